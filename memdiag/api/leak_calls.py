@@ -108,7 +108,9 @@ class _ReaderProcess:
             MeasurementError: the process has ended.
         """
         alive = {name: (count, of) for name, (count, of) in values.counts().items()}
-        self._send(ReadingRequest(run=runs, alive=alive))
+        # A call may have several runs.
+        sizes = {name: nbytes * values.runs / runs for name, nbytes in values.sizes.items()}
+        self._send(ReadingRequest(run=runs, alive=alive, sizes=sizes))
         record, _ = self._process.communicate()
         if not record:
             raise self._ended()

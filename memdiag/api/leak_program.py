@@ -432,9 +432,8 @@ def process_growth(
         growing, heap_bytes = growing_heap(memory, warm_up, unit, min_growth)
         contents = repeated_contents(history.contents, growing)
         blocks = grown_blocks(before, after, sizes=growing, contents=contents)
-    sizes = {name: nbytes for name, (_, nbytes) in process.value_starts.items()}
-    kept = kept_values(process.alive_values, blocks, sizes)
-    sites = [call_site(each) for name, each in process.kept_from.items() if name in kept]
+    kept = kept_values(process.alive_values, blocks, process.value_bytes)
+    sites = [call_site(each) for name, each in process.kept_from.items() if name in kept.names]
     sites = [each for each in dict.fromkeys(sites) if each]
     observation = Observation(
         moments=moments,
@@ -444,7 +443,7 @@ def process_growth(
         growing_heap_bytes=heap_bytes,
         min_heap_bytes=MIN_HEAP_BYTES,
         caller_keeps_nothing=False,
-        kept_values=kept,
+        kept=kept,
         kept_from=some_of(sites),
     )
     record = growth_record(

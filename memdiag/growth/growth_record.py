@@ -39,7 +39,7 @@ def growth_record(
         owner=judgement.owner,
         slope=judgement.slope,
         slope_bytes_per_run=judgement.slope.bytes_per_unit if judgement.slope else 0.0,
-        kept_values=observation.kept_values,
+        kept_values=judgement.kept.names,
         grown_bytes=grown_bytes(moments),
         trim_returned_bytes=trim_returned_bytes,
         runs=runs,

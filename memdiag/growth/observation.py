@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from typing import Final, NamedTuple
 
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.records.growth import (
@@ -50,6 +51,21 @@ byte; Python's heap and private mappings by resident pages; files and shared mem
 their mappings, because reading on in a mapped file makes more pages resident, too."""
 
 
+class KeptValues(NamedTuple):
+    """The values of most earlier runs that are alive in a program, or copies of them.
+
+    Attributes:
+        names: their description; empty for none.
+        bytes_per_run: what they take more with each run; None if it is not known.
+    """
+
+    names: str = ""
+    bytes_per_run: float | None = None
+
+
+NOTHING_KEPT: Final = KeptValues()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
     """Figures of a process from which the verdict follows.
@@ -66,8 +82,7 @@ class Observation:
             judge it by all blocks in use.
         min_heap_bytes: the smallest growth of these blocks after the warm-up that is not noise.
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
-        kept_values: the values of most earlier runs that are alive in the program, or copies of
-            them; empty for none.
+        kept: the values that the program keeps.
         kept_from: where the runs with these values were called; empty if it is not known.
     """
 
@@ -80,7 +95,7 @@ class Observation:
     growing_heap_bytes: tuple[int | None, ...] | None = None
     min_heap_bytes: int = KIB
     caller_keeps_nothing: bool
-    kept_values: str = ""
+    kept: KeptValues = NOTHING_KEPT
     kept_from: str = ""
 
     def with_heap(self) -> "Observation":

@@ -42,6 +42,7 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
             bytes, by description.
         alive: at the end, how many values of earlier runs are alive, and how many there were, by
             description; None before.
+        sizes: at the end, the mean bytes of these values in a call, by description.
     """
 
     run: int
@@ -49,6 +50,7 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
     largest_input: LargestInput | None = None
     starts: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
     alive: dict[str, tuple[int, int]] | None = None
+    sizes: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 def main() -> None:
@@ -60,15 +62,13 @@ def main() -> None:
     pid, subject = int(sys.argv[1]), sys.argv[2]
     memory: list[MemoryMoment] = []
     contents: list[dict[int, str]] = []
-    sizes: dict[str, int] = {}
     started_s = time.perf_counter()
     for line in sys.stdin:
         request = msgspec.json.decode(line, type=ReadingRequest)
         if request.alive is not None:
-            sys.stdout.buffer.write(encode(_growth(memory, contents, sizes, request, subject)))
+            sys.stdout.buffer.write(encode(_growth(memory, contents, request, subject)))
             return
         answer = ""
-        sizes |= {name: nbytes for name, (_, nbytes) in request.starts.items()}
         try:
             read = read_moment(pid, run=request.run, time_s=time.perf_counter() - started_s)
             moment = msgspec.structs.replace(
@@ -90,7 +90,6 @@ def main() -> None:
 def _growth(
     memory: list[MemoryMoment],
     contents: Sequence[Mapping[int, str]],
-    sizes: Mapping[str, int],
     request: ReadingRequest,
     subject: str,
 ) -> Growth:
@@ -107,7 +106,7 @@ def _growth(
         blocks=blocks,
         growing_heap_bytes=heap.bytes_at,
         caller_keeps_nothing=False,
-        kept_values=kept_values(request.alive or {}, blocks, sizes),
+        kept=kept_values(request.alive or {}, blocks, request.sizes),
     )
     return growth_record(
         observation,

@@ -31,7 +31,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from memdiag.growth.observation import IN_USE, Observation, resident_bytes_of
+from memdiag.growth.observation import (
+    IN_USE,
+    NOTHING_KEPT,
+    KeptValues,
+    Observation,
+    resident_bytes_of,
+)
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.growth.steady_growth import MIN_MOMENTS, steady_slope
 from memdiag.records.growth import (
@@ -41,7 +47,7 @@ from memdiag.records.growth import (
     Slope,
     Verdict,
 )
-from memdiag.units import KIB, MIB, format_rate, some_of
+from memdiag.units import KIB, MAX_LISTED, MIB, format_rate
 
 MIN_GROWTH_BYTES = MIB
 """Growth of the resident set below this, or below `MIN_GROWTH_SHARE`, is called flat."""
@@ -57,10 +63,13 @@ MIN_RATE_BETWEEN_INPUTS = 0.5
 MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
 
-MIN_EARLIER_VALUES = 40
+MIN_EARLIER_VALUES = 20
 MIN_ALIVE_SHARE = 0.5
 """A program keeps its values if this share of the values of earlier runs is alive, of at least
 `MIN_EARLIER_VALUES`."""
+
+MIN_KEPT_SHARE = 0.5
+"""Values are named as what is kept if they are this share of the growth of the memory in use."""
 
 MIN_MORE_SESSIONS = 10
 """Sessions that became alive between a few moments, more at each, from which on they are kept."""
@@ -80,12 +89,14 @@ class GrowthJudgement:
         owner: the owner of the growth; None if nothing grew, or too little was read to decide.
         slope: its slope; of sessions that of the resident set, in which their free memory is.
         others: other owners whose memory in use grows steadily as well, with their slopes.
+        kept: the values that the program keeps, if they are most of the growth.
     """
 
     verdict: Verdict
     owner: GrowingOwner | None = None
     slope: Slope | None = None
     others: tuple[tuple[GrowingOwner, Slope], ...] = ()
+    kept: KeptValues = NOTHING_KEPT
 
 
 def judge(observation: Observation) -> GrowthJudgement:
@@ -107,12 +118,26 @@ def _of_memory_in_use(
     steady: Sequence[tuple[GrowingOwner, Slope]], observation: Observation
 ) -> GrowthJudgement:
     """Return ``leak`` or ``kept`` for the owners in `steady`, with the owner that grows fastest."""
+    kept = _kept(observation, total_slope([slope for _, slope in steady]))
     (owner, slope), *others = sorted(steady, key=lambda each: -each[1].bytes_per_unit)
     if any(_rises(observation, count) for count in _SESSION_COUNTS):
         owner, slope, others = "sessions", _resident_slope(observation), []
     owners = {owner, *(each for each, _ in steady)}
-    verdict: Verdict = "kept" if _is_kept(owners, observation) else "leak"
-    return GrowthJudgement(verdict, owner, slope, tuple(others))
+    verdict: Verdict = "leak"
+    # Values in arenas are outputs, or inputs that onnxruntime copied: only the caller keeps them,
+    # and with them other blocks, such as the blocks of a binding.
+    is_of_caller = kept.names or not owners.isdisjoint(("arena", "sessions"))
+    if is_of_caller and not observation.caller_keeps_nothing:
+        verdict = "kept"
+    return GrowthJudgement(verdict, owner, slope, tuple(others), kept)
+
+
+def _kept(observation: Observation, total: Slope) -> KeptValues:
+    """Return the values that the program keeps; none if they are less than most of `total`."""
+    kept = observation.kept
+    if observation.unit != "run" or kept.bytes_per_run is None:
+        return kept
+    return kept if kept.bytes_per_run >= MIN_KEPT_SHARE * total.bytes_per_unit else NOTHING_KEPT
 
 
 def total_slope(slopes: Sequence[Slope]) -> Slope:
@@ -122,17 +147,6 @@ def total_slope(slopes: Sequence[Slope]) -> Slope:
         low=sum(slope.low for slope in slopes),
         high=sum(slope.high for slope in slopes),
     )
-
-
-def _is_kept(owners: set[GrowingOwner], observation: Observation) -> bool:
-    """Return whether a program keeps the memory in use of `owners` that grows steadily.
-
-    Values in arenas are outputs, or inputs that onnxruntime copied: only the caller keeps them, and
-    with them other blocks, such as the blocks of a binding.
-    """
-    if observation.caller_keeps_nothing:
-        return False
-    return not owners.isdisjoint(("arena", "sessions")) or observation.kept_values != ""
 
 
 def _of_resident_set(observation: Observation) -> GrowthJudgement:
@@ -214,19 +228,20 @@ def grows_after_warm_up(observation: Observation) -> bool:
 def kept_values(
     alive: Mapping[str, tuple[int, int]],
     blocks: Sequence[GrowingBlocks] = (),
-    sizes: Mapping[str, int] = MappingProxyType({}),
-) -> str:
-    """Return the description of the values that a program keeps, or copies; empty for none.
+    sizes: Mapping[str, float] = MappingProxyType({}),
+) -> KeptValues:
+    """Return the values that a program keeps, or copies of them.
 
-    Several values are listed with their sizes, the largest first. Whoever keeps an output may have
-    all inputs since the start, or keep them for the same reason: beside outputs, inputs are listed
-    only if they are larger, and blocks of their size came into use.
+    A few values are listed with their sizes, the largest first; of many only the largest is.
+    Whoever keeps an output may have all inputs since the start, or keep them for the same reason:
+    beside outputs, inputs are listed only if they are larger, and blocks of their size came into
+    use.
 
     Args:
         alive: how many values of earlier runs are alive, and how many there were, by descriptions
             such as ``output 'y'``.
         blocks: sizes of blocks of malloc that grew, most bytes first.
-        sizes: the bytes of values of one run, by description, as far as they are known.
+        sizes: the mean bytes of values of a run, by description, as far as they are known.
     """
     kept = [
         name
@@ -243,14 +258,29 @@ def kept_values(
         are_larger = output_bytes < input_bytes <= grown
         named = outputs if outputs and not are_larger else inputs + outputs
         named.sort(key=lambda name: -sizes.get(name, 0))
-        if len(named) == 1:
-            return named[0]
-        return some_of([_with_size(name, sizes) for name in named], separator=" and ")
+        shares = {name: count / earlier for name, (count, earlier) in alive.items() if earlier}
+        are_known = all(name in sizes for name in named)
+        per_run = sum(sizes[name] * shares[name] for name in named) if are_known else None
+        return KeptValues(_listed(named, sizes), per_run)
     copied = blocks[0].content if blocks else ""
-    return f"copies of {copied}" if copied else ""
+    if not copied:
+        return NOTHING_KEPT
+    per_run = sum(
+        each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks if each.content == copied
+    )
+    return KeptValues(f"copies of {copied}", per_run)
 
 
-def _with_size(name: str, sizes: Mapping[str, int]) -> str:
+def _listed(names: Sequence[str], sizes: Mapping[str, float]) -> str:
+    if len(names) == 1:
+        return names[0]
+    if len(names) <= MAX_LISTED:
+        return " and ".join(_with_size(name, sizes) for name in names)
+    noun = "outputs" if all(name.startswith("output") for name in names) else "values"
+    return f"{_with_size(names[0], sizes)} and at least {len(names) - 1} other {noun}"
+
+
+def _with_size(name: str, sizes: Mapping[str, float]) -> str:
     return f"{name} ({format_rate(sizes[name])})" if name in sizes else name
 
 

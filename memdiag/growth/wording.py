@@ -41,6 +41,13 @@ PATTERN_ADVICE: Final = (
     "create the session with enable_mem_pattern = False, or pad inputs to a few sizes"
 )
 
+_CALIBRATORS = "onnxruntime/quantization/"
+_CALIBRATION_ADVICE = (
+    "onnxruntime.quantization keeps the outputs of all samples until its calibration ends: give it"
+    " fewer samples, or calibrate with CalibrationMethod.MinMax, which keeps two numbers of each"
+    " tensor. It chooses other ranges, so compare the accuracy of the model that it makes"
+)
+
 MIN_PATTERN_BYTES = 16 * KIB
 """Growth of memory patterns from which on they are noted."""
 
@@ -117,7 +124,9 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
                 return text
             return f"{text}, with {counts[0]} sessions at the first and {counts[-1]} at the last"
         case "undecided":
-            return f"undecided: {grown} ({owner}) and had not stopped after {runs}"
+            pace = judgement.slope.bytes_per_unit if judgement.slope else 0.0
+            about = f", by {format_rate(pace)} a {unit}" if pace > 0 else ""
+            return f"undecided: {grown} ({owner}){about}, and had not stopped after {runs}"
     assert judgement.slope is not None
     others = [f"{OWNER_LABELS[each]} by {rate(slope, unit)}" for each, slope in judgement.others]
     slopes = [judgement.slope, *(slope for _, slope in judgement.others)]
@@ -131,10 +140,11 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
         counts = _session_counts(moments)
         alive = f" ({counts[0]} at the start, {counts[-1]} at the end)" if counts else ""
         return f"the program keeps its sessions{alive}{_of_a_session(observation)}: they {growth}"
-    if observation.kept_values:
-        size = format_rate(judgement.slope.bytes_per_unit)
+    if judgement.kept.names:
         called = f" of the run at {observation.kept_from}" if observation.kept_from else ""
-        kept = f"the program keeps {observation.kept_values}{called}: {size} more after each {unit}"
+        kept = f"the program keeps {judgement.kept.names}{called}"
+        if judgement.kept.bytes_per_run is not None:
+            kept += f": {format_rate(judgement.slope.bytes_per_unit)} more after each {unit}"
         return f"{kept}. {owner[0].upper()}{owner[1:]} {growth}"
     return f"kept values: {owner} {growth}"
 
@@ -151,6 +161,8 @@ def advice(
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":
             return "release sessions that are no longer used, or create one and keep it"
+        case "kept", "arena" if _CALIBRATORS in observation.kept_from:
+            return _CALIBRATION_ADVICE
         case "kept", "arena":
             return (
                 "drop the outputs or bindings of earlier runs: look for lists, caches and globals"

@@ -229,6 +229,7 @@ class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
             alive, the nearest first, by description of the value.
         starts: the first bytes of values of an earlier run in hexadecimal, and the sizes of the
             values in bytes, by description.
+        sizes: the mean bytes of the values of all runs until now, by description.
         runs_in_flight: the number of runs of other threads that go on meanwhile.
         at_exit: whether the program ends: it may have dropped its values.
     """
@@ -237,6 +238,7 @@ class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
     largest_input: LargestInput | None
     alive: dict[str, tuple[int, int]]
     starts: dict[str, tuple[str, int]]
+    sizes: dict[str, float]
     kept_from: dict[str, tuple[tuple[str, int, str], ...]] = field(default_factory=dict)
     runs_in_flight: int = 0
     at_exit: bool = False

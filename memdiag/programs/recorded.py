@@ -55,6 +55,7 @@ class RecordedProcess:
             tracked.
         value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
+        value_bytes: the mean bytes of the values of all runs, by description.
         kept_from: the callers of a run whose value is kept, by description of the value.
         reading_wait_s: the seconds until its next reading between runs; None if there is none.
         handles_sigterm: whether it has had a handler for SIGTERM, as a server has.
@@ -95,6 +96,7 @@ class RecordedProcess:
         self.alive_values: dict[str, tuple[int, int]] = {}
         self.largest_input: LargestInput | None = None
         self.value_starts: dict[str, tuple[str, int]] = {}
+        self.value_bytes: dict[str, float] = {}
         self.kept_from: dict[str, tuple[tuple[str, int, str], ...]] = {}
         self.reading_wait_s: float | None = None
         self.handles_sigterm = False
@@ -196,6 +198,7 @@ class RecordedProcess:
             return  # the values that local variables of the program had are gone
         self.alive_values = event.alive
         self.value_starts = event.starts
+        self.value_bytes = event.sizes
         self.kept_from = event.kept_from
 
     def sample(self, now_s: float) -> int:

@@ -11,7 +11,7 @@ from memdiag.api.leak_program import (
     with_session_cause,
 )
 from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
-from memdiag.growth.observation import Observation
+from memdiag.growth.observation import KeptValues, Observation
 from memdiag.growth.verdict import kept_values
 from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample, Verdict
 from memdiag.units import MIB
@@ -68,7 +68,7 @@ def test_a_program_that_was_interrupted_has_not_failed(code: int | None, failed:
         # One of two outputs.
         ({"output 'y'": (0, 40), "output 'z'": (40, 40)}, "", "output 'z'"),
         ({"output 'y'": (19, 40)}, "", ""),
-        ({"output 'y'": (39, 39)}, "", ""),  # too few to tell
+        ({"output 'y'": (19, 19)}, "", ""),  # too few to tell
         ({"output 'y'": (0, 40)}, "output 'y'", "copies of output 'y'"),
         ({}, "", ""),
     ],
@@ -80,7 +80,7 @@ def test_values_are_kept_if_half_of_those_of_earlier_runs_or_copies_are_alive(
         GrowingBlocks(block_bytes=4096, blocks=100, blocks_per_run=1.0, content=content),
         GrowingBlocks(block_bytes=64, blocks=100, blocks_per_run=1.0, content="input 'n'"),
     ]
-    assert kept_values(alive, blocks) == kept
+    assert kept_values(alive, blocks).names == kept
 
 
 ALIVE = dict.fromkeys(("output 'p'", "output 'state'", "input 'x'"), (40, 40))
@@ -104,7 +104,33 @@ def test_kept_values_are_named_with_their_sizes(
     alive: dict[str, tuple[int, int]], sizes: tuple[int, ...], grown: int, kept: str
 ) -> None:
     blocks = [GrowingBlocks(block_bytes=grown, blocks=100, blocks_per_run=1.0)] if grown else []
-    assert kept_values(alive, blocks, dict(zip(ALIVE, sizes, strict=False))) == kept
+    assert kept_values(alive, blocks, dict(zip(ALIVE, sizes, strict=False))).names == kept
+
+
+@pytest.mark.parametrize(
+    ("alive", "sizes", "content", "kept"),
+    [
+        (
+            {f"output {number}": (40, 40) for number in range(50)},
+            {f"output {number}": 1000 + number for number in range(50)},
+            "",
+            KeptValues("output 49 (1 KiB) and at least 49 other outputs", 51_225),
+        ),
+        # Of half of the runs.
+        ({"output 'y'": (30, 60)}, {"output 'y'": 4096}, "", KeptValues("output 'y'", 2048)),
+        # Values of an unknown size, such as OrtValues.
+        ({"output 'y'": (60, 60)}, {}, "", KeptValues("output 'y'", None)),
+        ({}, {}, "input 'x'", KeptValues("copies of input 'x'", 8192)),
+    ],
+)
+def test_kept_values_have_their_bytes_of_a_run(
+    alive: dict[str, tuple[int, int]], sizes: dict[str, int], content: str, kept: KeptValues
+) -> None:
+    blocks = [
+        GrowingBlocks(block_bytes=size, blocks=50, blocks_per_run=1.0, content=content)
+        for size in (4096, 4096)
+    ]
+    assert kept_values(alive, blocks, sizes) == kept
 
 
 def readings(heap: list[int | None]) -> Growth:

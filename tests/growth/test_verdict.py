@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from memdiag.growth.observation import Observation
+from memdiag.growth.observation import KeptValues, Observation
 from memdiag.growth.verdict import judge
 from memdiag.records.growth import LargestInput, Moment, OwnerBytes, RunSample
 from memdiag.units import MIB
@@ -155,9 +155,33 @@ def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdi
         figure,
         lambda run: 20 * MIB + 1000 * run,
         caller_keeps_nothing=False,
-        kept_values="output 'y'" if keeps else "",
+        kept=KeptValues("output 'y'" if keeps else ""),
     )
     assert judge(observation).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("figure", "kept_bytes", "named", "verdict"),
+    [
+        ("arena", 600.0, "output 'y'", "kept"),
+        ("arena", None, "output 'y'", "kept"),  # of an unknown size
+        ("heap", 600.0, "output 'y'", "kept"),
+        # A small value is kept as well, and explains nothing.
+        ("arena", 400.0, "", "kept"),
+        ("heap", 400.0, "", "leak"),
+    ],
+)
+def test_values_are_named_if_they_are_most_of_the_growth(
+    figure: str, kept_bytes: float | None, named: str, verdict: str
+) -> None:
+    observation = observe(
+        figure,
+        lambda run: 20 * MIB + 1000 * run,
+        caller_keeps_nothing=False,
+        kept=KeptValues("output 'y'", kept_bytes),
+    )
+    judgement = judge(observation)
+    assert (judgement.verdict, judgement.kept.names) == (verdict, named)
 
 
 def test_sessions_that_are_not_released_are_kept() -> None:

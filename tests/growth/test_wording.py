@@ -6,7 +6,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from memdiag.growth.observation import Observation
+from memdiag.growth.observation import KeptValues, Observation
 from memdiag.growth.verdict import GrowthJudgement
 from memdiag.growth.wording import OWNER_LABELS, advice, pattern_note, sentence
 from memdiag.records.attribution import OwnerKind
@@ -49,9 +49,9 @@ def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
         warm_up=0,
         blocks=BLOCKS,
         caller_keeps_nothing=False,
-        kept_values=kept,
     )
-    assert sentence(GrowthJudgement(verdict, owner, SLOPE), observation).startswith(text)
+    judgement = GrowthJudgement(verdict, owner, SLOPE, kept=KeptValues(kept, 1024.0))
+    assert sentence(judgement, observation).startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,32 @@ def test_the_growth_is_that_from_the_start_to_the_end_of_the_table(
 
 
 def test_kept_values_name_the_line_of_their_run() -> None:
-    observation = replace(
-        observed(owned(90, 50 * MIB)), kept_values="output 'y'", kept_from="app.py:7"
-    )
-    text = sentence(GrowthJudgement("kept", "heap", SLOPE), observation)
+    observation = replace(observed(owned(90, 50 * MIB)), kept_from="app.py:7")
+    judgement = GrowthJudgement("kept", "heap", SLOPE, kept=KeptValues("output 'y'", 1024.0))
+    text = sentence(judgement, observation)
     assert text.startswith("the program keeps output 'y' of the run at app.py:7: 1 KiB more after")
+    unknown = replace(judgement, kept=KeptValues("output 'y'"))
+    text = sentence(unknown, observation)
+    assert text.startswith("the program keeps output 'y' of the run at app.py:7. Malloc blocks in")
+
+
+def test_outputs_that_a_calibrator_keeps_have_an_advice_of_their_own() -> None:
+    judgement = GrowthJudgement("kept", "arena", SLOPE)
+    observation = observed(owned(90, 50 * MIB))
+    own = replace(observation, kept_from="app.py:7")
+    library = replace(
+        observation, kept_from="onnxruntime/quantization/calibrate.py:698 (called from app.py:7)"
+    )
+    assert "CalibrationMethod.MinMax" in advice(judgement, library, None)
+    assert "CalibrationMethod" not in advice(judgement, own, None)
+
+
+def test_undecided_growth_has_its_rate() -> None:
+    moments = [owned(run, run * MIB) for run in range(100, 124)]
+    observation = replace(observed(*moments), unit="second")
+    slope = Slope(bytes_per_unit=7.5 * MIB, low=7 * MIB, high=8 * MIB)
+    text = sentence(GrowthJudgement("undecided", "heap", slope), observation)
+    assert "(malloc blocks in use), by 7.5 MiB a second, and had not stopped after" in text
 
 
 def test_kept_sessions_have_a_size() -> None:

@@ -62,6 +62,22 @@ def test_values_are_followed_by_name(
     assert asked[-1]["starts"] == {"input 'x'": (start, 800), "output 'y'": (start, 800)}
 
 
+def test_values_have_their_mean_size(session: type[Session], asked: list[dict[str, Any]]) -> None:
+    for length in (10, 30, 20):
+        session().run(None, {"x": np.ones(length)})
+    assert asked[-1]["sizes"] == {"input 'x'": 160, "output 'y'": 160}
+
+
+def test_of_many_values_the_largest_are_followed(
+    session: type[Session], asked: list[dict[str, Any]]
+) -> None:
+    feeds = {f"x{number}": np.ones(number) for number in range(1, 100)}
+    session().run(None, {"x": np.ones(1), **feeds})
+    session().run(None, {"x": np.ones(1), **feeds})
+    followed = {f"input 'x{number}'" for number in range(100 - between_runs.MAX_NAMES, 100)}
+    assert asked[-1]["alive"].keys() == asked[-1]["starts"].keys() == followed
+
+
 def test_dropped_values_are_not_alive(session: type[Session], asked: list[dict[str, Any]]) -> None:
     for _ in range(30):
         session().run(None, {"x": np.ones(100)})
@@ -89,6 +105,7 @@ def test_memory_is_also_read_after_runs_whose_values_are_not_followed(
             "alive": {},
             "kept_from": {},
             "starts": {},
+            "sizes": {},
             "runs_in_flight": 0,
             "at_exit": False,
         }

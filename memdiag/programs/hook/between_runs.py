@@ -27,7 +27,7 @@ FOLLOWED_RUNS = ("run", "run_with_ort_values")
 """Methods of sessions whose values are followed: their arguments begin with the names of outputs,
 and the inputs."""
 
-MAX_NAMES = 32  # inputs and outputs that are followed
+MAX_NAMES = 32  # inputs and outputs that are followed, the largest first
 MAX_REFERENCES = 200  # to values of one name; from here on every second one is dropped
 MAX_CALLS = 60  # whose callers are remembered
 RECENT = 20  # runs whose values may be alive in any program
@@ -52,6 +52,8 @@ class EarlierValues:
             was an array.
         starts: the first bytes of the values of one earlier run in hexadecimal, and their sizes in
             bytes, by description: what copies of them start with.
+        sizes: the mean bytes of the values of all runs until now, by description, as far as they
+            are arrays of numbers.
     """
 
     def __init__(self) -> None:
@@ -64,6 +66,8 @@ class EarlierValues:
         self.largest_input: dict[str, Any] | None = None
         self._largest_bytes = 0
         self.starts: dict[str, tuple[str, int]] = {}
+        self.sizes: dict[str, float] = {}
+        self._sized: dict[str, int] = {}
 
     def add(self, values: dict[str, Any]) -> None:
         """Add the inputs and outputs of one run, by description."""
@@ -79,11 +83,21 @@ class EarlierValues:
             shapes = {name[7:-1]: tuple(array.shape) for name, array in arrays.items()}
             self.largest_input = {"run": self.runs, "bytes": input_bytes, "shapes": shapes}
         self._last = {name: weakref.ref(value) for name, value in values.items() if _has_ref(value)}
+        new = [name for name in self._last if name not in self._references]
+        for name in sorted(new, key=lambda name: -_nbytes(values[name]))[
+            : MAX_NAMES - len(self._references)
+        ]:
+            self._references[name] = {}
+        for name in self._references.keys() & values.keys():
+            if _is_numbers(values[name]):
+                count = self._sized[name] = self._sized.get(name, 0) + 1
+                mean = self.sizes.get(name, 0.0)
+                self.sizes[name] = mean + (values[name].nbytes - mean) / count
         if self.runs % self._stride:
             return
-        for name, reference in self._last.items():
-            if name in self._references or len(self._references) < MAX_NAMES:
-                self._references.setdefault(name, {})[id(reference)] = reference
+        for name in self._references.keys() & self._last.keys():
+            reference = self._last[name]
+            self._references[name][id(reference)] = reference
         if any(len(found) > MAX_REFERENCES for found in self._references.values()):
             self._stride *= 2
             for found in self._references.values():
@@ -112,16 +126,23 @@ class EarlierValues:
     def remember_starts(self) -> None:
         """Take the first bytes of the values of the last run, as far as they are alive."""
         self.starts = {}
-        for name, reference in list(self._last.items())[:MAX_NAMES]:
-            value = reference()
-            kind = getattr(getattr(value, "dtype", None), "kind", None)
-            if kind in _NUMBERS_OF_NUMPY and value.size and value.flags.c_contiguous:
+        for name in self._references.keys() & self._last.keys():
+            value = self._last[name]()
+            if _is_numbers(value) and value.size and value.flags.c_contiguous:
                 start = value.reshape(-1)[: START_BYTES // value.itemsize + 1].tobytes()
                 self.starts[name] = start[:START_BYTES].hex(), value.nbytes
 
     def _count(self, references: dict[int, weakref.ref[Any]]) -> list[int]:
         older = list(references.values())[:-RECENT]
         return [sum(reference() is not None for reference in older), len(older)]
+
+
+def _is_numbers(value: Any) -> bool:
+    return getattr(getattr(value, "dtype", None), "kind", None) in _NUMBERS_OF_NUMPY
+
+
+def _nbytes(value: Any) -> int:
+    return value.nbytes if _is_numbers(value) else 0
 
 
 def _has_ref(value: Any) -> bool:
@@ -330,7 +351,7 @@ class PauseBetweenRuns:
             with self._lock:
                 values = self._values
                 counts, self._asked_runs = values.counts(), values.runs
-                largest, starts = values.largest_input, values.starts
+                largest, starts, sizes = values.largest_input, values.starts, dict(values.sizes)
                 kept_from = values.kept_from()
             answer = self._ask(
                 "between_runs",
@@ -339,6 +360,7 @@ class PauseBetweenRuns:
                 alive=counts,
                 kept_from=kept_from,
                 starts=starts,
+                sizes=sizes,
                 runs_in_flight=in_flight,
                 at_exit=at_exit,
             )

@@ -241,7 +241,7 @@ def changed_options(options: Any) -> dict[str, str]:
 
 
 def callers(package: str) -> list[list[Any]]:
-    """Return file, line and function of the callers outside onnxruntime, the nearest first."""
+    """Return file, line and function of the callers outside of `package`, the nearest first."""
     found: list[list[Any]] = []
     frame: Any = sys._getframe(1)
     while frame is not None and len(found) < MAX_FRAMES:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from memdiag.growth.recorded_growth import RecordedGrowth, recorded_growth
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import (
     ProcessXray,
@@ -16,6 +17,7 @@ from memdiag.records.run import (
     ProgramSession,
 )
 from memdiag.reports.control_group import container_sentence
+from memdiag.reports.run.growth import growth_texts, largest_owner
 from memdiag.reports.run.names import (
     command_text,
     model_names,
@@ -47,9 +49,9 @@ class RunHeadline:
     """The answer.
 
     Attributes:
-        first: the session that takes most, the peak, and the numbers of processes, sessions and
-            models.
-        second: how the program ended, and what the figures count.
+        first: whether the memory was still growing, the session that takes most, the peak, and the
+            numbers of processes, sessions and models.
+        second: what tells more of the growth, how the program ended, and what the figures count.
         facts: the runtime and the machine.
         is_success: whether the program ended with exit code 0, or goes on.
     """
@@ -82,13 +84,17 @@ def run_headline(run: ProgramRun) -> RunHeadline:
             "The sum counts pages that processes share for each of them. A figure that counts them"
             " once (PSS) was not read near the peak."
         )
+    growth = recorded_growth(run)
+    grows, advice = growth_texts(run, growth) if growth else ("", "")
     version = run.environment.onnxruntime
     cpus = counted(run.environment.cpu_count, "CPU")
     return RunHeadline(
         program=shortened(command_text(run.command), 120) or "program",
-        first=" ".join((_answer(run, pss), _counts(run))).strip(),
+        first=" ".join(filter(None, (grows, _answer(run, pss, growth), _counts(run)))),
         second=" ".join(
-            filter(None, (_ending(run), shared, container_sentence(run.environment, run.group)))
+            filter(
+                None, (advice, _ending(run), shared, container_sentence(run.environment, run.group))
+            )
         ),
         facts=f"{f'onnxruntime {plain(version)}' if version else 'onnxruntime not used'} · {cpus}",
         is_success=not run.exit_code,
@@ -102,9 +108,12 @@ class PssReading(NamedTuple):
     pss_bytes: int
 
 
-def _answer(run: ProgramRun, pss: PssReading | None) -> str:
-    """Return which session takes most, and the peak; empty if neither is known."""
-    largest = _largest_text(run)
+def _answer(run: ProgramRun, pss: PssReading | None, growth: RecordedGrowth | None) -> str:
+    """Return which session takes most, and the peak; empty if neither is known.
+
+    No session is said to take most where the memory grew by more than it rose for any.
+    """
+    largest = _largest_text(run) if growth is None or growth.bytes <= _largest_rise(run) else ""
     if not run.peak_rss_bytes:
         return f"{largest}." if largest else ""
     size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
@@ -120,22 +129,32 @@ def _answer(run: ProgramRun, pss: PssReading | None) -> str:
         together = f"The processes took at most {size} together{during} ({reading}){once}."
         return f"{largest}. {together}" if largest else together
     if run.is_watched:
-        return _largest_watched(run)
+        return _largest_watched(run, is_growing=growth is not None)
     if largest:
         return f"{largest}; the program's peak is {size}, {_at_peak(run)}."
     return f"The program's peak is {size}, {_at_peak(run)}."
 
 
-def _largest_watched(run: ProgramRun) -> str:
-    """Return the largest memory of a process that was watched, and its peak before if higher."""
+def _largest_watched(run: ProgramRun, *, is_growing: bool) -> str:
+    """Return the largest memory of a process that was watched, and its peak before if higher.
+
+    Its largest owner follows, unless the sentence on growth has it.
+    """
     highest = run.peak_rss_bytes
     earlier = max((each.earlier_peak_rss_bytes or 0 for each in run.processes), default=0)
     before = ""
     if earlier > highest and format_size(earlier) != format_size(highest):
         before = f"; the process's peak before was {format_size(earlier)}"
-    return (
-        f"Largest memory during the recording: {format_size(highest)} ({_watched_moment(run)})"
-        f"{before}."
+    owner = "" if is_growing or not run.xrays else largest_owner(last_xrays(run)[0])
+    return " ".join(
+        filter(
+            None,
+            (
+                f"Largest memory during the recording: {format_size(highest)}"
+                f" ({_watched_moment(run)}){before}.",
+                owner,
+            ),
+        )
     )
 
 
@@ -144,6 +163,12 @@ def _watched_moment(run: ProgramRun) -> str:
     if run.peak_rss_bytes > max(run.samples.rss_bytes, default=0):
         return "exact"
     return f"sampled, at {format_duration(run.peak_s)}"
+
+
+def _largest_rise(run: ProgramRun) -> int:
+    """Return the largest rise of memory in a creation, a first run or a later run."""
+    session, largest = largest_session(run), largest_run_rise(run)
+    return max(rise_bytes(session) if session else 0, largest.bytes if largest else 0)
 
 
 def _largest_text(run: ProgramRun) -> str:

@@ -75,7 +75,7 @@ class Insight:
     """The answer of an X-ray in sentences.
 
     Attributes:
-        headline: the largest waste, or the largest owner if there is no waste.
+        headline: the largest owner, and the largest waste if there is one.
         advice: a sentence for each waste, the largest first.
     """
 
@@ -100,16 +100,15 @@ def insight(attribution: Attribution) -> Insight:
     wastes = [waste for waste in wastes if waste[0] >= min_bytes]
     wastes += [(model.bytes, f"are {plain(model.evidence)}", model.remedy) for model in duplicates]
     wastes.sort(key=lambda waste: -waste[0])
+    largest = max(owner_rows(attribution), key=lambda row: row.size_bytes, default=None)
+    headline = (
+        f"the largest owner is {largest.label}, with {_part_of(largest.size_bytes, resident)}"
+        if largest
+        else f"{format_size(resident)} resident"
+    )
     if wastes and wastes[0][0] >= min_bytes:
         size, description, _ = wastes[0]
-        headline = f"{_part_of(size, resident)} {description}"
-    else:
-        largest = max(owner_rows(attribution), key=lambda row: row.size_bytes, default=None)
-        headline = (
-            f"the largest owner is {largest.label}, with {_part_of(largest.size_bytes, resident)}"
-            if largest
-            else f"{format_size(resident)} resident"
-        )
+        headline += f"; {format_size(size)} {description}"
     advice = [f"{format_size(size)} {description}. {how}" for size, description, how in wastes]
     if attribution.models and not attribution.copies:
         advice.append("No weight was found. Check that the process runs the model that was given.")

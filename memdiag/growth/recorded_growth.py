@@ -1,0 +1,129 @@
+"""Whether the memory of a recorded process was still growing at the end of its recording or runs.
+
+A recording has the resident set over time, and no owners until its end. So growth is stated here
+and never called a leak: it may be a cache, kept values, or inputs that become larger.
+
+The time is divided into slices. Of each slice the least memory counts: temporary values of runs are
+above it. It grows if the slope is steady (`steady_slope`) until the end, hardly any slice
+before was higher, and it is not mostly a few steps, as those of an arena at new largest inputs are.
+Before it grows a program warms up, so that the last two thirds and the last half are tried as well.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from memdiag.growth.steady_growth import steady_slope
+from memdiag.records.run import ProgramProcess, ProgramRun
+from memdiag.units import MIB
+
+MIN_GROWTH_BYTES = 8 * MIB
+MIN_GROWTH_SHARE = 0.03
+"""Growth that is stated is at least this, and this share of the memory at its start."""
+
+MIN_RUNS = 20
+"""Runs of a process from which on its growth is judged between the first and the last of them."""
+
+MIN_TIME_S = 4.0
+"""Length of a recording from which on a process whose runs are not known is judged."""
+
+MIN_LIFE_SHARE = 0.8
+"""A process that ended was still growing if it was largest after this share of the recording."""
+
+MIN_GRADUAL_SHARE = 0.4
+"""Share of the growth beside its `MAX_STEPS` largest steps below which it is one of steps."""
+
+MAX_STEPS = 3
+
+MAX_FALL_SHARE = 0.2
+"""Share of the growth by which the memory may have been higher before: more is memory that comes
+and goes."""
+
+_SLICES = 24
+_PARTS = (1.0, 2 / 3, 1 / 2)
+
+
+class RecordedGrowth(NamedTuple):
+    """The growth of a process until the end of its recording, or of its runs.
+
+    Attributes:
+        start_bytes, end_bytes: the least resident set in the first and the last slice of the time.
+        seconds: the time from the start to the end.
+        runs: about the runs of the process in it; 0 if they are not known.
+    """
+
+    process: ProgramProcess
+    start_bytes: int
+    end_bytes: int
+    seconds: float
+    runs: int
+
+    @property
+    def bytes(self) -> int:
+        """The growth in bytes."""
+        return self.end_bytes - self.start_bytes
+
+    def rate(self, units: float) -> float:
+        """Return the bytes for each of the seconds, or runs, of which there were `units`."""
+        return self.bytes / (units * (1 - 1 / _SLICES))
+
+
+def recorded_growth(run: ProgramRun) -> RecordedGrowth | None:
+    """Return the growth of the process that grew most; None if none was still growing."""
+    found = [each for each in (_of_process(run, process) for process in run.processes) if each]
+    return max(found, key=lambda each: each.bytes, default=None)
+
+
+def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | None:
+    sessions = [session for session in run.sessions if session.pid == process.pid]
+    runs = sum(session.run_count for session in sessions)
+    times = [
+        time_s
+        for session in sessions
+        for time_s in (session.first_run_s, session.last_run_s)
+        if time_s is not None
+    ]
+    t_s = process.samples.t_s
+    if not t_s:
+        return None
+    if runs >= MIN_RUNS and times:
+        start_s, end_s = min(times), max(times)
+    elif run.is_watched:
+        runs, start_s = 0, t_s[0]
+        end_s = min([t_s[-1], *(start for start, _ in run.end_waits)])
+        if process.ended_s is not None:  # its memory falls at its own end
+            rss_bytes = process.samples.rss_bytes
+            end_s = t_s[max(range(len(t_s)), key=rss_bytes.__getitem__)]
+            if end_s - start_s < MIN_LIFE_SHARE * (t_s[-1] - start_s):
+                return None
+    else:
+        return None
+    if end_s <= start_s or (not runs and end_s - start_s < MIN_TIME_S):
+        return None
+    all_values = _least(process, start_s, end_s)
+    for part in _PARTS:
+        seconds = part * (end_s - start_s)
+        values = _least(process, end_s - seconds, end_s)
+        grown = values[-1] - values[0]
+        if _grows(values) and max(all_values) - all_values[-1] <= MAX_FALL_SHARE * grown:
+            return RecordedGrowth(process, values[0], values[-1], seconds, round(part * runs))
+    return None
+
+
+def _grows(values: Sequence[int]) -> bool:
+    """Return whether the memory in slices grows steadily, and not in a few steps."""
+    grown = values[-1] - values[0]
+    min_growth = max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * values[0])
+    if grown < min_growth or steady_slope(range(_SLICES), values, min_growth) is None:
+        return False
+    rises = sorted(after - before for before, after in pairwise(values))
+    return grown - sum(rises[-MAX_STEPS:]) >= MIN_GRADUAL_SHARE * grown
+
+
+def _least(process: ProgramProcess, start_s: float, end_s: float) -> list[int]:
+    """Return the least resident set in each slice. A sample holds until the next one."""
+    samples = process.samples
+    edges = [start_s + (end_s - start_s) * index / _SLICES for index in range(_SLICES + 1)]
+    at = [max(0, bisect_right(samples.t_s, edge) - 1) for edge in edges]
+    return [min(samples.rss_bytes[first : last + 1]) for first, last in pairwise(at)]

@@ -1,0 +1,66 @@
+"""The growth of a recorded process in words, and its largest owner."""
+
+import shlex
+
+from memdiag.growth.recorded_growth import RecordedGrowth
+from memdiag.programs.xray_facts import last_xrays
+from memdiag.records.run import ProcessXray, ProgramRun
+from memdiag.reports.run.names import numbers
+from memdiag.reports.text import plain
+from memdiag.reports.xray.owners import owner_rows
+from memdiag.units import format_duration, format_rate, format_size
+
+MIN_MEMORY_SHARE = 0.8
+"""An X-ray shows the owners of the growth if the process has this share of its memory then."""
+
+_STABLE = (
+    "weights",
+    "external_data",
+    "runtime_libraries",
+    "provider_libraries",
+    "other_libraries",
+    "mapped_files",
+)
+"""Kinds of owners that do not grow with the work of a process."""
+
+_MAX_COMMAND = 200
+
+
+def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
+    """Return the growth with its largest owner in sentences, and what tells more of it."""
+    process = growth.process
+    subject = f"Process {process.pid}" if len(run.processes) > 1 else "Memory"
+    sizes = f"{format_size(growth.start_bytes)} to {format_size(growth.end_bytes)}"
+    duration = format_duration(growth.seconds)
+    if not growth.runs:
+        a_second = format_rate(growth.rate(growth.seconds))
+        end = "the end of the recording" if process.ended_s is None else "its end"
+        text = f"{subject} was still growing at {end}: {sizes} in {duration}, {a_second} a second."
+    else:
+        ran = [each for each in run.sessions if each.pid == process.pid and each.run_count]
+        plural = "s" if len(ran) > 1 else ""
+        text = (
+            f"{subject} was still growing at the last run of session{plural}"
+            f" {numbers(each.number for each in ran)}: {sizes} in {duration}, about"
+            f" {format_rate(growth.rate(growth.runs))} a run."
+        )
+    xrays = [each for each in last_xrays(run) if each.pid == process.pid]
+    if xrays and xrays[0].attribution.resident_bytes >= MIN_MEMORY_SHARE * growth.end_bytes:
+        text = f"{text} {largest_owner(xrays[0])}".strip()
+    subject = str(process.pid) if run.is_watched and process.ended_s is None else ""
+    command = shlex.join(map(plain, run.command))
+    if not subject:
+        subject = f"-- {command if len(command) <= _MAX_COMMAND else 'COMMAND'}"
+    return text, f"memdiag leak {subject} tells whether it is a leak, and of what."
+
+
+def largest_owner(xray: ProcessXray) -> str:
+    """Return the owner that takes most beside weights and libraries; empty if none does."""
+    rows = [row for row in owner_rows(xray.attribution) if row.kind not in _STABLE]
+    row = max(rows, key=lambda row: row.size_bytes, default=None)
+    if row is None or not row.size_bytes:
+        return ""
+    what = f" ({row.sentence})" if row.sentence else ""
+    return (
+        f"Beside weights and libraries, most is {row.label}: {format_size(row.size_bytes)}{what}."
+    )
