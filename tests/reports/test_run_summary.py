@@ -14,6 +14,7 @@ from rich.console import Console
 from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
+from memdiag.records.profile import Samples
 from memdiag.records.run import (
     HighWaterRun,
     InheritedSession,
@@ -246,6 +247,47 @@ def test_a_fork_that_is_much_larger_than_its_parent_is_the_answer(peak: int, tex
     )
     run = runs.run(runs.session(1, run_count=0, forked_run_count=20), processes=processes)
     assert run_headline(run).first.startswith(text)
+
+
+def _growing(run: ProgramRun, start: int = 200) -> ProgramRun:
+    times = tuple(number / 10 for number in range(101))
+    sizes = tuple((start + int(10 * time_s)) * MIB for time_s in times)
+    (process,) = run.processes
+    samples = Samples(
+        t_s=times, rss_bytes=sizes, anonymous_bytes=sizes, file_bytes=(0,) * len(times)
+    )
+    process = msgspec.structs.replace(process, samples=samples, ended_s=None)
+    return msgspec.structs.replace(run, processes=(process,))
+
+
+def test_memory_that_was_still_growing_is_told_first() -> None:
+    xray = runs.xray(100, slack=110)
+    answer = run_headline(_growing(runs.run(is_watched=True, xrays=(xray,))))
+    assert answer.first.startswith(
+        "Memory was still growing at the end of the recording: 200 MiB to 295 MiB in 10 s, 9.9 MiB"
+        " a second. Largest memory"
+    )
+    assert answer.second == "memdiag leak 100 tells whether it is a leak, and of what."
+    # The X-ray has the memory that grew.
+    answer = run_headline(_growing(runs.run(is_watched=True, xrays=(xray,)), start=120))
+    assert "a second. Beside weights and libraries, most is arena slack: 110 MiB" in answer.first
+    # Of a recording in which nothing grows the largest owner is told as well.
+    answer = run_headline(runs.run(is_watched=True, xrays=(xray,)))
+    assert "growing" not in answer.first
+    assert "4.0 s). Beside weights and libraries, most is arena slack: 110 MiB" in answer.first
+
+
+@pytest.mark.parametrize(("rise", "largest"), [(60, False), (210, True)])
+def test_growth_by_runs_is_told_before_a_smaller_rise(rise: int, largest: bool) -> None:
+    session = runs.session(1, run_count=40, peak=100 + rise)
+    session = msgspec.structs.replace(session, first_run_s=1.0, last_run_s=9.0)
+    answer = run_headline(_growing(runs.run(session)))
+    assert answer.first.startswith(
+        "Memory was still growing at the last run of session 1: 210 MiB to 286 MiB in 8.0 s, about"
+        " 2.0 MiB a run. "
+    )
+    assert ("Session 1 (a.onnx) takes +" in answer.first) == largest
+    assert answer.second.startswith("memdiag leak -- python /app/main.py tells whether it is")
 
 
 def test_a_proportional_set_that_was_read_far_from_the_peak_is_left_out() -> None:

@@ -29,8 +29,8 @@ def printed(
 def test_the_first_line_answers_and_quiet_prints_no_more() -> None:
     answer = printed(tied_xray.attribution(), detail=Detail.ANSWER, width=160)
     assert answer == [
-        "process 4242: 1,000 MiB of 1.54 GiB are copies of weights in another layout, beside the"
-        " original."
+        "process 4242: the largest owner is weights, with 1.47 of 1.54 GiB; 1,000 MiB are copies of"
+        " weights in another layout, beside the original."
     ]
     assert printed(tied_xray.attribution(), width=160)[:1] == answer
 
