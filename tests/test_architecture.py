@@ -180,11 +180,12 @@ def test_help_loads_the_parsers_of_the_command_line_only(words: list[str]) -> No
     own = {name for name in modules if name.startswith("memdiag.")}
     commands = {name for name in own if name.startswith("memdiag.cli.commands.")}
     assert own - commands <= {
+        "memdiag.api",
+        "memdiag.api.options",
         "memdiag.cli",
         "memdiag.cli.app",
         "memdiag.cli.commands",
         "memdiag.cli.options",
-        "memdiag.cli.tuning",
         "memdiag.cli.worker",
         "memdiag.defaults",
         "memdiag.detail",

@@ -7,8 +7,6 @@ types. The `Option` in each annotation has what the type does not say.
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -295,6 +293,8 @@ def takes_options(group: type) -> Callable[[_Function], _Function]:
     It lists the options in the signature, which completion shows, and in the docstring, in place of
     the line on `options`.
     """
+    import inspect  # here, as --help needs neither
+    import textwrap
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
