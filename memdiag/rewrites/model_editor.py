@@ -84,6 +84,11 @@ class ModelEditor:
         for key, function in self.model.functions.items():
             self._index(function.graph, function_path(key))
 
+    def prefer_external(self) -> None:
+        """Store the weights in a data file, unless another rewrite or the original says where."""
+        if self.storage is None and not self.file.external_bytes:
+            self.storage = "external"
+
     # Lookup by the names that findings use.
 
     def value(self, name: str) -> ir.Value | None:

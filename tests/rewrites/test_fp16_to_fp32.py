@@ -89,6 +89,33 @@ def test_whatever_reads_the_weight_gets_the_same(tmp_path: Path, name: str) -> N
         assert_same_outputs(tmp_path / "original.onnx", fixed, feeds)
 
 
+def test_weights_become_external_data(tmp_path: Path) -> None:
+    model = text_model(
+        "g (float16[n, 64] x) => (float16[n, 64] y) <float16[64, 64] w> { y = MatMul(x, w) }",
+        w=half(64, 64),
+    )
+    fixed = rewrite(fp16_to_fp32, model, finding("w"), tmp_path, storage=None)
+    assert fixed.with_name(f"{fixed.name}.data").stat().st_size >= 64 * 64 * 4
+
+
+def test_values_may_be_rounded_elsewhere_since_casts_in_the_file_prevent_fusions(
+    tmp_path: Path,
+) -> None:
+    # The runtime takes the Transpose into the second product, but not across a Cast.
+    model = text_model(
+        "g (float16[2, 64, 64] x) => (float16[2, 64, 64] y) <float16[64, 64] w, float16[64] b>"
+        " { h = MatMul(x, w) g = Add(b, h) t = Transpose<perm = [0, 2, 1]>(g) y = MatMul(g, t) }",
+        w=half(64, 64),
+        b=half(64, seed=2),
+    )
+    fixed = rewrite(fp16_to_fp32, model, finding("w"), tmp_path)
+    feeds = {"x": half(2, 64, 64, seed=1)}
+    before, after = run(tmp_path / "original.onnx", feeds)["y"], run(fixed, feeds)["y"]
+    assert not np.array_equal(before, after)
+    np.testing.assert_allclose(after, before, rtol=0, atol=0.002 * np.abs(before).max())
+    assert fp16_to_fp32.REWRITE.arithmetic == "reordered"
+
+
 def test_the_runtime_removes_the_casts_between_two_products(tmp_path: Path) -> None:
     # A result of 1e5 would be infinite in half precision.
     model = text_model(

@@ -193,6 +193,11 @@ def network(folder: Path) -> Path:
     return path
 
 
+def test_weights_become_external_data(tmp_path: Path) -> None:
+    fixed = rewrite(model_to_fp32, network(tmp_path), VALUES, tmp_path, storage=None)
+    assert fixed.with_name(f"{fixed.name}.data").is_file()
+
+
 @pytest.mark.slow
 @pytest.mark.measures
 def test_a_run_takes_less(tmp_path: Path) -> None:

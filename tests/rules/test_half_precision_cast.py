@@ -57,6 +57,11 @@ def test_weights_of_products_are_packed_in_fp32(tmp_path: Path) -> None:
     assert one.phase == "optimize"
 
 
+def test_the_whole_model_in_fp32_is_the_first_remedy(tmp_path: Path) -> None:
+    (one,) = findings(RULE, halves(), tmp_path)
+    assert one.remedies == ("model-to-fp32", "fp16-to-fp32")
+
+
 def test_a_gather_keeps_the_half_precision_too(tmp_path: Path) -> None:
     (one,) = findings(RULE, halves(gathered=True), tmp_path)
     assert one.bytes == 2 * STORED

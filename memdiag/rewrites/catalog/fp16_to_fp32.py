@@ -4,7 +4,9 @@ The CPU has few kernels for half precision: onnxruntime casts the inputs of a no
 result back, and folds the cast of a weight, which for a while exists in both types. Here the same
 casts are in the file, with the weight already in fp32, which can represent every half-precision
 number. The casts have the names that the runtime gives its own, so that it removes those between
-two nodes like its own, and the values are the same.
+two nodes like its own. It fuses nodes before it inserts casts, and not across those in the file:
+values may be rounded elsewhere. The weights become external data, so that those that are not packed
+are mapped.
 
 The drawback is that kernels which could compute in half precision do not, as on other providers and
 on some arm64 processors; the weights in the file take twice the space.
@@ -27,7 +29,7 @@ REWRITE = Rewrite(
     name="fp16-to-fp32",
     summary="store half-precision weights as fp32, with the casts that the CPU provider inserts",
     rules=("half-precision-cast", "folding-grows"),
-    arithmetic="same",
+    arithmetic="reordered",
 )
 
 HALVES = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
@@ -79,6 +81,8 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
                 _widen(editor, node, value)
         set_tensor(value, wide)
         changed = True
+    if changed:
+        editor.prefer_external()
     return changed
 
 

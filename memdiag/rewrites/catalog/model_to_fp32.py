@@ -4,7 +4,8 @@ The CPU has few kernels for half precision: onnxruntime casts values to fp32 bef
 after it, keeps both where a node with such a kernel is next to it, and replaces operators such as
 PRelu and Softmax by several nodes, because it looks for their kernels before it casts. Here all
 values between the inputs and the outputs are fp32, so that nothing is replaced or cast there.
-Weights of which a Gather reads rows stay fp16 for it, and the rows are cast.
+Weights of which a Gather reads rows stay fp16 for it, and the rows are cast. The weights become
+external data, so that those that are not packed are mapped.
 
 The drawback is that the file becomes larger, and the model slower on providers that compute in half
 precision. Values that were rounded to fp16 on the way are not any more.
@@ -84,6 +85,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     for value in outputs:
         if value not in fixed:
             _cast_for_callers(editor, value)
+    editor.prefer_external()
     return True
 
 

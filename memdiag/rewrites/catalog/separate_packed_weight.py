@@ -70,8 +70,8 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     remove_unused_transposes(plan.products)
     for weight in plan.weights:
         _separate(editor, weight)
-    if plan.weights and editor.storage is None and not editor.file.external_bytes:
-        editor.storage = "external"
+    if plan.weights:
+        editor.prefer_external()
     return bool(plan.weights)
 
 

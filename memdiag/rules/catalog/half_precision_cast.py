@@ -25,9 +25,9 @@ Half precision makes the file smaller here, and the memory larger.
 
 ## What to do
 
-- `model-to-fp32`: compute the whole model in fp32, with casts at its inputs and outputs.
-- `fp16-to-fp32`: store these weights in fp32, as external data: weights that are not packed stay
-  mapped, and no cast is left.
+- `model-to-fp32`: compute the whole model in fp32, with casts at its inputs and outputs, and store
+  its weights as external data: those that are not packed stay mapped.
+- `fp16-to-fp32`: store these weights in fp32, as external data, and leave all other values fp16.
 - `save-prepacked` on that model: the packed copies are mapped as well.
 - Integer weights (MatMulNBits, QLinearMatMul) make a model smaller in memory on a CPU.
 
@@ -248,7 +248,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
         peak_bytes=max(total, _peak_reduction(cast_weights)),
         phase="optimize" if is_once else "first_run",
         expected=_expected(cast_weights),
-        remedies=("fp16-to-fp32",),
+        remedies=("model-to-fp32", "fp16-to-fp32"),
     )
 
 
