@@ -45,8 +45,9 @@ from memdiag.tuning.record import Publication, fix_record
 from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
 
-_SHARE_OF_REWRITING = 0.5
-"""The share of the time after the first measurements that rewriting may take."""
+_SHARE_OF_REWRITING, _SHARE_OF_REWRITING_ALONE = 0.5, 0.75
+"""The share of the time after the first measurements that rewriting may take: with options to try
+as well, and without any."""
 
 
 @takes_options(InputOptions)
@@ -92,7 +93,8 @@ def fix(
             further ones if `dims` are given.
         dry_run: only record what would be tried.
         time_limit_s: seconds for everything; rewrites get at most half of what the first
-            measurements leave, and optimizers at most a quarter of the rest.
+            measurements leave (three quarters if no options are tried), and optimizers at most a
+            quarter of the rest.
         on_progress: called with a few words about the current step and about what is verified.
         options: see `takes_options`.
 
@@ -246,6 +248,9 @@ def _new_models(
     state.notes += notes
     wanted = (filter(config.scope.has_change, changes) for changes in changes_by_rule(findings))
     rules: list[tuple[Change, ...]] = [changes for each in wanted if (changes := tuple(each))]
+    for rewrite in config.scope.rewrites():
+        if not any(change.name == rewrite.name for changes in rules for change in changes):
+            state.record_needless(rewrite)
     optimizers = OptimizerOutputs(
         config.scope.optimizers(), changes_values=config.max_difference is not None
     )
@@ -266,6 +271,7 @@ def _unsearched(
         duration_s=round(time.perf_counter() - started, 6),
         notes=tuple(new_models.notes) if new_models is not None else (),
         remedies=new_models.state.outcomes if new_models is not None else (),
+        only=tuple(config.scope.names),
         untried=(*optimizers, *options),
         budget=dict(config.budget),
         max_slowdown=config.max_slowdown,
@@ -352,7 +358,8 @@ class _Search:
         """Offer the rewritten model as an option."""
         deadline = self._base.job.limits.deadline
         deadline.at = self._search.end
-        with deadline.at_most(_SHARE_OF_REWRITING):
+        share = _SHARE_OF_REWRITING if self._search.usable else _SHARE_OF_REWRITING_ALONE
+        with deadline.at_most(share):
             found = new_models.rewrite(self._points, self._progress)
         if found is not None:
             self._search.add_compared(*found)
@@ -401,11 +408,12 @@ class _Search:
             return self._record(publication)
 
     def _record(self, publication: Publication) -> Fix:
-        base, new_models = self._base, self._new_models
+        base, config, new_models = self._base, self._config, self._new_models
         return fix_record(
             base.file,
             self._search,
             publication,
+            only=config.scope.names,
             untried=new_models.optimizers.untried if new_models is not None else (),
             is_cut_short=new_models is not None and new_models.is_cut_short,
             notes=(

@@ -10,6 +10,7 @@ from memdiag.errors import UsageError
 from memdiag.fixing.changes import Change
 from memdiag.ort.runtime import Runtime
 from memdiag.rewrites import rewriters
+from memdiag.rewrites.rewrite import Rewrite
 from memdiag.runner.job import Job
 from memdiag.tuning.options import TuningOption, tuning_options
 
@@ -84,6 +85,11 @@ class FixScope:
         return bool(rules) and change.rule in {
             detector.rule.name for detector in Selection(select=rules).chosen
         }
+
+    def rewrites(self) -> list[Rewrite]:
+        """Return the rewrites that are named."""
+        known = (rewriter.rewrite for rewriter in rewriters())
+        return [rewrite for rewrite in known if rewrite.name in self.names]
 
     def optimizers(self) -> tuple[str, ...]:
         """Return the names of the optimizers that are tried."""

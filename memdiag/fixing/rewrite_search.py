@@ -171,7 +171,13 @@ class RewriteSearch:
         before = self._figures()
         after = self.evaluator.measure(job, 1, disk_bytes=built.disk_bytes)
         is_saving = takes_less(before, after)
-        evaluation = self._compared(job, self.state.bound(all_changes), is_saving)
+        try:
+            evaluation = self._compared(job, self.state.bound(all_changes), is_saving)
+        except TimeLimitReached:
+            why = f"the time limit ended its comparison ({memory_change(before, after)})"
+            for change in changes if len(changes) == 1 else ():
+                self.state.record(change, "untried", why)
+            raise
         if evaluation.problem is not None:
             return f"{evaluation.problem}; {memory_change(before, after)}"
         if not is_worth_it(before, after, evaluation.comparisons, self._comparisons()):

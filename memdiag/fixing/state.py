@@ -11,7 +11,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.fix import Remedy, RemedyStatus
 from memdiag.records.measured_change import SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
+from memdiag.rewrites.rewrite import UNSAFE_PROBLEM, Rewrite
 from memdiag.runner.job import Deadline
 from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
@@ -111,6 +111,16 @@ class FixState:
             status=status,
             reason=self.writer.without_hidden_names(reason),
             weights=change.weights,
+        )
+
+    def record_needless(self, rewrite: Rewrite) -> None:
+        """Record a rewrite that was asked for although no finding calls for it."""
+        self._outcomes[rewrite.name, rewrite.rules[0], ()] = Remedy(
+            name=rewrite.name,
+            rule=rewrite.rules[0],
+            status="refused",
+            reason=f"no finding calls for it ({' or '.join(rewrite.rules)} would)",
+            weights=(),
         )
 
     def record_untried(self, rules: ChangesByRule, why: str) -> None:

@@ -135,6 +135,7 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
         ended_by: what ended the search.
         notes: sentences about the measurement and the result.
         command: the words of the command; empty for the Python API.
+        only: the names of what was to be tried; empty for everything.
         dimensions: the free dimensions, with the measured sizes that are realistic.
         further_sizes: the sizes that each measured process ran with after these, as text, such as
             ``batch 4``: its memory includes what these runs left.
@@ -176,6 +177,7 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     duration_s: float
     command: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     further_sizes: tuple[str, ...] = ()
     sufficient_time_limit_s: float | None = None

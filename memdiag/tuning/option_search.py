@@ -51,21 +51,23 @@ class OptionSearch:
 
     1. Options that usually cost no time, and write no file, are compared all at once
        (`combine_quick_options`), and then together with the rewritten model.
-    2. The memory of each option is measured alone (`_measure_single_options`), and those that fit a
+    2. In limited time the first options of that combination are compared that take as little as
+       all of it (`_shorten`).
+    3. The memory of each option is measured alone (`_measure_single_options`), and those that fit a
        budget are compared (`_compare_singles_that_fit`). What saves nothing alone leaves the first
        combination (`_drop_idle`).
-    3. Of up to three starts, options that usually cost no time are added to each by memory alone,
+    4. Of up to three starts, options that usually cost no time are added to each by memory alone,
        and the combination is compared if it takes less than the best one
        (`_best_combination`).
-    4. Every other option is added to the best combination, and compared where it saves more
+    5. Every other option is added to the best combination, and compared where it saves more
        (`_grow`).
-    5. Options without which the combination is as good are left out (`_shrink`).
-    6. Options that save a little each are added together (`_gather`).
-    7. The option with the least memory is compared, which shows what it costs
+    6. Options without which the combination is as good are left out (`_shrink`).
+    7. Options that save a little each are added together (`_gather`).
+    8. The option with the least memory is compared, which shows what it costs
        (`_compare_smallest_option`).
-    8. The options of `together` are compared together, without and with a rewritten model
+    9. The options of `together` are compared together, without and with a rewritten model
        (`_compare_all_together`).
-    9. The best point is confirmed: measured in several processes, and compared precisely
+    10. The best point is confirmed: measured in several processes, and compared precisely
        (`_confirm`). If it does not stand, the smallest point that is left is compared, and the next
        best is confirmed.
 
@@ -74,7 +76,7 @@ class OptionSearch:
     believed to be fast enough: all, or the plausible ones. A point is refuted if a thorough
     measurement did not confirm it.
 
-    Comparisons before the last step are quick. With a time limit, the second step gets a third of
+    Comparisons before the last step are quick. With a time limit, the third step gets a third of
     the time, begins with what estimates promise most, and compares that at once; options that save
     nothing alone are not added. Later starts are left out if they take more than `_FAR` times the
     memory of the best combination. Points that are probably fast enough are confirmed before the
@@ -245,7 +247,7 @@ class OptionSearch:
         count = len(self._points) + len(self.untried())
         comparing_s = len(self._offered()) * evaluator.comparing_s
         exploring_s = count * self._step_estimate.step_s + comparing_s
-        # The first step of the search gets a third of the time.
+        # Measuring each option alone gets a third of the time.
         singles_s = evaluator.measuring_s * len(self.usable) / _SHARE_OF_SINGLES
         return TIME_LIMIT_MARGIN * (
             self.setup_s + max(exploring_s, singles_s) + evaluator.confirming_s
@@ -318,6 +320,7 @@ class OptionSearch:
             rewrite = tuple(option for option in self.usable if option.name == REWRITE)
             if rewrite:
                 self._combine(rewrite)
+            self._shorten()
             self._measure_single_options()
             self._compare_singles_that_fit()
             self._drop_idle()
@@ -347,6 +350,18 @@ class OptionSearch:
             self._compare(chosen)
             if not self._is_probably_fast(chosen):
                 self._compare_again(chosen)
+
+    def _shorten(self) -> None:
+        """In limited time, compare the first options of the best combination that are as good.
+
+        The search may end before the other steps remove options that add nothing.
+        """
+        best = self.options_of(point := self._best_if_fast())
+        for count in range(1, len(best)) if self.end < inf else ():
+            figures = self._measure(best[:count]).figures
+            if point.figures and figures and not is_worth_an_option(point.figures, figures):
+                self._compare(best[:count])
+                return
 
     def _drop_idle(self) -> None:
         """Compare the best combination without the options that save nothing alone."""

@@ -96,8 +96,16 @@ def _latency(point: Point) -> Iterator[str]:
         yield f"# Measured: latency {point.ratio:.2f} ×{interval} that of the defaults, with"
         # Names of dimensions are the model's: one with a line break would end the comment.
         inputs = " ".join(point.slowest_with.replace("×", "x").split())
-        yield f"# {ascii(inputs)[1:-1]}."
+        yield f"# {ascii(inputs)[1:-1]}{_why_allowed(point)}."
         yield ""
+
+
+def _why_allowed(point: Point) -> str:
+    """Return why a latency above that of the defaults counts as equal; empty if it doesn't."""
+    if point.unnoticed:
+        return ": too little longer to notice"
+    is_above = point.ratio is not None and point.ratio > 1
+    return ": the same kernels run, so it counts as noise" if is_above and point.same_kernels else ""
 
 
 def _environment(variables: Mapping[str, str]) -> Iterator[str]:

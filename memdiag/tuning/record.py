@@ -65,6 +65,7 @@ def fix_record(
     search: OptionSearch,
     published: Publication,
     *,
+    only: Sequence[str] = (),
     untried: Sequence[str] = (),
     is_cut_short: bool = False,
     notes: Sequence[str],
@@ -77,6 +78,7 @@ def fix_record(
         file: the original model.
         search: the search, after its end.
         published: the new model, if there is one, and the outcomes of rewrites.
+        only: the names of what was to be tried.
         untried: the names of the optimizers for which there was no time.
         is_cut_short: whether rewrites or optimizers were not tried; how long they take is unknown.
         notes: sentences that come before the sentences about the search.
@@ -112,6 +114,7 @@ def fix_record(
         duration_s=duration_s,
         dimensions=dimensions,
         further_sizes=evaluator.model_evaluator.further_sizes,
+        only=tuple(only),
         remedies=published.remedies,
         points=search.points,
         untried=(*untried, *search.untried()),

@@ -113,8 +113,11 @@ def test_a_dry_run_says_what_would_be_tried_and_writes_nothing(tied: Path) -> No
 
 def test_only_what_is_asked_for_is_tried(tied: Path) -> None:
     assert memdiag.fix(tied, only=["identical-weights"], dry_run=True).remedies == ()
-    one = memdiag.fix(tied, only=["overridable-weight"], dry_run=True)
-    assert (statuses(one), one.untried) == ({"overridable-weight": "possible"}, ())
+    one = memdiag.fix(tied, only=["overridable-weight", "model-to-fp32"], dry_run=True)
+    assert statuses(one) == {"overridable-weight": "possible", "model-to-fp32": "refused"}
+    assert (one.untried, one.only) == ((), ("overridable-weight", "model-to-fp32"))
+    reasons = {remedy.name: remedy.reason for remedy in one.remedies}
+    assert reasons["model-to-fp32"] == "no finding calls for it (half-precision-cast would)"
     options = memdiag.fix(tied, only=["options"], dry_run=True)
     assert (options.remedies, "onnxruntime-basic" in options.untried) == ((), False)
     rewrites = memdiag.fix(tied, only=["rewrites"], dry_run=True)

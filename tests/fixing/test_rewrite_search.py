@@ -250,6 +250,16 @@ def test_a_time_limit_before_anything_is_judged_writes_nothing(run: Run, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
+def test_what_was_measured_but_not_compared_in_time_has_its_figures(run: Run) -> None:
+    ends = {"g_1": TimeLimitReached}
+    ended = run([renaming("a", "_1")], sizes={"g_1": 60}, ends=ends, ends_after=1)
+    (outcome,) = ended.state.outcomes
+    assert outcome.status == "untried"
+    assert outcome.reason == (
+        "the time limit ended its comparison (peak 100 MiB → 60 MiB, steady 100 MiB → 60 MiB)"
+    )
+
+
 def test_a_second_ctrl_c_while_the_model_is_written_leaves_the_original(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

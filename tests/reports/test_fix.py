@@ -108,7 +108,7 @@ def test_where_nothing_is_worth_it_the_defaults_are_the_answer() -> None:
     )
     assert why(fix) == "arena-off saved memory but lost too much time."
     assert next_step(fix) == "Keep the defaults."
-    assert why(fix_records.nothing_helps()) == "slow-one saved nothing."
+    assert why(fix_records.nothing_helps()) == "slow-one was not kept (because)."
     assert why(kept()) == "There is nothing to try."
 
 
@@ -237,9 +237,72 @@ def test_too_slow_is_what_exceeds_the_allowed_slowdown(max_slowdown: float, expe
 def test_a_chosen_point_that_is_undecided_is_called_so(undecided: bool) -> None:
     chosen = msgspec.structs.replace(CHOSEN, undecided=undecided)
     fix = fix_records.fix(chosen, (DEFAULTS, chosen))
-    assert answer(fix).endswith("(0.97–1.07), undecided.") is undecided
+    doubt = "(0.97–1.07): these runs don't tell it from the allowed 1.05 ×, so it is undecided."
+    assert answer(fix).endswith(doubt) is undecided
     ends = [line.rstrip().partition("chosen")[2] for line in printed(fix, width=200)]
     assert (", undecided" in ends) is undecided
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"same_kernels": True},
+            ": these runs don't tell it from the allowed 1.05 ×; the same kernels run",
+        ),
+        ({"unnoticed": True}, ": too little longer to notice"),
+        ({"same_kernels": True, "ratio": 1.05}, ""),
+    ],
+)
+def test_a_chosen_point_whose_ratio_exceeds_the_allowed_one_says_why(
+    changes: dict[str, object], expected: str
+) -> None:
+    chosen = msgspec.structs.replace(CHOSEN, **{"ratio": 1.12, **changes})
+    latencies = (fix_records.latency("size 4", chosen.ratio or 0.0, 1.04, 1.2),)
+    fix = fix_records.fix(chosen, (DEFAULTS, chosen), latencies=latencies)
+    assert answer(fix).endswith(f"(1.04–1.20){expected}.")
+
+
+def test_everything_that_was_asked_for_by_name_has_a_row() -> None:
+    slow = point("one-thread", at=(150, 75), ratio=1.3)
+    fix = kept(
+        slow,
+        point("arena-off", at=(200, 150)),
+        offered("mmap-threshold"),
+        point("jemalloc", "malloc-arenas", at=(150, 75), ratio=1.3),
+        point("mimalloc", at=None, problem="it ends"),
+        remedies=(
+            fix_records.remedy("good-one", "w", status="rejected"),
+            fix_records.remedy("no-one", status="refused"),
+            fix_records.remedy("other-one", "w"),
+        ),
+        untried=("patterns-off", "save-prepacked"),
+        notes=("onnxslim does not run: why",),
+        only=(
+            *("good-one", "no-one", "one-thread", "arena-off", "mmap-threshold", "jemalloc"),
+            *("mimalloc", "patterns-off", "options", "a-rule", "onnxslim", "tied-weights"),
+        ),
+    )
+    lines = [" ".join(line.split()) for line in printed(fix, width=160)]
+    start = lines.index("asked for result")
+    assert lines[start + 1 : lines.index("", start)] == [
+        "good-one not kept: because",
+        "no-one not possible: because",
+        "one-thread slower: peak 200 MiB → 150 MiB, steady 150 MiB → 75 MiB,"
+        " latency 1.30 × (1.25–1.35)",
+        "arena-off not kept (peak 200 MiB → 200 MiB, steady 150 MiB → 150 MiB)",
+        "mmap-threshold saves memory, but its latency was not compared"
+        " (peak 200 MiB → 150 MiB, steady 150 MiB → 75 MiB)",
+        "jemalloc measured together with others only",
+        "mimalloc cannot be used: it ends",
+        "patterns-off not tried: the search ended before",
+        "a-rule good-one not kept: because",
+        "a-rule no-one not possible: because",
+        "a-rule other-one verified: because",
+        "onnxslim onnxslim does not run: why",
+        "tied-weights nothing to try in this model",
+    ]
+    assert "asked for" not in " ".join(printed(kept(slow)))
 
 
 def test_the_answer_has_the_largest_ratio_with_its_own_interval() -> None:

@@ -18,6 +18,7 @@ from memdiag.reports.profile.phases import (
     span_rows,
 )
 from memdiag.reports.text import mebibytes, plain, shortened
+from memdiag.units import format_size
 from tests.reports import attributions, estimates, profiles
 from tests.reports.profiles import MIB, Step
 
@@ -49,7 +50,20 @@ def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing() -> None
     assert weight_factor(profiles.tiny(), 1500 * MIB) is None  # 64 KiB of weights
     none = profiles.build(profiles.TIED_IF, weights=0, runs=1)
     assert weight_factor(none, 1500 * MIB) is None
-    assert "×" not in profile_headline(none).first
+
+
+def test_what_has_its_memory_in_attributes_is_compared_with_its_file() -> None:
+    forest = profiles.build(profiles.TIED_IF, weights=0, runs=1)
+    size = forest.model.file_bytes
+    assert size >= MIB
+    headline = profile_headline(forest)
+    assert " × the file) in " in headline.first
+    assert headline.facts.startswith(f"{format_size(size)} file · 0 B of weights · ")
+    model = msgspec.structs.replace(forest.model, file_bytes=MIB - 1)
+    small = profile_headline(msgspec.structs.replace(forest, model=model))
+    assert "×" not in small.first
+    assert small.facts.startswith("0 B of weights · ")
+    assert "the file" not in profile_headline(profiles.tied_if()).first
 
 
 @pytest.mark.parametrize(

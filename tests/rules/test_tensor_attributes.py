@@ -62,6 +62,15 @@ def test_each_list_counts(tmp_path: Path) -> None:
     assert found.nodes == ("trees",)
     assert found.remedies == ()
     assert "nodes_modes" in found.message
+    assert found.message.startswith("trees (TreeEnsembleRegressor) keeps its attributes ")
+
+
+@pytest.mark.parametrize("name", ["", "TreeEnsembleRegressor"])
+def test_a_node_without_a_name_of_its_own_is_named_once(tmp_path: Path, name: str) -> None:
+    node = trees(10, 12)
+    node.name = name
+    (found,) = findings(RULE, model(helper.make_graph([node], "main", *ends())), tmp_path)
+    assert found.message.count("TreeEnsembleRegressor") == 1
 
 
 def test_in_a_subgraph_they_are_there_three_times(tmp_path: Path) -> None:

@@ -682,6 +682,21 @@ def test_what_costs_no_time_is_first_compared_all_at_once() -> None:
     assert {*search.chosen.options} == {"a", "b"}
 
 
+@pytest.mark.parametrize(
+    ("saved", "chosen"),
+    [({"a": 30}, {"a"}), ({"a": 20, "b": 10}, {"a", "b"}), ({"b": 30, "c": 9}, {"a", "b", "c"})],
+    ids=["the first", "the first two", "the last as well"],
+)
+def test_in_limited_time_what_adds_nothing_leaves_the_first_combination_early(
+    saved: dict[str, float], chosen: set[str]
+) -> None:
+    # There is time for four measurements: of all options together, and of three combinations.
+    search = quick(Scripted(less(**saved)), *(option(name) for name in "abcdefgh"[:3]), end=3.5)
+    search.run()
+    assert search.ended_by == "time_limit"
+    assert {*search.chosen.options} == chosen
+
+
 def test_a_first_combination_that_saves_nothing_is_not_compared() -> None:
     scripted = Scripted(less(a=0.1))
     assert quick(scripted, option("a"), option("b")).chosen.options == ()

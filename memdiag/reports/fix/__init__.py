@@ -30,7 +30,7 @@ from memdiag.reports.fix.sentences import (
     why,
     written_files,
 )
-from memdiag.reports.fix.tables import points_table, remedy_table
+from memdiag.reports.fix.tables import named_table, points_table, remedy_table
 from memdiag.reports.page import Plotly, SizeBar, page, size_bar_table
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import markdown_table, print_table
@@ -60,6 +60,10 @@ def show(
     if fix.points:
         console.print()
         print_table(console, points_table(fix, only_listed=False, limit=_MAX_POINTS))
+    named = named_table(fix)
+    if named.rows:
+        console.print()
+        print_table(console, named)
     last = [written_files(fix)] if written_files(fix) else []
     if fix.points and not written:
         last.append(f"{_measured(fix)}; --out DIR writes all, with notes")

@@ -55,11 +55,22 @@ def answer(fix: Fix) -> str:
         start += "the new model was not written; with it "
     clause = latency_clause(fix.latencies)
     ratio = f", {clause}" if clause else ""
-    if ratio and chosen.undecided:
-        ratio += ", undecided"
+    if ratio:
+        ratio += _doubt(fix, chosen)
     once = ", memory measured once" if fix.measured_once else ""
     saving = f"{saving_text(memory_changes(fix)[:2])}{added_by_inputs(fix)}"
     return f"{start}{saving}{once}{ratio}{at}."
+
+
+def _doubt(fix: Fix, chosen: Point) -> str:
+    """Return why a latency that is not known to be allowed is accepted; empty if it is known."""
+    is_above = chosen.ratio is not None and chosen.ratio > fix.max_slowdown
+    if is_above and chosen.unnoticed:
+        return ": too little longer to notice"
+    if not (chosen.undecided or (is_above and chosen.same_kernels)):
+        return ""
+    kernels = "; the same kernels run" if chosen.same_kernels else ", so it is undecided"
+    return f": these runs don't tell it from the allowed {fix.max_slowdown:.2f} ×{kernels}"
 
 
 def why(fix: Fix) -> str:
@@ -279,11 +290,19 @@ def _outcomes(fix: Fix) -> str:
         (_named(containing), "contained options that lost too much time"),
         (_named(undecided), "saved memory but may be too slow"),
         (_named(offered), f"saved memory but latency was not compared{_in_time(fix)}"),
-        (listed(rejected, limit=_MAX_NAMES), "saved nothing"),
+        (listed(rejected, limit=_MAX_NAMES), _not_kept(fix)),
         (untried[0] if len(untried) == 1 else len(untried), f"{was} not tried{_in_time(fix)}"),
         (_named(unusable), f"could not be used{reason}"),
     )
     return ", ".join(f"{subject} {text}" for subject, text in parts if subject)
+
+
+def _not_kept(fix: Fix) -> str:
+    """Return what became of the rejected rewrites: of one, with the reason."""
+    rejected = [remedy for remedy in fix.remedies if remedy.status == "rejected"]
+    if len(rejected) != 1:
+        return "were not kept"
+    return f"was not kept ({shortened(plain(rejected[0].reason), _MAX_PROBLEM)})"
 
 
 def _named(points: Sequence[Point]) -> str | int:

@@ -1,15 +1,25 @@
 """The tables of a fix: the combinations that were measured, and the rewrites."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from memdiag.records.fix import Fix, Point, Remedy, RemedyStatus
 from memdiag.reports.fix.chart import point_label, point_sizes
 from memdiag.reports.fix.sentences import points_by_memory, problem_of
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import listed, plain
-from memdiag.units import format_duration, format_size
+from memdiag.units import format_duration, format_size, format_sizes
 
 _STATUS_ORDER: tuple[RemedyStatus, ...] = ("applied", "possible", "rejected", "refused", "untried")
+_GROUPS = ("rewrites", "options")
+"""Names of ``--only`` that stand for many changes."""
+
+_STATUS_WORDS: dict[RemedyStatus, str] = {
+    "applied": "verified",
+    "possible": "would be tried",
+    "rejected": "not kept",
+    "refused": "not possible",
+    "untried": "not verified",
+}
 _MAX_WEIGHTS = 3
 
 
@@ -65,8 +75,7 @@ def _point_cells(fix: Fix, point: Point, peak: str, steady: str) -> Row:
     remark = _remark(point, fix.max_slowdown, is_chosen=is_chosen)
     ratio = "" if point.problem else "not compared"
     if point.ratio is not None:
-        interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
-        ratio = f"{point.ratio:.2f} ×{interval}"
+        ratio = _ratio(point)
     name = Cell(
         point_label(point),
         is_code=True,
@@ -99,6 +108,11 @@ def _size_cell(text: str, size: int | None) -> Cell:
     return Cell(text, title=f"{size:,} bytes", sort_key=size)
 
 
+def _ratio(point: Point) -> str:
+    interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
+    return f"{point.ratio:.2f} ×{interval}"
+
+
 def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     if is_chosen:
         return "chosen, undecided" if point.undecided else "chosen"
@@ -107,6 +121,57 @@ def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     if point.undecided:
         return "undecided"
     return "slower" if point.is_too_slow(max_slowdown) else ""
+
+
+def named_table(fix: Fix) -> Table:
+    """Return what became of each change that was asked for by name."""
+    results = [
+        (name, result)
+        for name in fix.only
+        if name not in _GROUPS
+        for result in [*_results(fix, name)] or [_nothing(fix, name)]
+    ]
+    rows = tuple(Row(Cell(plain(name), is_code=True), plain(text)) for name, text in results)
+    columns = (Column("asked for", css="name"), Column("result", wraps=True, css="prose"))
+    return Table(columns=columns, rows=rows)
+
+
+def _nothing(fix: Fix, name: str) -> str:
+    """Return why there is no result for `name`: a note says it of an optimizer."""
+    about = (note for note in map(plain, fix.notes) if note.startswith(plain(name)))
+    return next(about, "nothing to try in this model")
+
+
+def _results(fix: Fix, name: str) -> Iterator[str]:
+    """Yield the results for `name`: of a rewrite, of a rule's rewrites, an option or optimizer."""
+    for remedy in fix.remedies:
+        if name in (remedy.name, remedy.rule):
+            what = f"{plain(remedy.name)} " if name == remedy.rule else ""
+            reason = _reason_with_weights(remedy, fix.remedies)
+            yield f"{what}{_STATUS_WORDS[remedy.status]}: {reason}"
+    alone = next((point for point in fix.points if point.options == (name,)), None)
+    if alone is not None:
+        yield _result(fix, alone)
+    elif any(name in point.options for point in fix.points):
+        yield "measured together with others only"
+    elif name in fix.untried:
+        yield "would be tried" if fix.is_dry_run else "not tried: the search ended before"
+
+
+def _result(fix: Fix, point: Point) -> str:
+    """Return what became of an option that was measured alone."""
+    if point.problem or point.figures is None:
+        return f"cannot be used: {problem_of(point)}"
+    before = fix.points[0].figures or point.figures
+    peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
+    steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
+    change = f"peak {peak}, steady {steady}"
+    if point.ratio is None:
+        what = "saves memory, but its latency was not compared" if point.offered else "not kept"
+        return f"{what} ({change})"
+    is_chosen = point.options == fix.chosen
+    remark = _remark(point, fix.max_slowdown, is_chosen=is_chosen) or "verified"
+    return f"{remark}: {change}, latency {_ratio(point)}"
 
 
 def remedy_table(fix: Fix) -> Table:

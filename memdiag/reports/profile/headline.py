@@ -72,6 +72,8 @@ def profile_headline(profile: Profile) -> ProfileHeadline:
     second = " ".join(filter(None, (second, f"{baseline}." if baseline else "", container)))
     weights = profile.model.weight_bytes
     facts = [f"{format_size(weights)} of weights"] if weights is not None else []
+    if _is_mostly_attributes(profile):
+        facts.insert(0, f"{format_size(profile.model.file_bytes)} file")
     return ProfileHeadline(
         model=model_file(profile.model.path),
         completed=completed,
@@ -87,13 +89,21 @@ def weight_factor(profile: Profile, size: int) -> str | None:
     A multiple is printed only if the weights are larger than the pages of its own that the
     runtime adds (see `runtime_bytes`): otherwise it would describe the library, not the model.
     """
-    weights = profile.model.weight_bytes
-    if weights is None or size <= 0:
+    return _factor(profile, size, profile.model.weight_bytes)
+
+
+def _factor(profile: Profile, size: int, base: int | None) -> str | None:
+    if base is None or size <= 0 or base < MIN_FACTOR_BYTES or base <= runtime_bytes(profile):
         return None
-    if weights < MIN_FACTOR_BYTES or weights <= runtime_bytes(profile):
-        return None
-    ratio = size / weights
+    ratio = size / base
     return f"{ratio:.0f} ×" if ratio >= 10 else f"{ratio:.1f} ×" if ratio >= 0.1 else "< 0.1 ×"
+
+
+def _is_mostly_attributes(profile: Profile) -> bool:
+    """Return whether the model has next to no weights, as a tree ensemble, in a large file."""
+    model = profile.model
+    has_weights = model.weight_bytes is None or model.weight_bytes >= MIN_FACTOR_BYTES
+    return not has_weights and model.file_bytes >= MIN_FACTOR_BYTES
 
 
 def runtime_bytes(profile: Profile) -> int:
@@ -150,8 +160,11 @@ def _peak(profile: Profile) -> str:
     above = profile.peak_rss_bytes - profile.baseline_rss_bytes
     if above <= 0:
         return "no higher than the baseline"
+    base = "the weights"
     factor = weight_factor(profile, above)
-    asides = [f"{factor} the weights" if factor else "", sampled_mark(profile.peak_kind)]
+    if _is_mostly_attributes(profile):
+        base, factor = "the file", _factor(profile, above, profile.model.file_bytes)
+    asides = [f"{factor} {base}" if factor else "", sampled_mark(profile.peak_kind)]
     aside = ", ".join(part for part in asides if part)
     size = f"{relative_to_baseline(above)} {f'({aside}) ' if aside else ''}"
     return f"{size}in {profile.peak_phase}{_earlier_peak(profile, above)}"

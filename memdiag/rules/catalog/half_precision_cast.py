@@ -230,7 +230,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
     is_once = any(cast.is_once for cast in cast_weights)
     subject = counted_weights(names, stored, "fp16 weight")
     are = is_or_are(len(cast_weights))
-    how = f"{are} kept in fp32" if is_once else f"{are} cast to fp32 at each run"
+    how = "kept in fp32, in which the CPU computes" if is_once else "cast to fp32 at each run, for"
     if is_once:
         detail = f"The fp32 copies take {format_size(copies)} of private memory."
     else:
@@ -240,7 +240,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
         )
     return RULE.finding(
         ctx,
-        f"{subject} {how}, for {some_of(list(dict.fromkeys(nodes)))}",
+        f"{subject} {are} {how} {some_of(list(dict.fromkeys(nodes)))}",
         detail=detail,
         weights=names,
         nodes=nodes,

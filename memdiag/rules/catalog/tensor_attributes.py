@@ -91,7 +91,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             named = [f"{attribute.name} {format_size(attribute.nbytes)}" for attribute in largest]
             yield RULE.finding(
                 ctx,
-                f"{name} ({node.op_type}) keeps its attributes "
+                f"{_with_operator(name, node)} keeps its attributes "
                 f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
                 detail=f"They are in memory {copies} times, as the node is in a subgraph."
                 if copies > 1
@@ -112,6 +112,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
                 ),
                 remedies=None if node.op_type in _TREES else (),
             )
+
+
+def _with_operator(name: str, node: Node) -> str:
+    """Return the name of a node, with its operator unless the name says it."""
+    return name if node.label.startswith(node.op_type) else f"{name} ({node.op_type})"
 
 
 def _large_attributes(model: ModelFile, node: Node) -> Iterator[_LargeAttribute]:
