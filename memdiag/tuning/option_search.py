@@ -51,8 +51,8 @@ class OptionSearch:
 
     1. Options that usually cost no time, and write no file, are compared all at once
        (`combine_quick_options`), and then together with the rewritten model.
-    2. In limited time the first options of that combination are compared that take as little as
-       all of it (`_shorten`).
+    2. In limited time fewer options of that combination are compared if they take as little
+       (`_shorten`).
     3. The memory of each option is measured alone (`_measure_single_options`), and those that fit a
        budget are compared (`_compare_singles_that_fit`). What saves nothing alone leaves the first
        combination (`_drop_idle`).
@@ -352,15 +352,20 @@ class OptionSearch:
                 self._compare_again(chosen)
 
     def _shorten(self) -> None:
-        """In limited time, compare the first options of the best combination that are as good.
+        """In limited time, compare fewer options of the best combination that are as good.
 
-        The search may end before the other steps remove options that add nothing.
+        The search may end before the other steps remove options that add nothing. Options are added
+        in their order, and left out where they add nothing.
         """
-        best = self.options_of(point := self._best_if_fast())
-        for count in range(1, len(best)) if self.end < inf else ():
-            figures = self._measure(best[:count]).figures
-            if point.figures and figures and not is_worth_an_option(point.figures, figures):
-                self._compare(best[:count])
+        point, smallest = self._best_if_fast(), self.point_evaluator.before
+        kept: tuple[TuningOption, ...] = ()
+        for option in self.options_of(point) if self.end < inf else ():
+            figures = self._measure((*kept, option)).figures
+            if figures is None or not is_worth_an_option(figures, smallest):
+                continue
+            kept, smallest = (*kept, option), figures
+            if point.figures and not is_worth_an_option(point.figures, figures):
+                self._compare(kept)
                 return
 
     def _drop_idle(self) -> None:

@@ -105,7 +105,9 @@ def _why_allowed(point: Point) -> str:
     if point.unnoticed:
         return ": too little longer to notice"
     is_above = point.ratio is not None and point.ratio > 1
-    return ": the same kernels run, so it counts as noise" if is_above and point.same_kernels else ""
+    return (
+        ": the same kernels run, so it counts as noise" if is_above and point.same_kernels else ""
+    )
 
 
 def _environment(variables: Mapping[str, str]) -> Iterator[str]:
