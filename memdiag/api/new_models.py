@@ -97,7 +97,7 @@ class NewModels:
             return self.publish_rewritten()
         optimized = self.optimizers.chosen_model(chosen)
         result = "another model" if optimized else "the original model"
-        remedies = _unused(self.state.outcomes, f"not used, since {result} was chosen")
+        remedies = _unused(self.state.outcomes, f"{result} was chosen instead")
         if optimized is None:
             self.writer.discard_staged()
             notes = self.writer.notes_on_unused_target()

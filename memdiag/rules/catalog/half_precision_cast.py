@@ -28,7 +28,9 @@ Half precision makes the file smaller here, and the memory larger.
 - `model-to-fp32`: compute the whole model in fp32, with casts at its inputs and outputs, and store
   its weights as external data: those that are not packed stay mapped.
 - `fp16-to-fp32`: store these weights in fp32, as external data, and leave all other values fp16.
-- `save-prepacked` on that model: the packed copies are mapped as well.
+- `save-prepacked` on that model: the packed copies are mapped as well. Without it an fp32 model
+  takes as much where all weights are packed: at batch 4 ResNet-50 took 199 MiB in fp16, 198 MiB in
+  fp32, and 163 MiB with this option.
 - Integer weights (MatMulNBits, QLinearMatMul) make a model smaller in memory on a CPU.
 
 ## Not reported
@@ -64,7 +66,7 @@ RULE = Rule(
     code="MD204",
     name="half-precision-cast",
     summary="fp16 weights and values are in memory in fp32, as the CPU has few kernels for fp16",
-    remedies=("model-to-fp32", "fp16-to-fp32"),
+    remedies=("model-to-fp32", "fp16-to-fp32", "save-prepacked"),
 )
 
 _MIN_BYTES = MIB
@@ -231,8 +233,16 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
     subject = counted_weights(names, stored, "fp16 weight")
     are = is_or_are(len(cast_weights))
     how = "kept in fp32, in which the CPU computes" if is_once else "cast to fp32 at each run, for"
+    packed = sum(
+        copy.nbytes for cast in cast_weights for copy in cast.copies if copy.kind != "cast"
+    )
     if is_once:
         detail = f"The fp32 copies take {format_size(copies)} of private memory."
+        if packed:
+            detail += (
+                f" {format_size(packed)} of them are packed for their kernels, as those of an fp32"
+                " model are: save-prepacked maps these."
+            )
     else:
         detail = (
             f"{format_size(copies)} of fp32 copies are in the arena after the first run, up to "
@@ -248,7 +258,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
         peak_bytes=max(total, _peak_reduction(cast_weights)),
         phase="optimize" if is_once else "first_run",
         expected=_expected(cast_weights),
-        remedies=("model-to-fp32", "fp16-to-fp32"),
+        remedies=("model-to-fp32", "fp16-to-fp32", *(("save-prepacked",) if packed else ())),
     )
 
 
