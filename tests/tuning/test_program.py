@@ -268,6 +268,22 @@ def test_the_program_states_its_latency() -> None:
     assert "Measured" not in session_program("m.onnx", point())
 
 
+@pytest.mark.parametrize(
+    ("changes", "ending"),
+    [
+        ({"same_kernels": True}, ": the same kernels run, so it counts as noise."),
+        ({"same_kernels": True, "ratio": 0.97}, "."),
+        ({"unnoticed": True}, ": too little longer to notice."),
+    ],
+)
+def test_the_program_says_why_a_longer_latency_is_allowed(
+    changes: dict[str, object], ending: str
+) -> None:
+    measured = {"ratio": 1.12, "slowest_with": "size 1", **changes}
+    chosen = msgspec.structs.replace(point(BY_NAME["mmap-threshold"]), **measured)
+    assert f"\n# size 1{ending}\n" in session_program("m.onnx", chosen)
+
+
 def test_the_program_says_where_it_must_not_be_used() -> None:
     caveats = {"onnxruntime-all": "It fits this release of onnxruntime only."}
     program = session_program("m.onnx", point(), caveats=caveats)
