@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line
+from memdiag.reports.console import block, files, labelled, line, terminal_text
 from memdiag.reports.page import page
 from memdiag.reports.picture import embedded
 from memdiag.reports.table import Table, markdown_table, print_table
@@ -62,11 +63,15 @@ class Figures(Block):
     """A table.
 
     Attributes:
+        short_table: what a terminal prints unless everything is asked for; None for `table`.
+        caption: a sentence below it, on pages and in Markdown.
         optional: headings of columns that a narrow terminal leaves out, the first one first.
         is_sortable: whether a page lets users sort its rows.
     """
 
     table: Table
+    short_table: Table | None = None
+    caption: str = ""
     optional: Sequence[str] = ()
     is_sortable: bool = False
 
@@ -142,14 +147,20 @@ def print_document(
         for text in document.seconds:
             line(console, text)
         line(console, document.facts, "dim")
-    left_out = []
-    for each in document.filled:
-        if each.detail is None:
+    printable = [each for each in document.filled if each.detail is not None]
+    printed = [each for each in printable if (each.detail or 0) <= detail]
+    left_out = [each.short for each in printable if each not in printed and each.short]
+    # What users copy is last.
+    codes = [each for each in printed if isinstance(each, Code)]
+    last: Block | None = None
+    for each in printed:
+        if each in codes:
             continue
-        if each.detail.value <= detail.value:
-            _print_block(each, console)
-        elif each.short:
-            left_out.append(each.short)
+        is_further = isinstance(each, Sentence) and isinstance(last, Sentence)
+        if not is_further and detail is not Detail.ANSWER:
+            console.print()
+        _print_block(each, console, detail)
+        last = each
     if left_out and detail is Detail.USUAL:
         block(console, [f"With -v: {', '.join(left_out)}."])
     if document.ended:
@@ -157,22 +168,28 @@ def print_document(
         line(console, document.ended, "bold red")
     if detail is not Detail.ANSWER:
         files(console, written)
+    for each in codes:
+        console.print()
+        _print_block(each, console, detail)
 
 
-def _print_block(each: Block, console: Console) -> None:
+def _print_block(each: Block, console: Console, detail: Detail) -> None:
+    from rich.text import Text
+
     if isinstance(each, Points):
-        block(console, [f"{each.prefix}{text}" for text in each.texts])
-        return
-    console.print()
-    if isinstance(each, Sentence):
+        for text in each.texts:
+            line(console, f"{each.prefix}{text}")
+    elif isinstance(each, Sentence):
         labelled(console, each.title, each.text)
     elif isinstance(each, Figures):
         if each.detail is Detail.ALL:
             line(console, f"{each.title}:")
-        print_table(console, each.table.fitted(console.width, each.optional))
+        table = each.table if detail is Detail.ALL else each.short_table or each.table
+        print_table(console, table.fitted(console.width, each.optional))
     elif isinstance(each, Code):
         for text in each.text.splitlines():
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            # Not wrapped: a program whose lines were broken would not run.
+            console.print(Text(terminal_text(console, text)), highlight=False, soft_wrap=True)
 
 
 def document_markdown(document: Document) -> str:
@@ -190,15 +207,17 @@ def document_markdown(document: Document) -> str:
 
 
 def _block_markdown(each: Block) -> str:
-    if isinstance(each, Sentence):
-        return f"**{each.title}:** {md.escape(each.text)}"
-    if isinstance(each, Points):
-        return md.section(each.title, md.bullets(each.texts))
-    if isinstance(each, Code):
-        return md.section(each.title, md.code_block(each.text.splitlines(), each.language))
-    if isinstance(each, Figures):
-        caption = md.escape(each.table.caption)
-        return md.section(each.title, f"{markdown_table(each.table)}\n\n{caption}".strip())
+    title = md.escape(each.title)
+    match each:
+        case Sentence():
+            return f"**{title}:** {md.escape(each.text)}"
+        case Points():
+            return md.section(title, md.bullets(each.texts))
+        case Code():
+            return md.section(title, md.code_block(each.text.splitlines(), each.language))
+        case Figures():
+            caption = md.escape(each.caption or each.table.caption)
+            return md.section(title, f"{markdown_table(each.table)}\n\n{caption}".strip())
     return ""
 
 
@@ -215,7 +234,11 @@ def document_page(
         None,
         {
             "document": document,
-            "blocks": [(type(each).__name__, each) for each in blocks],
+            "blocks": [
+                (kind.__name__, [*group] if kind is Sentence else each)
+                for kind, group in groupby(blocks, type)
+                for each in ([group] if kind is Sentence else group)
+            ],
             "picture": embedded(draw) if draw is not None else "",
         },
         charts={},

@@ -14,8 +14,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from memdiag.reports.palette import DARK, LIGHT, kinds
-from memdiag.reports.table import Bar, Cell, Column, Row, Table
-from memdiag.units import format_size
+from memdiag.reports.table import Bar, Cell
 
 Plotly = Literal["inline", "directory", "parent"]
 """Where a page loads Plotly from: the page itself; or for the many pages of a sweep, which share
@@ -207,24 +206,3 @@ def size_bar_cells(bars: Sequence[SizeBar]) -> tuple[Cell, ...]:
         )
         cells.append(Cell(bars=((Bar(css="top", percent=percent(bar.peak)),), parts)))
     return tuple(cells)
-
-
-def size_bar_table(bars: Sequence[SizeBar]) -> Table:
-    """Return a table of peak and steady memory, with bars on one scale."""
-    return Table(
-        columns=(
-            Column(css="name"),
-            Column("peak", "right", css="strong"),
-            Column("steady", "right", css="strong"),
-            Column(css="wide", legend=SIZE_BAR_LEGEND),
-        ),
-        rows=tuple(
-            Row(
-                bar.label,
-                Cell(format_size(bar.peak), title=f"{bar.peak:,} bytes"),
-                Cell(format_size(bar.steady), title=f"{bar.steady:,} bytes"),
-                cell,
-            )
-            for bar, cell in zip(bars, size_bar_cells(bars), strict=True)
-        ),
-    )

@@ -25,7 +25,7 @@ from memdiag.fixing.changes import Change
 from memdiag.fixing.rewrite_search import RewriteSearch
 from memdiag.records.fix import Fix
 from memdiag.records.measured_change import SearchEnd
-from memdiag.reports.fix import markdown
+from memdiag.reports.fix import REPORT
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.tuning.options import tuning_options
 from memdiag.tuning.record import fix_record
@@ -388,7 +388,7 @@ def test_a_model_that_cannot_be_written_at_the_end_loses_no_record(
     assert fix.chosen == ("smaller",)
     assert ("No space left" if isinstance(error, OSError) else "Ctrl-C") in fix.write_problem
     assert fix.program == ""
-    assert "Run it again where the new model can be written: " in markdown(fix)
+    assert "Run it again where the new model can be written: " in REPORT.markdown(fix)
     assert ": the new model was not written; with it peak " in repr(fix)
     assert not list(tmp_path.glob("*.fixed.*"))
     assert not list(tmp_path.glob(".memdiag*"))

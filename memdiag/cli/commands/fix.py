@@ -84,7 +84,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_reports_folder(parser)
     add_format(parser)
-    add_detail(parser, has_more=False)
+    add_detail(parser)
 
 
 def run(options: Namespace) -> int:

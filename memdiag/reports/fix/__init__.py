@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.detail import Detail
-from memdiag.records import codec
 from memdiag.records.fix import Fix
-from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line, terminal_text
+from memdiag.reports.blocks import (
+    Block,
+    Code,
+    Document,
+    Figures,
+    Picture,
+    Points,
+    Sentence,
+    notes_block,
+)
 from memdiag.reports.fix.before_and_after import (
     change_table,
     latency_changes,
@@ -31,149 +35,121 @@ from memdiag.reports.fix.sentences import (
     written_files,
 )
 from memdiag.reports.fix.tables import named_table, points_table, remedy_table
-from memdiag.reports.page import Plotly, SizeBar, page, size_bar_table
 from memdiag.reports.report import Report, file_names
-from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import model_file, plain, plain_lines
 from memdiag.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 _MAX_POINTS = 4
 """The rows of the summary on a terminal, which has room for a program below."""
 
-
-def show(
-    fix: Fix, console: Console, *, written: Sequence[Path] = (), detail: Detail = Detail.USUAL
-) -> None:
-    """Print the answer, why, and what to do; then the main points and the program.
-
-    `written` are the files to name; `detail` is how much.
-    """
-    line(console, answer(fix), "bold")
-    labelled(console, "Why", why(fix))
-    labelled(console, "Do", next_step(fix))
-    if detail is Detail.ANSWER:
-        return
-    if fix.points:
-        console.print()
-        print_table(console, points_table(fix, only_listed=False, limit=_MAX_POINTS))
-    named = named_table(fix)
-    if named.rows:
-        console.print()
-        print_table(console, named)
-    last = [written_files(fix)] if written_files(fix) else []
-    if fix.points and not written:
-        last.append(f"{_measured(fix)}; --out DIR writes all, with notes")
-    block(console, [" · ".join(last)])
-    files(console, written)
-    _show_program(fix, console)
+_MAX_PROGRAM = 16
+"""Lines of a program that a terminal prints unasked."""
 
 
-def _measured(fix: Fix) -> str:
-    return f"{counted(len(fix.points), 'combination')} measured, {search_cost(fix)}"
+def document(fix: Fix) -> Document:
+    """Return the report of `fix`."""
+    return Document(
+        subject=model_file(fix.model),
+        kind="fix",
+        answer=answer(fix).removeprefix(f"{plain(fix.model)}: "),
+        line=answer(fix),
+        blocks=[
+            Sentence(title="Why", text=why(fix), detail=Detail.ANSWER),
+            Sentence(title="Do", text=next_step(fix), detail=Detail.ANSWER),
+            *(Sentence(title=name, text=text, detail=None) for name, text in conditions(fix)),
+            Sentence(title="Measured", text=facts(fix), detail=None),
+            *_tried(fix),
+            Figures(title="Asked for", table=named_table(fix)),
+            Sentence(title="Files", text=written_files(fix)),
+            *_changes(fix),
+            Figures(
+                title="Rewrites",
+                table=remedy_table(fix),
+                detail=None,
+                caption="Applied: in the new model. Rejected: built and measured, but not in the"
+                " new model. Refused: it cannot be done here.",
+            ),
+            notes_block(fix.notes),
+            Code(
+                title="To do it again",
+                text=shlex.join(map(plain, fix.command)),
+                language="console",
+                detail=None,
+            ),
+            _program(fix),
+        ],
+    )
 
 
-def _show_program(fix: Fix, console: Console) -> None:
-    from rich.text import Text
-
-    lines = plain_lines(fix.program)
-    if lines:
-        console.print()
-    for text in lines:
-        # Not wrapped: a program whose lines were broken would not run.
-        console.print(Text(terminal_text(console, text)), highlight=False, soft_wrap=True)
-
-
-def markdown(fix: Fix) -> str:
-    """Return the answer, the program, the figures before and after, and what was tried."""
-    program = plain_lines(fix.program)
-    sentences = (("Why", why(fix)), ("What to do", next_step(fix)), *conditions(fix))
-    changes = [replace(each, label=each.label.strip()) for each in memory_changes(fix)]
-    is_changed = bool(fix.chosen)
-    points = markdown_table(points_table(fix, only_listed=True)) if fix.points else ""
-    remedies = md.section("Rewrites", markdown_table(remedy_table(fix))) if fix.remedies else ""
-    return md.document(
-        (
-            f"## Fix of {md.code(model_file(fix.model))}",
-            f"**{md.escape(answer(fix))}** {md.escape(facts(fix))}",
-            "\n".join(f"- {label}: {md.escape(text)}" for label, text in sentences if text),
-            f"Program for {md.escape(' + '.join(map(plain, fix.chosen)))}:" if program else "",
-            md.code_block(program, "python"),
-            markdown_table(change_table(changes, "figure")) if is_changed else "",
-            "### What was tried" if points else "",
-            points,
-            f"{_measured(fix)}; the Pareto front, the defaults, the chosen one, and what was not"
-            " compared although it takes less are shown."
-            if points
-            else "",
-            md.bullets(offers(fix)),
-            markdown_table(change_table(latency_changes(fix), "latency with"))
-            if is_changed
-            else "",
-            remedies,
-            md.bullets(map(plain, fix.notes)),
+def _tried(fix: Fix) -> list[Block]:
+    """Return what was tried: the points, the chart of those that were compared, and offers."""
+    if not fix.points:
+        return []
+    measured = f"{counted(len(fix.points), 'combination')} measured, {search_cost(fix)}"
+    blocks: list[Block] = [
+        Figures(
+            title="What was tried",
+            table=points_table(fix, only_listed=False),
+            short_table=points_table(fix, only_listed=False, limit=_MAX_POINTS),
+            caption=f"{measured}. Memory is above the baseline; latency is relative to the"
+            " defaults, with its 95 % confidence interval, for combinations that save enough memory"
+            " to be compared.",
+            is_sortable=True,
+        ),
+        Points(title="Not compared", texts=tuple(offers(fix)), detail=Detail.ALL),
+    ]
+    if pareto_points(fix):
+        blocks.append(
+            Picture(
+                title="Memory and latency",
+                alt="Steady memory and peak across and latency upwards of the points that were"
+                " compared. The table contains the same.",
+                hint="To the left is less memory, below is faster. Each chart marks its own Pareto"
+                " front: the points that no other beats in both figures drawn. Lines are the 95 %"
+                " interval of the latency. A hollow mark is at 1 because its interval includes 1:"
+                " it is unknown whether the point is faster or slower than the defaults.",
+            )
         )
-    )
+    return blocks
 
 
-def _page(fix: Fix, *, plotly: Plotly = "inline") -> bytes:
-    points = pareto_points(fix)
-    figures_by_label = {"before": fix.before, "after": fix.after}
-    bars = [
-        SizeBar(label=label, peak=f.peak_bytes, steady=f.steady_bytes, mapped=f.file_bytes)
-        for label, f in figures_by_label.items()
-        if f is not None
-    ]
-    sentences = (("Why", why(fix)), ("What to do", next_step(fix)), *conditions(fix))
-    return page(
-        "fix.html.j2",
-        ("fix.js",),
-        {
-            "model": model_file(fix.model),
-            "facts": facts(fix),
-            "answer": answer(fix),
-            "sentences": [(label, text) for label, text in sentences if text],
-            "bars": size_bar_table(bars) if fix.chosen else None,
-            "memory": change_table(memory_changes(fix)),
-            "latencies": change_table(latency_changes(fix), "inputs") if fix.chosen else None,
-            "outputs": f"{outputs_text(fix)}.",
-            "measured_once": fix.measured_once,
-            "remedies": remedy_table(fix),
-            "options": " + ".join(map(plain, fix.chosen)),
-            "program": plain_lines(fix.program),
-            "points": points_table(fix, only_listed=False),
-            "measured": f"{_measured(fix)}.",
-            "offers": tuple(offers(fix)),
-            "has_chart": bool(points),
-            "notes": tuple(map(plain, fix.notes)),
-            "command": shlex.join(map(plain, fix.command)),
-        },
-        charts={
-            "latencies": _drawn_latencies(fix) if fix.chosen else [],
-            "points": [asdict(point) for point in points],
-        },
-        record=codec.encode(fix),
-        record_name="fix",
-        record_kind="fix",
-        plotly=plotly,
-    )
-
-
-def _drawn_latencies(fix: Fix) -> list[dict[str, str | float]]:
+def _changes(fix: Fix) -> list[Block]:
+    """Return the figures before and after the chosen changes."""
+    if not fix.chosen:
+        return []
+    once = "after the change it was measured in one fresh process"
+    usual = "medians of fresh processes, ± half of the range"
     return [
-        {
-            "inputs": plain(at.inputs),
-            "ratio": at.ratio,
-            "low": at.low,
-            "high": at.high,
-            "before": change.before,
-            "after": change.after,
-        }
-        for at, change in zip(fix.latencies, latency_changes(fix), strict=False)
+        Figures(
+            title="Before and after",
+            table=change_table(memory_changes(fix), "figure"),
+            detail=None,
+            caption="Memory is above the baseline: Python, onnxruntime and inputs;"
+            f" {once if fix.measured_once else usual}.",
+        ),
+        Figures(
+            title="Latency and outputs",
+            table=change_table(latency_changes(fix), "latency with"),
+            detail=None,
+            caption="Medians of alternating runs, with the 95 % confidence interval of their"
+            f" ratio. Outputs: {outputs_text(fix)}.",
+        ),
     ]
+
+
+def _program(fix: Fix) -> Code:
+    lines = plain_lines(fix.program)
+    is_short = len(lines) <= _MAX_PROGRAM
+    return Code(
+        title=f"Program for {' + '.join(map(plain, fix.chosen))}",
+        text="\n".join(lines),
+        language="python",
+        detail=Detail.USUAL if is_short else Detail.ALL,
+        short=f"the program ({counted(len(lines), 'line')})",
+    )
 
 
 def draw(fix: Fix) -> Figure:
@@ -188,11 +164,4 @@ def draw(fix: Fix) -> Figure:
     return figure
 
 
-REPORT = Report[Fix](
-    name="fix",
-    files=file_names("fix"),
-    show=show,
-    page=_page,
-    markdown=markdown,
-    draw=draw,
-)
+REPORT: Report[Fix] = Report.of_documents("fix", file_names("fix"), document, draw)

@@ -60,19 +60,19 @@ const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() 
 })();
 
 (() => {
-  // Copies the program to the clipboard, or selects it if the browser forbids that.
-  const button = document.getElementById("copy");
-  if (!button) return;
-  const source = document.getElementById(button.dataset.of);
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(source.textContent);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(source);
-      button.textContent = "Selected";
-    }
-  });
+  // Copies the text below a button to the clipboard, or selects it if the browser forbids that.
+  for (const button of document.querySelectorAll("button.copy")) {
+    const source = button.closest("section").querySelector("pre code");
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(source.textContent);
+        button.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(source);
+        button.textContent = "Selected";
+      }
+    });
+  }
 })();
 
 (() => {
