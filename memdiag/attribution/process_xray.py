@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_ranges import address_ranges
 from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import Ranges
@@ -138,7 +137,6 @@ def take_xray(
             )
             for arena in process_layout.arenas.device_objects
         ),
-        ranges=address_ranges(ownership.ranges, _extents(copies)),
         models=tuple(
             SearchedModel(
                 name=name, weight_bytes=sum(weight.nbytes for weight in target.model.weights)
@@ -234,11 +232,6 @@ class _ModelIndex:
         if not self._models:
             return ()
         return tuple(sorted(self._models.get(content_probe(content.values), ())))
-
-
-def _extents(copies: Sequence[Copy]) -> Ranges:
-    pairs = [(copy.address, copy.address + copy.bytes) for copy in copies]
-    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[Copy]:

@@ -121,27 +121,6 @@ class Copy(Record, frozen=True, kw_only=True):
     private_bytes: int | None = None
 
 
-class AddressRange(Record, frozen=True, kw_only=True):
-    """A range of addresses with resident bytes of one owner.
-
-    Ranges of one owner that are close to each other may be joined. The addresses between them may
-    be not resident, or belong to other owners, whose ranges then start within the joined one.
-
-    Attributes:
-        start, bytes: the extent of the range.
-        resident_bytes: the resident bytes of the owner in it.
-        owner: index into the attribution's `owners`.
-        copy: index into the attribution's `copies`; None if the range is part of no copy, or of a
-            copy that is too small to be listed.
-    """
-
-    start: int
-    bytes: int
-    resident_bytes: int
-    owner: int
-    copy: int | None
-
-
 class ArenaUsage(Record, frozen=True, kw_only=True):
     """One arena of onnxruntime.
 
@@ -214,7 +193,6 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         indistinct: weights that were not searched.
         partial: whether some memory could not be read.
         notes: sentences on what could not be read.
-        ranges: the addresses of the owners' bytes, in order.
         models: the models whose weights were searched.
         arenas: the arenas in host memory whose chunks are consistent.
         device_arenas: the arenas of other devices.
@@ -222,7 +200,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
             None if none was recognised.
 
     Raises:
-        ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
+        ValueError: the owners do not sum up, or a figure is out of bounds.
     """
 
     schema: Literal["memdiag.attribution/1"]
@@ -236,7 +214,6 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     partial: bool
     notes: tuple[str, ...]
     timing: ScanTiming
-    ranges: tuple[AddressRange, ...] = ()
     models: tuple[SearchedModel, ...] = ()
     arenas: tuple[ArenaUsage, ...] = ()
     allocator: str | None = None
@@ -255,23 +232,6 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
                 raise ValueError(f"the copy at {copy.address:#x} is of a model that is not listed")
             if not 0 <= copy.resident_bytes <= copy.bytes >= copy.verified_bytes >= 0:
                 raise ValueError(f"the copy at {copy.address:#x} has parts larger than itself")
-        if self.ranges:
-            self._check_ranges()
-
-    def _check_ranges(self) -> None:
-        placed = [0] * len(self.owners)
-        reached = 0
-        for range_ in self.ranges:
-            if not 0 <= range_.resident_bytes <= range_.bytes or range_.start < reached:
-                raise ValueError(f"the range at {range_.start:#x} is out of order or of bounds")
-            if not 0 <= range_.owner < len(self.owners):
-                raise ValueError(f"the range at {range_.start:#x} has an owner that is not listed")
-            if range_.copy is not None and not 0 <= range_.copy < len(self.copies):
-                raise ValueError(f"the range at {range_.start:#x} has a copy that is not listed")
-            placed[range_.owner] += range_.resident_bytes
-            reached = range_.start
-        if placed != [owner.bytes for owner in self.owners]:
-            raise ValueError("the address ranges do not add up to their owners' sizes")
 
     def bytes_of(self, kind: OwnerKind, name: str | None = None) -> int:
         """Return the bytes of all owners of `kind` together, or of those called `name`."""

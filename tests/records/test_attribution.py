@@ -6,7 +6,6 @@ import pytest
 from memdiag.errors import RecordError
 from memdiag.records.attribution import (
     ATTRIBUTION_SCHEMA,
-    AddressRange,
     Attribution,
     Backing,
     Copy,
@@ -28,18 +27,6 @@ COPY = Copy(
     verified_bytes=600,
     in_use=True,
     made_by=None,
-)
-
-
-RANGES = (
-    AddressRange(start=0x1000, bytes=400, resident_bytes=275, owner=1, copy=None),
-    AddressRange(start=0x1040, bytes=225, resident_bytes=225, owner=2, copy=None),
-    AddressRange(start=0x7F0000000040, bytes=600, resident_bytes=500, owner=0, copy=0),
-)
-OWNERS = (
-    Owner(kind="weights", name="packed", bytes=500, private_bytes=500),
-    Owner(kind="python", name="objects", bytes=275, private_bytes=275),
-    Owner(kind="unnamed", name="unnamed", bytes=225, private_bytes=225),
 )
 
 
@@ -73,39 +60,6 @@ def attribution(**changes: Any) -> Attribution:
 def test_it_survives_a_round_trip() -> None:
     record = attribution()
     assert decode(encode(record), Attribution) == record
-
-
-def test_it_holds_where_the_owners_bytes_lie() -> None:
-    record = attribution(owners=OWNERS, ranges=RANGES)
-    assert decode(encode(record), Attribution) == record
-
-
-def test_a_record_that_was_saved_without_ranges_is_read() -> None:
-    text = encode(attribution()).replace(b',\n"ranges": []', b"")
-    assert b"ranges" not in text
-    assert decode(text, Attribution).ranges == ()
-
-
-def _moved(place: int, **changes: Any) -> dict[str, Any]:
-    changed = list(RANGES)
-    changed[place] = msgspec.structs.replace(changed[place], **changes)
-    return {"owners": OWNERS, "ranges": tuple(changed)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (_moved(0, resident_bytes=274), "the address ranges do not add up to their owners' sizes"),
-        (_moved(0, owner=2), "the address ranges do not add up to their owners' sizes"),
-        (_moved(0, owner=3), "at 0x1000 has an owner that is not listed"),
-        (_moved(2, copy=1), "at 0x7f0000000040 has a copy that is not listed"),
-        (_moved(1, start=0xFFF), "at 0xfff is out of order"),
-        (_moved(1, bytes=224), "at 0x1040 is out of order or of bounds"),
-    ],
-)
-def test_ranges_that_do_not_agree_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        attribution(**changes)
 
 
 def test_derived_figures() -> None:

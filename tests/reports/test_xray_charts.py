@@ -1,12 +1,11 @@
-"""Charts of an X-ray: every byte is in the tiles and the address map, every copy in a row."""
+"""Charts of an X-ray: every byte is in the tiles, every copy in a row."""
 
 import msgspec
 import pytest
 
-from memdiag.records.attribution import AddressRange
 from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile.page import _xrays as page_xrays
-from memdiag.reports.xray.charts import address_map, copy_list
+from memdiag.reports.xray.charts import copy_list
 from memdiag.reports.xray.charts import tiles as make_tiles
 from memdiag.reports.xray.owners import owner_rows
 from memdiag.reports.xray.weights import weight_rows
@@ -53,59 +52,6 @@ def test_weights_beyond_the_largest_are_one_tile() -> None:
     assert [tile.kind for tile in all_kinds if tile.id == "rest"] == ["weights"]
 
 
-def test_the_strip_tells_what_lies_where_and_what_nothing_uses() -> None:
-    record = tied_xray.attribution()
-    slack = next(i for i, owner in enumerate(record.owners) if owner.name == "slack")
-    freed = next(i for i, copy in enumerate(record.copies) if copy.in_use is False)
-    ranges = (
-        AddressRange(start=0x1000, bytes=3 * MIB, resident_bytes=2 * MIB, owner=0, copy=freed),
-        AddressRange(start=0x900000, bytes=MIB, resident_bytes=MIB, owner=slack, copy=None),
-        AddressRange(start=0xA00000, bytes=4 * MIB, resident_bytes=4 * MIB, owner=1, copy=1),
-        AddressRange(start=0xF00000, bytes=MIB, resident_bytes=0, owner=0, copy=None),
-    )
-    # The figures of so small a strip need not be those of the owners.
-    made = msgspec.structs.replace(record)
-    msgspec.structs.force_setattr(made, "ranges", ranges)
-    shown = address_map(made)
-    assert shown is not None
-    assert shown.resident_bytes == 7 * MIB
-    assert [(one.kind, one.is_idle) for one in shown.ranges] == [
-        ("original", True),
-        ("arena", True),
-        ("transposed", False),
-    ]
-    assert shown.ranges[0].sentence == (
-        "bias: original, freed, 2.0 MiB of 3.0 MiB resident at 0x1000"
-    )
-    assert [(one.label, one.size) for one in shown.legend] == [
-        ("transposed", "4.0 MiB"),
-        ("original, freed", "2.0 MiB"),
-        ("arena slack", "1.0 MiB"),
-    ]
-    largest = address_map(made, max_ranges=1)
-    assert largest is not None
-    assert [one.kind for one in largest.ranges] == ["transposed"]
-    assert largest.remarks[0] == "The 2 smallest ranges are left out here: 3.0 MiB together."
-    assert shown.remarks == (
-        "2.0 MiB in 1 of 4 ranges have gaps or other owners between their parts, and are drawn"
-        " as one.",
-    )
-    assert largest.legend == shown.legend
-
-
-def test_weights_whose_copies_are_not_told_apart_are_counted() -> None:
-    record = tied_xray.attribution()
-    ranges = (AddressRange(start=0x1000, bytes=MIB, resident_bytes=MIB, owner=0, copy=None),)
-    msgspec.structs.force_setattr(record, "ranges", ranges)
-    shown = address_map(record)
-    assert shown is not None
-    assert shown.remarks == ("1.0 MiB of weights are in copies too small to be named here.",)
-
-
-def test_a_record_without_ranges_has_no_strip() -> None:
-    assert address_map(tied_xray.attribution()) is None
-
-
 def test_a_profile_without_an_xray_has_none() -> None:
     assert page_xrays(profiles.tied_if()) == ()
 
@@ -121,7 +67,6 @@ def test_the_steady_state_comes_first_and_has_more_room() -> None:
     assert len(steady.rows.rows) > len(parse.rows.rows) > 0
     assert len(steady.charts["tiles"]["id"]) > len(parse.charts["tiles"]["id"])
     assert len(steady.copies.rows) == 104
-    assert steady.addresses is None
 
 
 def test_no_more_rows_are_shown_than_are_listed() -> None:

@@ -4,7 +4,6 @@ import msgspec
 
 from memdiag.records.attribution import (
     ATTRIBUTION_SCHEMA,
-    AddressRange,
     Attribution,
     Backing,
     Copy,
@@ -24,19 +23,8 @@ def with_attribution() -> Profile:
 
 
 def with_xrays() -> Profile:
-    """Return a profile with the X-rays of two moments, that have an address map."""
+    """Return a profile with the X-rays of two moments."""
     record = attribution()
-    ranges = tuple(
-        AddressRange(
-            start=0x1000 + (index << 32),
-            bytes=owner.bytes,
-            resident_bytes=owner.bytes,
-            owner=index,
-            copy=index if index < 3 else None,
-        )
-        for index, owner in enumerate(record.owners)
-    )
-    record = msgspec.structs.replace(record, ranges=ranges)
     earlier = PhaseAttribution(
         phase="parse", attribution=attributions.attribution(*attributions.SHARED)
     )

@@ -92,7 +92,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
     }
     return page(
         "profile.html.j2",
-        ("timeline.js", "owners.js", "addresses.js", "layout.js"),
+        ("timeline.js", "owners.js", "layout.js"),
         values,
         charts=_charts(profile, xrays),
         record=codec.encode(profile),
@@ -114,7 +114,6 @@ def _xrays(profile: Profile) -> tuple[PageXray, ...]:
             xray.attribution,
             max_rows=20,
             max_copy_bytes=_MAX_EARLIER_COPY_BYTES // len(earlier),
-            max_ranges=600,
             max_tiles=40,
         )
         for xray in earlier

@@ -22,7 +22,7 @@ from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
 from memdiag.reports.text import capitalized, plain
-from memdiag.reports.xray.charts import AddressMap, CopyList, address_map, chart_data, copy_list
+from memdiag.reports.xray.charts import CopyList, chart_data, copy_list
 from memdiag.reports.xray.charts import tiles as make_tiles
 from memdiag.reports.xray.owners import OwnerRow, identified_share, owner_rows, owner_table
 from memdiag.reports.xray.weights import (
@@ -350,7 +350,6 @@ class PageXray:
         moment: when it was taken: ``steady``, ``end of parse``, or ``now`` for a process.
         rows: the first rows of the table of copies.
         copies: all copies that the page can filter.
-        addresses: the address map; None if the record has no addresses.
         charts: what the scripts draw.
     """
 
@@ -359,7 +358,6 @@ class PageXray:
     owners: Table
     rows: Table
     copies: CopyList
-    addresses: AddressMap | None
     charts: dict[str, Any]
 
 
@@ -370,13 +368,11 @@ def page_xray(
     trimmed_bytes: int = 0,
     max_rows: int = _MAX_PAGE_ROWS,
     max_copy_bytes: int = _MAX_COPY_BYTES,
-    max_ranges: int = 3000,
     max_tiles: int = 120,
 ) -> PageXray:
-    """Return `attribution` for a page, with a limited number of copies and ranges."""
+    """Return `attribution` for a page, with a limited number of copies."""
     owned = xray_text(attribution, trimmed_bytes=trimmed_bytes)
     copies = copy_list(owned.weights, max_bytes=max_copy_bytes)
-    addresses = address_map(attribution, max_ranges=max_ranges)
     tiles = make_tiles(attribution, max_weights=max_tiles, trimmed_bytes=trimmed_bytes)
     return PageXray(
         moment=moment,
@@ -386,8 +382,7 @@ def page_xray(
         ),
         rows=copies_table(owned.weights[:max_rows]).first_rows(min(max_rows, len(copies.rows))),
         copies=copies,
-        addresses=addresses,
-        charts=chart_data(tiles, addresses, copies),
+        charts=chart_data(tiles, copies),
     )
 
 
@@ -395,7 +390,7 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
     xray = page_xray("now", attribution)
     return page(
         "xray.html.j2",
-        ("owners.js", "addresses.js"),
+        ("owners.js",),
         {
             "pid": attribution.pid,
             "insight": insight(attribution),

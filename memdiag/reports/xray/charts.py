@@ -1,20 +1,18 @@
-"""An X-ray as data for the page: tiles of the treemap, the address map, and the copies as columns.
+"""An X-ray as data for the page: tiles of the treemap, and the copies as columns.
 
-Plotly draws the tiles; ``templates/owners.js`` filters the copies and draws the address map.
+Plotly draws the tiles; ``templates/owners.js`` filters the copies.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memdiag.records.attribution import ARENA_SLACK, AddressRange, Attribution
-from memdiag.reports.text import plain, shortened
-from memdiag.reports.xray.owners import LABELS, owner_rows
+from memdiag.records.attribution import Attribution
+from memdiag.reports.xray.owners import owner_rows
 from memdiag.reports.xray.weights import CopyRow, WeightRow, rest_summary, weight_rows
 from memdiag.units import format_size
 
 _MAX_TILE_NAME = 60
-_MAX_RANGE_NAME = 80
 _ROW_BYTES = 60  # of a row's numbers as JSON
 
 
@@ -105,136 +103,6 @@ def _weight_tiles(attribution: Attribution, max_weights: int) -> list[Tile]:
     return tiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapRange:
-    """One range of the address map.
-
-    Attributes:
-        kind: the kind of a copy or of an owner, which has a colour.
-        is_idle: whether nothing uses the range: freed copies, arena slack, blocks that malloc
-            retains.
-    """
-
-    start: int
-    resident_bytes: int
-    kind: str
-    is_idle: bool
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapLegend:
-    """One entry in the legend of the address map.
-
-    Attributes:
-        kind: the kind of copy or owner, which has the colour.
-        is_idle: whether the memory is freed, or free space of an arena.
-        size: the sum of the ranges, with the unit.
-    """
-
-    kind: str
-    label: str
-    is_idle: bool
-    size: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressMap:
-    """The resident ranges in the order of their addresses, and the legend, the largest first.
-
-    Attributes:
-        remarks: sentences about ranges that are left out or joined.
-    """
-
-    ranges: tuple[MapRange, ...]
-    legend: tuple[MapLegend, ...]
-    remarks: tuple[str, ...]
-    resident_bytes: int
-
-
-def address_map(attribution: Attribution, *, max_ranges: int = 3000) -> AddressMap | None:
-    """Return the address map of `attribution`; None if the record has no addresses.
-
-    The largest `max_ranges` ranges are drawn. The legend counts all ranges.
-    """
-    ranges = [each for each in attribution.ranges if each.resident_bytes]
-    if not ranges:
-        return None
-    sizes: dict[tuple[str, str, bool], int] = {}
-    for each in ranges:
-        key = _range_kind(attribution, each)
-        sizes[key] = sizes.get(key, 0) + each.resident_bytes
-    ordered = sorted(ranges, key=lambda each: -each.resident_bytes)
-    listed, left_out = ordered[:max_ranges], ordered[max_ranges:]
-    return AddressMap(
-        ranges=tuple(
-            _map_range(attribution, each) for each in sorted(listed, key=lambda each: each.start)
-        ),
-        legend=tuple(
-            MapLegend(kind=kind, label=label, is_idle=is_idle, size=format_size(size))
-            for (kind, label, is_idle), size in sorted(sizes.items(), key=lambda item: -item[1])
-        ),
-        remarks=tuple(_map_remarks(attribution, left_out)),
-        resident_bytes=_resident(ranges),
-    )
-
-
-def _map_remarks(attribution: Attribution, left_out: Sequence[AddressRange]) -> Iterator[str]:
-    if left_out:
-        ranges = "range is" if len(left_out) == 1 else "ranges are"
-        size = format_size(_resident(left_out))
-        yield f"The {len(left_out):,} smallest {ranges} left out here: {size} together."
-    wide = [each for each in attribution.ranges if 0 < each.resident_bytes < each.bytes]
-    if wide:
-        yield (
-            f"{format_size(_resident(wide))} in {len(wide):,} of {len(attribution.ranges):,}"
-            " ranges have gaps or other owners between their parts, and are drawn as one."
-        )
-    small = [
-        each
-        for each in attribution.ranges
-        if each.copy is None and attribution.owners[each.owner].kind == "weights"
-    ]
-    if size_bytes := _resident(small):
-        yield f"{format_size(size_bytes)} of weights are in copies too small to be named here."
-
-
-def _resident(ranges: Sequence[AddressRange]) -> int:
-    return sum(each.resident_bytes for each in ranges)
-
-
-def _range_kind(attribution: Attribution, each: AddressRange) -> tuple[str, str, bool]:
-    """Return (kind, label, whether nothing uses the memory) of an address range."""
-    owner = attribution.owners[each.owner]
-    if each.copy is not None:
-        copy = attribution.copies[each.copy]
-        is_freed = copy.in_use is False
-        return copy.kind, f"{copy.kind}{', freed' if is_freed else ''}", is_freed
-    if owner.kind == "weights":
-        return owner.name, plain(owner.name), False
-    label = LABELS[owner.kind]
-    if owner.kind == "arena":
-        return owner.kind, f"{label} {plain(owner.name)}", owner.name == ARENA_SLACK
-    return owner.kind, label, owner.kind == "allocator_retained"
-
-
-def _map_range(attribution: Attribution, each: AddressRange) -> MapRange:
-    kind, label, is_idle = _range_kind(attribution, each)
-    name = label
-    if each.copy is not None:
-        weights = attribution.copies[each.copy].weights
-        weight = shortened(plain(weights[0]), _MAX_RANGE_NAME) if weights else "(no name)"
-        name = f"{weight}: {label}"
-    extent = f" of {format_size(each.bytes)}" if each.resident_bytes < each.bytes else ""
-    return MapRange(
-        start=each.start,
-        resident_bytes=each.resident_bytes,
-        kind=kind,
-        is_idle=is_idle,
-        sentence=f"{name}, {format_size(each.resident_bytes)}{extent} resident at {each.start:#x}",
-    )
-
-
 Variant = tuple[str, str, str, str, str]
 """Kind, label, parameters, backing and verified part: equal for many copies."""
 
@@ -319,15 +187,9 @@ def tile_columns(tiles: Sequence[Tile]) -> dict[str, list[Any]]:
     }
 
 
-def chart_data(
-    tiles: Sequence[Tile], addresses: AddressMap | None, copies: CopyList
-) -> dict[str, Any]:
+def chart_data(tiles: Sequence[Tile], copies: CopyList) -> dict[str, Any]:
     """Return the data of the charts of one X-ray, as columns."""
     return {
         "tiles": tile_columns(tiles),
-        "ranges": [
-            (each.resident_bytes, each.kind, each.is_idle, each.sentence, each.start)
-            for each in (addresses.ranges if addresses else ())
-        ],
         "copies": {"weights": copies.weights, "variants": copies.variants, "rows": copies.rows},
     }
