@@ -81,7 +81,7 @@ def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) 
     assert memdiag("report", "fix.json", "--format", "svg").stdout == "fix.svg\n"
     as_json = memdiag("report", "fix.json", "--format", "json")
     assert as_json.stdout.encode() == encode(fix_records.verified())
-    assert memdiag("report", "fix.json", "--format", "markdown").stdout.startswith("## Fix of")
+    assert memdiag("report", "fix.json", "--format", "markdown").stdout.startswith("## Fix: ")
     refused = memdiag("report", "fix.json", "--format", "pdf")
     assert refused.returncode == 2
     assert refused.stderr == (
