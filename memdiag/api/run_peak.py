@@ -37,11 +37,10 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         return _with_note(profile, "no peak of a run: the model was not run to the end")
     profile = _with_details(profile, ctx)
     if ctx.runtime < NODE_MEMORY_SINCE:
-        known = "not known" if profile.estimate is None else "estimated only"
         return _with_note(
             profile,
             f"onnxruntime {ctx.runtime} does not write the memory of nodes in its profile, as"
-            f" {NODE_MEMORY_SINCE} and newer do: the peak of a run is {known}",
+            f" {NODE_MEMORY_SINCE} and newer do: the node at which a run takes most is not known",
         )
     try:
         measured = arena_peak(job, scratch)

@@ -61,22 +61,6 @@ class Request(NamedTuple):
     is_heap: bool = False
 
 
-class Lifetime(NamedTuple):
-    """A chunk of the arena for as long as a request has it.
-
-    Attributes:
-        request: the request for it.
-        until: the step of its end.
-        region: the number of its region, from 0 in the order in which the arena took them.
-        start: its first byte in the region.
-    """
-
-    request: Request
-    until: int
-    region: int
-    start: int
-
-
 class _Chunk:
     """A part of a region: `start` to `end`, with its neighbours."""
 
@@ -102,7 +86,6 @@ class Arena:
 
     def __init__(self) -> None:
         self.held_bytes: int = 0
-        self._regions: list[int] = []
         self._next_region = FIRST_REGION
         # Size, region and start. Of equal chunks the one at the lower address is taken: later
         # regions are below earlier ones, so regions have numbers from 0 down.
@@ -165,26 +148,6 @@ class Arena:
             if block:
                 self.free(-1)
 
-    def lifetimes(self, requests: Iterable[Request]) -> list[Lifetime]:
-        """Serve `requests`, and return the chunks that they had, in the order of their ends."""
-        found = []
-        taken: dict[int, tuple[Request, int, int]] = {}
-        for request in requests:
-            if request.nbytes:
-                self.take(request.key, request.nbytes)
-                chunk = self._used[request.key]
-                taken[request.key] = request, chunk.region, chunk.start
-            else:
-                self.free(request.key)
-                first, region, start = taken.pop(request.key)
-                found.append(Lifetime(first, request.step, -region, start))
-        return found
-
-    @property
-    def region_bytes(self) -> tuple[int, ...]:
-        """The sizes of the regions, in the order in which the arena took them."""
-        return tuple(self._regions)
-
     @property
     def resident_bytes(self) -> int:
         """The bytes of all pages that were written, and of the table of chunks of each region."""
@@ -203,7 +166,6 @@ class Arena:
         if not is_larger:
             self._next_region = max(min(nbytes * 2, LARGEST_REGION), nbytes)
         self.held_bytes += nbytes
-        self._regions.append(nbytes)
         region = -len(self._written)
         self._written[region] = []
         self._add(_Chunk(region, 0, nbytes))

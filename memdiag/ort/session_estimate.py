@@ -24,7 +24,6 @@ from memdiag.ort.generation import CallsInArena, GenerationSizes, step_requests
 from memdiag.ort.loading import FREED_ORT_FILE, Loading, OrtFile, Timeline
 from memdiag.ort.operators import GATHERING
 from memdiag.ort.overheads import overhead
-from memdiag.ort.run_layout import run_layout
 from memdiag.records.estimate import (
     EstimatedPhase,
     EstimatedPoint,
@@ -211,15 +210,12 @@ class SessionEstimate:
     def with_run_details(
         self, point: EstimatedPoint, doubled: Mapping[str, Mapping[str, int]]
     ) -> EstimatedPoint:
-        """Return `point` with the arena of its first run, and the growth of its live tensors.
+        """Return `point` with the growth of its live tensors.
 
         Args:
             point: an estimate that `at` returned.
             doubled: by name of a free dimension the sizes of all if it is twice as large.
         """
-        layout = None
-        if self._options.has_arena:
-            layout = run_layout(self._ctx.graphs, self._ctx.run(point.dims))
         values = self._ctx.activations(point.dims).live
         now = self._sizes_of(values, point.dims)
         growth: list[dict[str, float]] = [{} for _ in values]
@@ -232,7 +228,7 @@ class SessionEstimate:
             msgspec.structs.replace(tensor, growth=found)
             for tensor, found in zip(point.live, growth, strict=True)
         )
-        return msgspec.structs.replace(point, layout=layout, live=live)
+        return msgspec.structs.replace(point, live=live)
 
     def _sizes_of(self, values: Sequence[LiveValue], sizes: Mapping[str, int]) -> list[int | None]:
         """Return the bytes of `values` at `sizes`; None where they are unknown."""

@@ -124,46 +124,6 @@ class LiveTensor(Record, frozen=True, kw_only=True):
     growth: dict[str, float] = field(default_factory=dict)
 
 
-class RunBlock(Record, frozen=True, kw_only=True):
-    """A block of the arena that one value, or several after one another, have in the first run.
-
-    Attributes:
-        name: the first value; for working memory the node.
-        kind: a value, or working memory of a kernel.
-        first, last: the steps in which it is allocated: numbers of executed nodes.
-        first_node, last_node: the nodes of these steps.
-        offset: its start, where the regions of the arena are put one after another.
-        bytes: its size.
-    """
-
-    name: str
-    kind: Literal["value", "scratch"]
-    first: int
-    last: int
-    first_node: str
-    last_node: str
-    offset: int
-    bytes: int
-
-
-class RunLayout(Record, frozen=True, kw_only=True):
-    """The blocks of the arena that the first run takes.
-
-    Attributes:
-        steps: the number of executed nodes.
-        peak_step: the step at which most bytes are in use.
-        region_bytes: the sizes of the regions that have blocks, in order.
-        blocks: the blocks, the largest first.
-        unlisted: the number of smaller blocks.
-    """
-
-    steps: int
-    peak_step: int
-    region_bytes: tuple[int, ...]
-    blocks: tuple[RunBlock, ...]
-    unlisted: int = 0
-
-
 FitAnswer = Literal["yes", "probably", "probably not", "no", "unknown"]
 """Whether a size fits: by the upper end of the interval, its most probable figure, or its lower
 end."""
@@ -184,7 +144,6 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
             (MALLOC_MMAP_THRESHOLD_=131072).
         phases: the phases in order.
         live: the values in memory at the peak of a run, the largest first.
-        layout: the arena in the first run; None if it was not computed, or there is no arena.
         input_bytes: the inputs of a run, which the program has beside the session.
         unknown_values: the number of values whose sizes only a run shows. They count as nothing.
         is_bounded: whether their largest sizes are known, and the upper ends include them.
@@ -200,7 +159,6 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     pinned_high_bytes: int
     phases: tuple[EstimatedPhase, ...]
     live: tuple[LiveTensor, ...] = ()
-    layout: RunLayout | None = None
     input_bytes: int = 0
     unknown_values: int = 0
     is_bounded: bool = False

@@ -335,12 +335,8 @@ def test_live_tensors_state_how_they_grow(tmp_path: Path) -> None:
     found = estimate(path, dims={"n": [64, 128]})
     growth = {tensor.name: tensor.growth for tensor in found.point.live}
     assert growth["s"] == growth["y"] == {"batch": 2.0, "n": 4.0}
-    assert found.point.layout is not None
-    assert {block.name for block in found.point.layout.blocks} >= {"s", "y"}
     # Of the other points only figures are listed.
-    assert found.points[1].layout is None
-    without_arena = estimate(path, session_options={"enable_cpu_mem_arena": "0"})
-    assert without_arena.point.layout is None
+    assert not any(tensor.growth for tensor in found.points[1].live)
 
 
 def test_other_options_are_named_in_a_note(weighted: Path) -> None:

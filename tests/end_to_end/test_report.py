@@ -47,7 +47,10 @@ def test_every_kind_of_record_is_rendered_again_without_model_or_runtime(tmp_pat
         "profile": (profiles.tied_if(), "tied_if.onnx: peak 1.50 GiB"),
         "comparison": (comparisons.versions(), "model.onnx: 3 versions of onnxruntime"),
         "fix": (fix_records.verified(), "dir/m.onnx: peak 1.55 GiB → 559 MiB"),
-        "xray": (tied_xray.attribution(), "process 4242: the largest owner is weights, with 1.47 of 1.54 GiB"),
+        "xray": (
+            tied_xray.attribution(),
+            "process 4242: the largest owner is weights, with 1.47 of 1.54 GiB",
+        ),
         "run": (runs.server(), ""),
     }
     for stem, (record, _) in records.items():

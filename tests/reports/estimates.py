@@ -14,8 +14,6 @@ from memdiag.records.estimate import (
     Fit,
     LiveTensor,
     Reduction,
-    RunBlock,
-    RunLayout,
     TermName,
 )
 from memdiag.records.phases import PhaseName
@@ -91,46 +89,6 @@ def point(batch: int = 1, tokens: int = 128) -> EstimatedPoint:
                 growth={"batch": 2.0, "tokens": 4.0},
             ),
         ),
-        layout=layout(),
-    )
-
-
-def layout() -> RunLayout:
-    """Return an arena of two regions with two values and working memory, at most at step 1."""
-    scores = RunBlock(
-        name="scores",
-        kind="value",
-        first=0,
-        last=1,
-        first_node="layer/MatMul",
-        last_node="layer/Softmax",
-        offset=0,
-        bytes=MIB,
-    )
-    scratch = msgspec.structs.replace(
-        scores,
-        name="layer/Softmax",
-        kind="scratch",
-        first=1,
-        first_node="layer/Softmax",
-        offset=MIB,
-        bytes=MIB // 2,
-    )
-    output = msgspec.structs.replace(
-        scores,
-        name="y",
-        first=2,
-        last=2,
-        first_node="layer/MatMul_1",
-        last_node="layer/MatMul_1",
-        bytes=1024,
-    )
-    return RunLayout(
-        steps=3,
-        peak_step=1,
-        region_bytes=(MIB, 2 * MIB),
-        blocks=(scores, scratch, output),
-        unlisted=4,
     )
 
 
@@ -230,16 +188,11 @@ def hostile(name: str) -> Estimate:
             )
             for each in point.live
         )
-        blocks = tuple(
-            msgspec.structs.replace(each, name=name, first_node=name, last_node=name)
-            for each in layout().blocks
-        )
         return msgspec.structs.replace(
             point,
             dims=renamed(point.dims),
             phases=phases,
             live=live,
-            layout=msgspec.structs.replace(layout(), blocks=blocks),
         )
 
     return msgspec.structs.replace(

@@ -14,7 +14,6 @@ from memdiag.records import codec
 from memdiag.records.estimate import Estimate, EstimatedPoint, Fit, Reduction
 from memdiag.reports import report_of
 from memdiag.reports.estimate.chart import estimate_chart
-from memdiag.reports.estimate.layout import layout_caption, layout_chart
 from memdiag.reports.estimate.machine_formats import resources
 from memdiag.reports.estimate.sentences import (
     interval_text,
@@ -269,22 +268,6 @@ def test_what_lowers_the_peak_is_a_sentence() -> None:
     in_run = msgspec.structs.replace(record.point, peak_phase="steady")
     in_run_only = msgspec.structs.replace(record, points=(in_run,), reductions=())
     assert reduction_lines(in_run_only) == []
-
-
-def test_each_block_of_the_arena_is_drawn() -> None:
-    chart = layout_chart(estimates.layout())
-    assert chart is not None
-    assert chart["kind"] == ["in memory at the peak", "working memory", "other values"]
-    assert list(zip(chart["first"], chart["length"], strict=True)) == [(0, 2), (1, 1), (2, 1)]
-    assert chart["text"] == [
-        "scores: 1.0 MiB, from layer/MatMul to layer/Softmax",
-        "layer/Softmax: 512 KiB of working memory",
-        "y: 1 KiB, layer/MatMul_1",
-    ]
-    caption = layout_caption(estimates.layout())
-    assert caption.endswith("2 regions of 3.0 MiB in all. 4 smaller blocks are not drawn.")
-    assert layout_chart(None) is None
-    assert layout_caption(None) == ""
 
 
 def test_measured_points_state_the_error_that_is_left() -> None:

@@ -37,7 +37,6 @@ from memdiag.reports.profile.phases import (
     runs_summary,
 )
 from memdiag.reports.profile.run_peak import (
-    has_run_peak,
     run_peak_sentences,
     run_peak_table,
 )
@@ -233,7 +232,7 @@ def _generation_markdown(profile: Profile) -> tuple[str, ...]:
 
 
 def _run_peak_markdown(profile: Profile) -> tuple[str, ...]:
-    if not has_run_peak(profile):
+    if profile.run_peak is None:
         return ()
     live = run_peak_table(profile, max_tensors=MAX_LIVE)
     return (

@@ -10,7 +10,6 @@ from typing import Any
 from memdiag.records import codec
 from memdiag.records.profile import Profile
 from memdiag.reports.budget import verdict
-from memdiag.reports.estimate.layout import layout_chart
 from memdiag.reports.findings import finding_text, profile_summary, rule_documentation
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.profile.advice import profile_advice
@@ -36,7 +35,6 @@ from memdiag.reports.profile.phases import (
     span_table,
 )
 from memdiag.reports.profile.run_peak import (
-    run_layout_caption,
     run_peak_sentences,
     run_peak_table,
 )
@@ -74,7 +72,6 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "contexts_heading": GENERATION_HEADING,
         "run_peak": run_peak_sentences(profile),
         "live": run_peak_table(profile),
-        "layout": run_layout_caption(profile),
         "xrays": xrays,
         "findings": [finding_text(finding) for finding in findings],
         "rules": {finding.name: rule_documentation(finding.name) for finding in findings},
@@ -92,7 +89,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
     }
     return page(
         "profile.html.j2",
-        ("timeline.js", "owners.js", "layout.js"),
+        ("timeline.js", "owners.js"),
         values,
         charts=_charts(profile, xrays),
         record=codec.encode(profile),
@@ -160,7 +157,6 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
             for span in profile.spans
             for row in [span_row(span)]
         ],
-        "layout": layout_chart(profile.estimate.layout if profile.estimate else None),
         "xrays": [xray.charts for xray in xrays],
         "runs": {
             "first": before + 1,

@@ -1,7 +1,6 @@
 """The peak of a run: a sentence from the runtime's figures, and the values in memory then."""
 
 from memdiag.records.profile import PeakNode, Profile
-from memdiag.reports.estimate.layout import layout_caption
 from memdiag.reports.estimate.tables import live_table
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain
@@ -52,20 +51,9 @@ def run_peak_table(profile: Profile, *, max_tensors: int | None = None) -> Table
 
     It has no rows if the peak of a run was not asked for.
     """
-    if not has_run_peak(profile) or profile.estimate is None:
+    if profile.run_peak is None or profile.estimate is None:
         return Table(columns=(), rows=())
     return live_table(profile.estimate, max_tensors=max_tensors)
-
-
-def run_layout_caption(profile: Profile) -> str:
-    """Return the sentence below the drawing of the arena; empty without a drawing."""
-    return layout_caption(profile.estimate.layout) if profile.estimate is not None else ""
-
-
-def has_run_peak(profile: Profile) -> bool:
-    """Return whether the peak of a run was asked for, whether or not the release has figures."""
-    layout = profile.estimate.layout if profile.estimate is not None else None
-    return profile.run_peak is not None or layout is not None
 
 
 def _estimated(profile: Profile) -> str:
