@@ -16,9 +16,8 @@ import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave
-from memdiag.api.budget import PINNED
 from memdiag.budgets.figures import BUDGET_PHASES, aggregate, figures_of
-from memdiag.defaults import BUDGET_REPEATS
+from memdiag.defaults import BUDGET_REPEATS, PINNED
 from memdiag.records.profile import Profile
 from memdiag.runner.machine import describe_machine
 from memdiag.units import format_size

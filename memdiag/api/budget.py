@@ -14,7 +14,7 @@ from memdiag.budgets.baselines import (
     update_baseline,
 )
 from memdiag.budgets.evaluation import UPDATE_OPTION, judge
-from memdiag.defaults import BUDGET_REPEATS
+from memdiag.defaults import BUDGET_REPEATS, PINNED
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
@@ -24,10 +24,6 @@ from memdiag.units import some_of
 
 MAX_OTHER_BASELINES = 3
 """Baselines of other options in an error."""
-
-PINNED = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
-"""With this variable glibc releases freed blocks of 128 KiB and more. By default it retains some of
-them by chance, and figures spread by several percent."""
 
 ProfileRunner = Callable[[bool], Profile]
 """Profiles the model in a fresh process, with an X-ray if the argument is True."""

@@ -10,6 +10,7 @@ from onnx import ValueInfoProto
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.inputs import chosen_dimensions
+from memdiag.defaults import MAX_REASON
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
 from memdiag.model.axis_roles import check_dim_names, dims_by_name
@@ -36,8 +37,6 @@ from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
 """Findings that cost fewer bytes are skipped by default."""
-
-MAX_REASON = 200
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from memdiag.api.profile_config import ProfileConfig, XrayTime, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON
 from memdiag.errors import ModelError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import axes_of
@@ -55,9 +55,6 @@ from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import Job
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
-
-MAX_REASON = 300
-"""Characters of onnxruntime's reason for not running at the usual sizes."""
 
 MAX_READ_BYTES = 1 << 30
 """Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes

@@ -1,5 +1,6 @@
 """The configuration of a profile, and its construction from the arguments of `memdiag.profile`."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import Selection
 from memdiag.api.options import ProfileOptions, filled
-from memdiag.defaults import CPU_PROVIDER
+from memdiag.defaults import CPU_PROVIDER, PINNED
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
@@ -100,7 +101,7 @@ def profile_config(
                 name: dict(options) for name, options in given["provider_options"].items()
             },
             run_options=dict(given["run_options"]),
-            environment=dict(given["environment"]),
+            environment={**_inherited(), **given["environment"]},
             load_from=given["load_from"],
             python=Path(sys.executable if python is None else python),
         ),
@@ -119,6 +120,11 @@ def profile_config(
         rules=rules,
         command=command,
     )
+
+
+def _inherited() -> dict[str, str]:
+    """Return what the child inherits and figures depend on, for the record."""
+    return {name: os.environ[name] for name in PINNED if name in os.environ}
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:

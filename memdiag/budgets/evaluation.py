@@ -17,12 +17,13 @@ from memdiag.budgets.figures import (
     phase_of,
     why_missing,
 )
+from memdiag.defaults import PINNING
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution, Owner
 from memdiag.records.baseline import BaselineEntry, CopyTotal
 from memdiag.records.budget import Breach, Budget, Judgement, Suspect
 from memdiag.records.dimension import Dimension
-from memdiag.records.estimate import PINNED_NOTE, PINNING, EstimatedPhase, EstimatedTerm
+from memdiag.records.estimate import PINNED_NOTE, EstimatedPhase, EstimatedTerm
 from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.probe import Probe

@@ -17,10 +17,8 @@ import memdiag
 from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.commands import COMMANDS
 from memdiag.cli.worker import end_now
+from memdiag.defaults import MAX_REASON
 from memdiag.errors import MemdiagError
-
-MAX_REASON = 500
-"""Characters of the message of an unexpected error."""
 
 MAX_HELP_WIDTH = 100
 INTERRUPT_AGAIN_S = 0.05

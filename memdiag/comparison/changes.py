@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from memdiag.comparison import causes
 from memdiag.comparison.comparable import Comparable
 from memdiag.comparison.copies import copy_changes
+from memdiag.defaults import PINNED_TEXT
 from memdiag.records.comparison import (
     ColumnFigures,
     ComparisonColumn,
@@ -305,7 +306,7 @@ def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
     return (
         f"{before.label}, {after.label}: differ in {' and '.join(differences)}. This may be chance:"
         f" {subject} measured once, and malloc retains {format_size(retained)}. Compare the models"
-        " themselves, or profile with --env MALLOC_MMAP_THRESHOLD_=131072"
+        f" themselves, or profile with --env {PINNED_TEXT}"
     )
 
 

@@ -10,6 +10,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from memdiag.defaults import MAX_REASON
 from memdiag.errors import ProvisionError
 from memdiag.runner.temporary import ending_with_parent, remove_stale
 from memdiag.temporary_names import own_prefix
@@ -54,8 +55,6 @@ _REASONS = (
         "there is no such version for this Python and platform.",
     ),
 )
-MAX_REASON = 200
-"""Characters of the last line of an installer whose failure is unknown."""
 
 
 def cache_folder() -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from memdiag.defaults import PINNED_TEXT
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import (
     GrowthJudgement,
@@ -199,7 +200,7 @@ def advice(
                 else ""
             )
             return (
-                "start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
+                f"start the process with {PINNED_TEXT}, so that malloc returns freed"
                 f" blocks from 128 KiB on at once, or call malloc_trim(0){returned}"
             )
         case "undecided", _:

@@ -11,6 +11,7 @@ from functools import cached_property
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.shape_inference import infer_shapes as infer_model
 
+from memdiag.defaults import MAX_REASON
 from memdiag.model.computed_shapes import ComputedShapes
 from memdiag.model.function_calls import inlined_calls, inlined_node_count
 from memdiag.model.graph_index import (
@@ -40,7 +41,6 @@ MAX_COPIED_NAMES = 30_000_000
 MAX_INFERENCE_BYTES = 1 << 28
 """Memory that an inference may take, beside 64 times the size of the model without its weights."""
 
-_MAX_REASON = 150
 
 Types = dict[Scope, dict[str, TensorType]]
 
@@ -369,5 +369,5 @@ def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[Mode
     except INFERENCE_FAILURES as error:
         if carry_values and isinstance(error, MemoryError):
             return _infer(prepared, carry_values=False)
-        reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(" .") or type(error).__name__
+        reason = " ".join(str(error).split())[:MAX_REASON].rstrip(" .") or type(error).__name__
         return ModelProto.FromString(prepared.serialized), reason

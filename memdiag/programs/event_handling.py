@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from memdiag.defaults import MAX_REASON
 from memdiag.programs import events
 from memdiag.programs.event_socket import Connection, peer
 from memdiag.programs.process_sampling import ProcessSampling
@@ -21,9 +22,6 @@ from memdiag.programs.xrays.process_xrays import ProcessXrays
 from memdiag.programs.xrays.xray_answers import answer_request
 from memdiag.records.run import HighWaterRun
 from memdiag.runner.observer import ProcessGone
-
-MAX_REASON = 200
-"""Characters of an error in a note."""
 
 
 class EventHandling:

@@ -26,7 +26,7 @@ def record(
     Return its row of the summary. `profile` is the judged profile; None for a probe.
     """
     from memdiag.budgets.figures import FIGURES
-    from memdiag.records.estimate import PINNING
+    from memdiag.defaults import PINNING
     from memdiag.reports.budget import measured_sizes, verdict
     from memdiag.reports.control_group import container_limits
 

@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from msgspec import field
 
+from memdiag.defaults import PINNED_TEXT
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 from memdiag.records.generation import Generation
@@ -11,12 +12,8 @@ from memdiag.records.phases import PhaseName
 
 ESTIMATE_SCHEMA: Final = "memdiag.estimate/1"
 
-PINNING: Final = "MALLOC_MMAP_THRESHOLD_"
-"""The environment variable with which glibc's malloc returns large blocks as soon as they are
-freed. Estimates are for such a malloc."""
-
 PINNED_NOTE: Final = (
-    f"measured with {PINNING}=131072, so that figures repeat; without it, as in memdiag profile,"
+    f"measured with {PINNED_TEXT}, so that figures repeat; without it, as in memdiag profile,"
     " they may be higher"
 )
 """What is said of figures that sweeps and budgets measure, which differ from those of a profile."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from memdiag.defaults import PINNED
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, ORT_FILE_MAPPED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
@@ -22,10 +23,6 @@ _LIBRARY_FOLDERS = (
     "/usr/lib",
     "/usr/local/lib",
 )
-
-
-_RETURNING_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
-"""With it glibc's malloc maps each block of this size and more, and returns it when it is freed."""
 
 
 def _always(runtime: Runtime) -> bool:
@@ -152,7 +149,7 @@ def _table() -> list[TuningOption]:
             same_kernels=True,
             hurts="Each block of 128 KiB and more costs a system call and fresh pages, in the rest"
             " of the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
-            environment=_RETURNING_BLOCKS,
+            environment=PINNED,
             excludes=("arena-off", "jemalloc", "mimalloc"),
         ),
         TuningOption(
@@ -230,7 +227,7 @@ def _table() -> list[TuningOption]:
             " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
             " may keep more than the arena when sizes of inputs alternate.",
             session={"enable_cpu_mem_arena": "false"},
-            environment=_RETURNING_BLOCKS,
+            environment=PINNED,
             excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
         TuningOption(

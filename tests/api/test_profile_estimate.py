@@ -14,11 +14,12 @@ from onnx import parser
 import memdiag
 from memdiag.api.check import analysis_context
 from memdiag.api.estimating import profiled
+from memdiag.defaults import PINNING
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
-from memdiag.records.estimate import PINNING, EstimatedPhase, EstimatedPoint
+from memdiag.records.estimate import EstimatedPhase, EstimatedPoint
 from memdiag.records.profile import Profile
 from memdiag.reports.profile.peak import peak_sentence
 from memdiag.units import MIB

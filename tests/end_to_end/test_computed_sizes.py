@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import memdiag
-from memdiag.records.estimate import PINNING
+from memdiag.defaults import PINNING
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures, pytest.mark.timeout(300)]
 

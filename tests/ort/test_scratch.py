@@ -15,12 +15,12 @@ import onnx
 import pytest
 
 import memdiag
+from memdiag.defaults import PINNING
 from memdiag.model.model_file import open_model
 from memdiag.ort.activations import simulate_run
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena
 from memdiag.ort.runtime import Runtime
-from memdiag.records.estimate import PINNING
 from memdiag.units import MIB
 
 ROWS = (150, 200, 260, 340, 450, 600, 800, 1050, 1400, 1900)

@@ -7,18 +7,15 @@ import msgspec
 from memdiag.api.estimating.generation import profiled_calls
 from memdiag.api.estimating.options import estimate_options, not_considered
 from memdiag.budgets.figures import late_bytes
-from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON, PINNING
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
-from memdiag.records.estimate import PINNING
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, counted, format_size, plural, some_of
 
 MAX_DIFFERENCE = 0.1
 """Share of the measured peak, of the whole process, up to which an estimate is not called wrong."""
-
-MAX_REASON = 200
 
 
 def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:

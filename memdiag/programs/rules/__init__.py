@@ -9,11 +9,9 @@ are evidence enough.
 from collections.abc import Iterator
 from functools import cache
 
+from memdiag.defaults import MAX_REASON
 from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Detector, load_detectors
-
-MAX_REASON = 200
-
 
 ProgramDetector = Detector[ProgramRun, ProgramFinding]
 

@@ -35,6 +35,7 @@ Less than 16 MiB, or less than a tenth of the process's memory; slack of a rare 
 
 from collections.abc import Iterator, Sequence
 
+from memdiag.defaults import PINNED_TEXT
 from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
     grouped,
@@ -110,7 +111,7 @@ def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
         f" {SHRINKAGE_CODE}."
     )
     yield (
-        "Or set enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072 in the environment:"
+        f"Or set enable_cpu_mem_arena=False with {PINNED_TEXT} in the environment:"
         " otherwise malloc retains what the arena frees. memdiag fix MODEL --only"
         " arena-shrinkage,arena-off measures both."
     )

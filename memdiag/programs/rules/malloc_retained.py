@@ -33,6 +33,7 @@ and allocators other than that of glibc, whose freed blocks the X-ray does not i
 
 from collections.abc import Iterator
 
+from memdiag.defaults import PINNED_TEXT
 from memdiag.programs.session_facts import (
     numbers,
     process_ids,
@@ -80,7 +81,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             f" returned them to the system. The next run may use part of them again.{reason}"
         ),
         remedy=(
-            "Start the program with MALLOC_MMAP_THRESHOLD_=131072 in its environment, so that"
+            f"Start the program with {PINNED_TEXT} in its environment, so that"
             " malloc returns freed blocks from 128 KiB on at once; that can lower the peak too, and"
             " make runs slower, so measure their latency. Or call malloc_trim(0) once after all"
             " sessions have run (in Python: ctypes.CDLL(None).malloc_trim(0)). Freed memory returns"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from memdiag.comparison.copies import in_words
+from memdiag.defaults import MAX_REASON
 from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.comparison import (
     Bisection,
@@ -22,7 +23,6 @@ from memdiag.units import format_duration, format_size
 MAX_TITLE_SIZES = 3
 """A title states the sizes of at most this many models that differ in them."""
 
-_MAX_REASON = 320
 _MAX_CAUSE = 240
 _KINDS: Mapping[ComparisonKind, str] = {
     "onnxruntime": "version{s} of onnxruntime",
@@ -269,4 +269,4 @@ def _limited_causes(text: str) -> str:
 
 
 def _limited(text: str) -> str:
-    return shortened(plain(text), _MAX_REASON)
+    return shortened(plain(text), MAX_REASON)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import NamedTuple
 
+from memdiag.defaults import PINNED_TEXT
 from memdiag.records.dimension import in_words
 from memdiag.records.estimate import Calibration, Estimate, Fit
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
@@ -116,7 +117,7 @@ def _malloc(estimate: Estimate) -> str:
     high = format_size(estimate.point.pinned_high_bytes + estimate.beside_bytes(estimate.point))
     return (
         "The interval includes freed blocks that glibc's malloc may keep; with"
-        f" MALLOC_MMAP_THRESHOLD_=131072 in the environment it ends at {high}."
+        f" {PINNED_TEXT} in the environment it ends at {high}."
     )
 
 

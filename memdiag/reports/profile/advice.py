@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON, PINNED_TEXT, PINNING
 from memdiag.ort.releases import OLDEST_PREDICTED, PREDICTED_RELEASES
 from memdiag.ort.runtime import is_older
 from memdiag.records.attribution import OwnerKind
@@ -33,12 +33,10 @@ MIN_NAMED_SHARE = 0.1
 
 _LARGE_SHARE, _NOTABLE_SHARE = 0.5, 0.1  # shares of the steady memory
 _MIN_PART_BYTES = MIB // 10
-_MAX_REASON = 240
 _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
 _MAX_NAMES = 4
 _ARENA_REMEDY = "arena-shrinkage"  # a remedy of each finding that explains slack of the arena
-_THRESHOLD = "MALLOC_MMAP_THRESHOLD_=131072"
 _NO_XRAY = "No X-ray was taken: copies are unknown."
 _TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
@@ -230,7 +228,7 @@ def _slack_advice(profile: Profile) -> tuple[str, str]:
     cause = "The arena keeps all memory that a run needed, and grows by doubling."
     remedy = (
         "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
-        " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072."
+        " enable_cpu_mem_arena=False with MALLOC_MMAPPINNED_TEXT_=131072."
     )
     planned = profile.planned_block_bytes
     if planned < MIN_NAMED_SHARE * _slack_bytes(profile):
@@ -275,8 +273,8 @@ def _malloc_remedy(profile: Profile) -> str:
                 " take some again.",
             )
         )
-    setting = f"Start the process with {_THRESHOLD}, so that malloc returns freed blocks from"
-    if _THRESHOLD.partition("=")[0] in profile.session.environment:
+    setting = f"Start the process with {PINNED_TEXT}, so that malloc returns freed blocks from"
+    if PINNING in profile.session.environment:
         pass  # it is set already
     elif saved is None:
         steps.append((0, f"{setting} 128 KiB on at once."))
@@ -445,7 +443,7 @@ def _reason(profile: Profile, worst: Finding | None, largest: MemoryPart | None)
 def _finding_reason(finding: Finding) -> str:
     text = plain(finding.message).rstrip(".") + "."
     doubt = "" if finding.evidence == "measured" else " (Predicted from the model file.)"
-    return textwrap.shorten(text, _MAX_REASON, placeholder=" …") + doubt
+    return textwrap.shorten(text, MAX_REASON, placeholder=" …") + doubt
 
 
 def _parts_sentence(profile: Profile) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from memdiag.records.estimate import PINNING
+from memdiag.defaults import PINNED_TEXT, PINNING
 from memdiag.records.generation import Generation
 from memdiag.records.phases import RUN_PHASES
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
@@ -46,7 +46,7 @@ def phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
     if is_compared and profile.estimate is not None:
         estimated = f"; {ESTIMATED}: the peak that memdiag estimate predicts"
         if PINNING not in profile.session.environment:
-            estimated += f" for a malloc that keeps no freed blocks (--env {PINNING}=131072)"
+            estimated += f" for a malloc that keeps no freed blocks (--env {PINNED_TEXT})"
     rows = phase_rows(profile)
     if not is_compared:
         rows = tuple(replace(row, estimated_bytes=None) for row in rows if _is_notable(row))

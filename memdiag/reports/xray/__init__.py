@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memdiag.defaults import PINNED_TEXT
 from memdiag.detail import Detail
 from memdiag.programs.repeated_models import repeated_models
 from memdiag.records import codec
@@ -56,11 +57,11 @@ _MAX_COPY_BYTES = 800_000
 _MALLOC = (
     "malloc_trim(0) returns most of it to the system (in Python:"
     " ctypes.CDLL(None).malloc_trim(0)). To retain fewer large blocks, start the process with"
-    " MALLOC_MMAP_THRESHOLD_=131072; with many threads, also with MALLOC_ARENA_MAX=1."
+    f" {PINNED_TEXT}; with many threads, also with MALLOC_ARENA_MAX=1."
 )
 ARENA_ADVICE = (
     "Set the run option memory.enable_memory_arena_shrinkage=cpu:0 or the session option"
-    " enable_cpu_mem_arena=False, and start the process with MALLOC_MMAP_THRESHOLD_=131072:"
+    f" enable_cpu_mem_arena=False, and start the process with {PINNED_TEXT}:"
     " otherwise malloc retains what the arena frees."
 )
 _COPIES = "memdiag profile MODEL explains why onnxruntime makes these copies."
