@@ -108,7 +108,7 @@ def end_s(run: ProgramRun, session: ProgramSession) -> float:
 
 
 def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
-    """Return the most sessions that were alive at the same time."""
+    """Return the most sessions that were alive at the same time: at least one, if there are any."""
     ends = {
         session.number: inf
         if session.released_s is None
@@ -124,7 +124,8 @@ def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
         alive += change
         if alive > max_alive:
             max_alive, max_alive_s = alive, at_s
-    return [each for each in sessions if ready_s(each) <= max_alive_s < ends[each.number]]
+    together = [each for each in sessions if ready_s(each) <= max_alive_s < ends[each.number]]
+    return together or list(sessions[:1])  # where each was released as soon as it had run
 
 
 def private_weight_bytes(session: ProgramSession) -> int | None:

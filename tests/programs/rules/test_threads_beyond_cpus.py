@@ -34,6 +34,13 @@ def test_the_default_on_a_machine_with_more_cores() -> None:
     assert "set ORT_INTRA_OP_NUM_THREADS=2" in found.remedy
 
 
+def test_a_session_that_was_released_as_soon_as_it_had_run() -> None:
+    (found,) = on_cpus(
+        2.0, session(created_s=1.0, creation_s=0.2, released_s=1.2, started_threads=15)
+    )
+    assert "1 session (m.onnx) works with 16 threads" in found.message
+
+
 def test_older_releases_do_not_read_the_variable() -> None:
     (found,) = on_cpus(0.5, session(), onnxruntime="1.24.4")
     assert (
