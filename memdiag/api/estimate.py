@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import msgspec
 
@@ -15,13 +15,13 @@ from memdiag.api.arguments import (
     ignore_progress,
     model_path,
 )
-from memdiag.api.estimating.calibration import UNCHANGED, as_measured, calibrate, corrected
+from memdiag.api.estimating.calibration import Corrections, calibrate
 from memdiag.api.estimating.fit import Peaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.generation import generation_sizes
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import reductions
-from memdiag.api.estimating.sizes import DimSizes, size_grid
+from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
 from memdiag.api.options import EstimatedOptions, filled, takes_options
@@ -31,12 +31,12 @@ from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.generation import GenerationSizes
 from memdiag.ort.overheads import BASELINES, baseline_bytes
 from memdiag.ort.releases import newer_release_note, release_to_predict
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.paths import path_text
+from memdiag.records.dimension import Dimension
 from memdiag.records.estimate import (
     Calibration,
     Estimate,
@@ -45,7 +45,7 @@ from memdiag.records.estimate import (
     Reduction,
 )
 from memdiag.records.generation import Generation
-from memdiag.runner.job import SessionConfig
+from memdiag.runner.job import GenerationConfig, SessionConfig
 from memdiag.units import counted, format_size
 
 MEASURED_RUNS = 3
@@ -129,116 +129,166 @@ def estimate(
         disabled_optimizers=tuple(given["disabled_optimizers"]),
         load_from=given["load_from"],
     )
-    assumed = estimate_options(config, runs)
     runtime = release_to_predict(for_onnxruntime)
     if measure and runtime != Runtime.installed():
         raise UsageError(
             f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
             " Leave out --for-onnxruntime."
         )
+    asked = _Asked(dims or {}, config, runtime, runs, fit_bytes, run, measure, details, on_progress)
     with open_model(path) as file:
-        on_progress("sizes")
-        generation: Generation | None = None
-        called: GenerationSizes | None = None
-        if calls is not None:
-            single = {name: size for name, size in (dims or {}).items() if isinstance(size, int)}
-            chosen = choose_calls(file, calls, dims=single, given={})
-            generation = chosen.record
-            called = generation_sizes(chosen.decoder, calls.prefill_tokens, calls.steps)
-            dimensions, size_notes = chosen.prompt.dimensions, chosen.prompt.notes
-        else:
-            grid = size_grid(file, dims or {})
-            dimensions, size_notes = grid.dimensions, grid.notes
-        ctx = AnalysisContext(
-            file,
-            runtime,
-            sizes=grid.at({}) if called is None else called.prompt,
-            reads_weights=False,
-        )
-        session = SessionEstimate(ctx, assumed)
-        on_progress("memory")
-        if called is None:
-            points = tuple(session.at(sizes) for sizes in grid.points())
-        else:
-            points = (session.generate(called),)
-        first = points[0]
-        lower: tuple[Reduction, ...] = ()
-        if details and called is None:
-            points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-            lower = reductions(ctx, assumed, grid, first)
-        notes = [*size_notes, *_notes(ctx, config)]
-        if first.unknown_values:
-            notes.append(unknown_sizes_note(ctx, first))
-            if first.is_floor and not measure:
-                notes.append("--measure runs the model, and completes the peak")
-        line = UNCHANGED
-        calibration: tuple[Calibration, ...] = ()
-        if measure:
+        predicted = _at_sizes(file, asked) if calls is None else _of_calls(file, asked, calls)
+        file.release()  # an error where the file became shorter
+    points = predicted.points
+    return Estimate(
+        model=path_text(path),
+        onnxruntime=str(runtime),
+        options=dict(config.options),
+        disabled_optimizers=config.disabled_optimizers,
+        load_from=config.load_from,
+        runs=runs,
+        baseline_bytes=_baseline(runtime),
+        is_upper=upper,
+        dimensions=predicted.dimensions,
+        points=tuple(map(_upper, points)) if upper else points,
+        fit=predicted.fit,
+        reductions=predicted.reductions,
+        calibration=predicted.calibration,
+        notes=tuple(dict.fromkeys(predicted.notes)),
+        duration_s=round(time.perf_counter() - started, 6),
+        generation=predicted.generation,
+    )
 
-            def measured(sizes: Mapping[str, int]) -> int:
-                on_progress(f"run at {_in_words(sizes)}" if sizes else "run")
-                return _measured(path, sizes, config)
 
-            _check_memory(file, points)
-            line, calibration = calibrate(points, measured)
-            if line == UNCHANGED and len(calibration) > 2:
-                notes.append(
-                    "a line through the smallest and the largest measured point misses the one"
-                    " between them by more than the estimate does: only measured points are"
-                    " corrected"
-                )
-        measured_bytes = {tuple(each.dims.items()): each.measured_bytes for each in calibration}
+class _Asked(NamedTuple):
+    """The arguments of `estimate`, checked."""
 
-        def final(point: EstimatedPoint) -> EstimatedPoint:
-            known = measured_bytes.get(tuple(point.dims.items()))
-            return corrected(point, line) if known is None else as_measured(point, known)
+    dims: Mapping[str, DimSizes]
+    config: SessionConfig
+    runtime: Runtime
+    runs: int
+    fit_bytes: int | None
+    run: bool
+    measure: bool
+    details: bool
+    on_progress: OnProgress
 
-        fit: Fit | None = None
-        if fit_bytes is not None and first.is_floor and not measure:
-            fit = Fit(limit_bytes=fit_bytes, problem=_unknown_problem(first.unknown_values))
-        elif fit_bytes is not None:
-            on_progress("sizes that fit")
-            baseline = _baseline(runtime) or 0
 
-            def peaks_at(sizes: Mapping[str, int]) -> Peaks | None:
-                point = session.at(sizes)
-                # Measurements correct for the values that are unknown at the first point.
-                missing = first.unknown_values if measure else 0
-                if point.is_floor and point.unknown_values > missing:
-                    return None
-                return peaks_of(final(point), baseline)
+class _Predicted(NamedTuple):
+    """What is predicted of a model: see `Estimate`, which has the same fields."""
 
-            fit = find_fit(grid, fit_bytes, peaks_at)
-            if run:
-                on_progress("run at the size that fits")
-                fit = with_trial(fit, file, grid, config)
-        points = tuple(map(final, points))
-        if upper:
-            points = tuple(map(_upper, points))
-        ratio = points[0].peak_bytes / max(1, first.peak_bytes)
-        lower = tuple(
+    dimensions: tuple[Dimension, ...]
+    points: tuple[EstimatedPoint, ...]
+    notes: list[str]
+    fit: Fit | None = None
+    reductions: tuple[Reduction, ...] = ()
+    calibration: tuple[Calibration, ...] = ()
+    generation: Generation | None = None
+
+
+def _of_calls(file: ModelFile, asked: _Asked, calls: GenerationConfig) -> _Predicted:
+    """Return the memory of the calls of a generation."""
+    asked.on_progress("sizes")
+    single = {name: size for name, size in asked.dims.items() if isinstance(size, int)}
+    chosen = choose_calls(file, calls, dims=single, given={})
+    sizes = generation_sizes(chosen.decoder, calls.prefill_tokens, calls.steps)
+    session = _session(file, asked, sizes.prompt)
+    asked.on_progress("memory")
+    return _Predicted(
+        dimensions=chosen.prompt.dimensions,
+        points=(session.generate(sizes),),
+        notes=[*chosen.prompt.notes, *_notes(session.ctx, asked.config)],
+        generation=chosen.record,
+    )
+
+
+def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
+    """Return the memory of runs at each combination of sizes, and the largest size that fits."""
+    asked.on_progress("sizes")
+    grid = size_grid(file, asked.dims)
+    session = _session(file, asked, grid.at({}))
+    asked.on_progress("memory")
+    points = tuple(session.at(sizes) for sizes in grid.points())
+    first = points[0]
+    lower: tuple[Reduction, ...] = ()
+    if asked.details:
+        points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
+        lower = reductions(session.ctx, session.options, grid, first)
+    corrections = _measured_points(file, points, asked) if asked.measure else Corrections()
+    fit = _fit(file, session, grid, first, corrections, asked)
+    points = tuple(map(corrections.applied_to, points))
+    ratio = points[0].peak_bytes / max(1, first.peak_bytes)
+    return _Predicted(
+        dimensions=grid.dimensions,
+        points=points,
+        notes=[
+            *grid.notes,
+            *_notes(session.ctx, asked.config),
+            *_unknown_notes(session.ctx, first, is_measured=asked.measure),
+            *corrections.notes,
+        ],
+        fit=fit,
+        reductions=tuple(
             msgspec.structs.replace(each, peak_bytes=round(ratio * each.peak_bytes))
             for each in lower
-        )
-        file.release()  # an error where the file became shorter
-        return Estimate(
-            model=path_text(path),
-            onnxruntime=str(runtime),
-            options=dict(config.options),
-            disabled_optimizers=config.disabled_optimizers,
-            load_from=config.load_from,
-            runs=runs,
-            baseline_bytes=_baseline(runtime),
-            is_upper=upper,
-            dimensions=dimensions,
-            points=points,
-            fit=fit,
-            reductions=lower,
-            calibration=calibration,
-            notes=tuple(dict.fromkeys(notes)),
-            duration_s=round(time.perf_counter() - started, 6),
-            generation=generation,
-        )
+        ),
+        calibration=corrections.measured,
+    )
+
+
+def _session(file: ModelFile, asked: _Asked, sizes: Mapping[str, int]) -> SessionEstimate:
+    ctx = AnalysisContext(file, asked.runtime, sizes=sizes, reads_weights=False)
+    return SessionEstimate(ctx, estimate_options(asked.config, asked.runs))
+
+
+def _measured_points(
+    file: ModelFile, points: Sequence[EstimatedPoint], asked: _Asked
+) -> Corrections:
+    """Return what measurements of some of `points` change.
+
+    Raises:
+        UsageError: a point needs more memory than the machine has available.
+        MeasurementError: a run does not complete.
+    """
+
+    def measured(sizes: Mapping[str, int]) -> int:
+        asked.on_progress(f"run at {_in_words(sizes)}" if sizes else "run")
+        return _measured(file.path, sizes, asked.config)
+
+    _check_memory(file, points)
+    return calibrate(points, measured)
+
+
+def _fit(
+    file: ModelFile,
+    session: SessionEstimate,
+    grid: SizeGrid,
+    first: EstimatedPoint,
+    corrections: Corrections,
+    asked: _Asked,
+) -> Fit | None:
+    """Return the largest size that fits, and whether the model ran there; None if not asked for."""
+    if asked.fit_bytes is None:
+        return None
+    if first.is_floor and not asked.measure:
+        problem = f"the size of {counted(first.unknown_values, 'value')} is not known before a run"
+        return Fit(limit_bytes=asked.fit_bytes, problem=problem)
+    asked.on_progress("sizes that fit")
+    baseline = _baseline(asked.runtime) or 0
+    # Measurements correct for the values that are unknown at the first point.
+    missing = first.unknown_values if asked.measure else 0
+
+    def peaks_at(sizes: Mapping[str, int]) -> Peaks | None:
+        point = session.at(sizes)
+        if point.is_floor and point.unknown_values > missing:
+            return None
+        return peaks_of(corrections.applied_to(point), baseline)
+
+    fit = find_fit(grid, asked.fit_bytes, peaks_at)
+    if not asked.run:
+        return fit
+    asked.on_progress("run at the size that fits")
+    return with_trial(fit, file, grid, asked.config)
 
 
 def _check_generation(dims: Mapping[str, DimSizes], runs: int, *, is_searched: bool) -> None:
@@ -261,8 +311,13 @@ def _check_generation(dims: Mapping[str, DimSizes], runs: int, *, is_searched: b
         )
 
 
-def _unknown_problem(count: int) -> str:
-    return f"the size of {counted(count, 'value')} is not known before a run"
+def _unknown_notes(ctx: AnalysisContext, point: EstimatedPoint, *, is_measured: bool) -> list[str]:
+    if not point.unknown_values:
+        return []
+    note = unknown_sizes_note(ctx, point)
+    if point.is_floor and not is_measured:
+        return [note, "--measure runs the model, and completes the peak"]
+    return [note]
 
 
 def _notes(ctx: AnalysisContext, config: SessionConfig) -> list[str]:

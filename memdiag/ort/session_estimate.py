@@ -90,13 +90,13 @@ class EstimateOptions:
 class SessionEstimate:
     """The estimates of one model under one release.
 
-    Args:
+    Attributes:
         ctx: the model and the release.
         options: the configuration of the session.
     """
 
     def __init__(self, ctx: AnalysisContext, options: EstimateOptions) -> None:
-        self._ctx, self._options = ctx, options
+        self.ctx, self.options = ctx, options
 
     def at(self, sizes: Mapping[str, int]) -> EstimatedPoint:
         """Return the estimate at `sizes` of the free dimensions, by name.
@@ -107,10 +107,10 @@ class SessionEstimate:
         point = self.most_probable(sizes)
         if not point.unknown_values:
             return point
-        run = self._ctx.largest_run(sizes)
+        run = self.ctx.largest_run(sizes)
         if run.peak.unknown:
             return point
-        largest = self._at(sizes, run, self._ctx.largest_shapes_at(sizes))
+        largest = self._at(sizes, run, self.ctx.largest_shapes_at(sizes))
         return msgspec.structs.replace(
             point,
             high_bytes=max(point.high_bytes, largest.high_bytes),
@@ -120,10 +120,10 @@ class SessionEstimate:
 
     def most_probable(self, sizes: Mapping[str, int]) -> EstimatedPoint:
         """Return the estimate at `sizes` without the largest sizes of what is unknown."""
-        return self._at(sizes, self._ctx.run(sizes), self._ctx.shapes_at(sizes))
+        return self._at(sizes, self.ctx.run(sizes), self.ctx.shapes_at(sizes))
 
     def _at(self, sizes: Mapping[str, int], run: SimulatedRun, shapes: Shapes) -> EstimatedPoint:
-        options = self._options
+        options = self.options
         timeline = self._load()
         if options.runs is None:
             return self._point(sizes, timeline)
@@ -160,7 +160,7 @@ class SessionEstimate:
 
     def generate(self, calls: GenerationSizes) -> EstimatedPoint:
         """Return the estimate of a generation: the phases ``prefill`` and ``decode``."""
-        ctx, options = self._ctx, self._options
+        ctx, options = self.ctx, self.options
         timeline = self._load()
         cache = calls.cache
         shapes = ctx.shapes_at(calls.prompt)
@@ -216,7 +216,7 @@ class SessionEstimate:
             point: an estimate that `at` returned.
             doubled: by name of a free dimension the sizes of all if it is twice as large.
         """
-        values = self._ctx.activations(point.dims).live
+        values = self.ctx.activations(point.dims).live
         now = self._sizes_of(values, point.dims)
         growth: list[dict[str, float]] = [{} for _ in values]
         for name, sizes in doubled.items():
@@ -232,18 +232,18 @@ class SessionEstimate:
 
     def _sizes_of(self, values: Sequence[LiveValue], sizes: Mapping[str, int]) -> list[int | None]:
         """Return the bytes of `values` at `sizes`; None where they are unknown."""
-        shapes = self._ctx.shapes_at(sizes)
+        shapes = self.ctx.shapes_at(sizes)
         kinds = [shapes.of(value.scope, value.name) for value in values]
         return [None if kind is None else kind.nbytes for kind in kinds]
 
     @cached_property
     def _loading(self) -> Loading:
-        options = self._options
-        optimizes = options.level != "disable_all" and not self._ctx.model.is_ort_format
+        options = self.options
+        optimizes = options.level != "disable_all" and not self.ctx.model.is_ort_format
         return Loading(
-            self._ctx.model,
-            self._ctx.graphs,
-            self._ctx.session,
+            self.ctx.model,
+            self.ctx.graphs,
+            self.ctx.session,
             prepacks=options.prepacks,
             folds=options.folds and optimizes,
             fuses=optimizes,
@@ -258,10 +258,10 @@ class SessionEstimate:
 
     def _run_again(self, timeline: Timeline, arena: Arena, requests: Sequence[Request]) -> None:
         """Let later runs take the block that was planned in the first one."""
-        if not self._options.has_pattern or not self._options.runs:
+        if not self.options.has_pattern or not self.options.runs:
             return
         before = arena.resident_bytes
-        arena.serve_again(requests, min(self._options.runs, LATER_RUNS))
+        arena.serve_again(requests, min(self.options.runs, LATER_RUNS))
         timeline.now["planned block"] += arena.resident_bytes - before
 
     def _mapped_reads(
@@ -284,14 +284,14 @@ class SessionEstimate:
 
     def _input_bytes(self, shapes: Shapes) -> int:
         """Return the bytes of the inputs of a run, as far as their sizes are known."""
-        main, graph = self._ctx.graphs.main, self._ctx.model.graph
+        main, graph = self.ctx.graphs.main, self.ctx.model.graph
         kinds = [shapes.of(main, value.name) for value in graph.required_inputs]
         return sum(kind.nbytes or 0 for kind in kinds if kind is not None)
 
     def _cause(self, activations: ActivationPeak) -> str:
         if activations.scope is None or activations.node is None:
             return ""
-        return self._ctx.graphs.qualified(activations.scope, activations.node)
+        return self.ctx.graphs.qualified(activations.scope, activations.node)
 
     def _point(
         self,
@@ -301,12 +301,12 @@ class SessionEstimate:
         more_mapped: int = 0,
     ) -> EstimatedPoint:
         """Return the point of `timeline`; a run may map `more_mapped` bytes of files beside it."""
-        nodes, executed = self._ctx.model.node_count, len(self._ctx.run(sizes).steps)
+        nodes, executed = self.ctx.model.node_count, len(self.ctx.run(sizes).steps)
         phases = []
         for name in PHASES:
             if name not in timeline.phases():
                 continue
-            extra = overhead(self._ctx.runtime, _MEASURED_PHASES.get(name, name))
+            extra = overhead(self.ctx.runtime, _MEASURED_PHASES.get(name, name))
             beside: dict[TermName, int] = {
                 "runtime": extra.session,
                 "graph": extra.graph_bytes(nodes, executed),
@@ -355,7 +355,7 @@ class SessionEstimate:
             producer = value.scope.producers.get(value.name)
             uses = [use.node for use in value.scope.uses(value.name)]
             last = max(uses, key=lambda node: node.index, default=None)
-            graphs = self._ctx.graphs
+            graphs = self.ctx.graphs
             found.append(
                 LiveTensor(
                     name=value.name,

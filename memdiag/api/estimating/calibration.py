@@ -28,11 +28,40 @@ class LinearCorrection(NamedTuple):
 
 UNCHANGED = LinearCorrection(1.0, 0.0)
 
+_JUMP_NOTE = (
+    "a line through the smallest and the largest measured point misses the one between them by more"
+    " than the estimate does: only measured points are corrected"
+)
 
-def calibrate(
-    points: Sequence[EstimatedPoint], measure: Measure
-) -> tuple[LinearCorrection, tuple[Calibration, ...]]:
-    """Return the correction of the peak, and the measured points beside their estimates.
+
+class Corrections(NamedTuple):
+    """What measurements change in estimated points.
+
+    Attributes:
+        line: the correction of points that were not measured.
+        measured: the points that were, beside their estimates.
+    """
+
+    line: LinearCorrection = UNCHANGED
+    measured: tuple[Calibration, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the correction."""
+        return [_JUMP_NOTE] if self.line == UNCHANGED and len(self.measured) > 2 else []
+
+    def applied_to(self, point: EstimatedPoint) -> EstimatedPoint:
+        """Return `point` as it was measured, or else corrected by the line."""
+        for each in self.measured:
+            if each.dims == point.dims:
+                return _with_peak(point, each.measured_bytes)
+        if self.line == UNCHANGED:
+            return point
+        return _with_peak(point, self.line.corrected(point.peak_bytes))
+
+
+def calibrate(points: Sequence[EstimatedPoint], measure: Measure) -> Corrections:
+    """Return what measurements of up to three of `points` change.
 
     The points with the smallest and the largest peak are measured, and one between them, which is
     left out: the correction is the line through the two others. Where this line is further from the
@@ -60,7 +89,7 @@ def calibrate(
         )
         for each in (*outer, *held_out)
     )
-    return line, found
+    return Corrections(line, found)
 
 
 def _line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
@@ -75,14 +104,7 @@ def _line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
     return LinearCorrection(slope, first_measured - slope * first)
 
 
-def corrected(point: EstimatedPoint, line: LinearCorrection) -> EstimatedPoint:
-    """Return `point` with its peak corrected, and the other figures in proportion."""
-    if line == UNCHANGED:
-        return point
-    return as_measured(point, line.corrected(point.peak_bytes))
-
-
-def as_measured(point: EstimatedPoint, peak: int) -> EstimatedPoint:
+def _with_peak(point: EstimatedPoint, peak: int) -> EstimatedPoint:
     """Return `point` with the peak `peak`, and the other figures in proportion."""
     ratio = peak / max(1, point.peak_bytes)
     return msgspec.structs.replace(
