@@ -87,7 +87,7 @@ def estimate(
             a batch, of the first free dimension.
         run: run the model once at this size, or at smaller ones if it does not run there.
         measure: run the model at up to three of the points, and correct all points by the result.
-        details: also find what lowers the peak, how tensors grow and where they are in the arena.
+        details: also find what lowers the peak and how tensors grow.
             Without these an estimate takes about half the time.
         on_progress: called with a few words about each step.
         options: see `takes_options`. With a generation, `dims` are single sizes of dimensions that
