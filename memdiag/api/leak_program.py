@@ -47,7 +47,7 @@ MIN_READINGS = 25
 WARM_UP_SHARE = 0.1
 """Share of the moments of a running program that count as its warm-up."""
 
-MIN_COUNTED_RUNS = 40
+MIN_COUNTED_RUNS = 20
 """Runs from which on growth is counted by runs instead of seconds."""
 
 PROGRAM_THREADS = 8

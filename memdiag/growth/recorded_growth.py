@@ -75,6 +75,18 @@ def recorded_growth(run: ProgramRun) -> RecordedGrowth | None:
     return max(found, key=lambda each: each.bytes, default=None)
 
 
+def rise_at_rest(process: ProgramProcess) -> tuple[int, float] | None:
+    """Return by how much the least memory of a watched process rose, and in how many seconds.
+
+    None if it has ended, or was watched for less than `MIN_TIME_S`.
+    """
+    t_s = process.samples.t_s
+    if process.ended_s is not None or not t_s or t_s[-1] - t_s[0] < MIN_TIME_S:
+        return None
+    values = _least(process, t_s[0], t_s[-1])
+    return values[-1] - values[0], t_s[-1] - t_s[0]
+
+
 def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | None:
     sessions = [session for session in run.sessions if session.pid == process.pid]
     runs = sum(session.run_count for session in sessions)

@@ -63,7 +63,7 @@ MIN_RATE_BETWEEN_INPUTS = 0.5
 MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
 
-MIN_EARLIER_VALUES = 20
+MIN_EARLIER_VALUES = 10
 MIN_ALIVE_SHARE = 0.5
 """A program keeps its values if this share of the values of earlier runs is alive, of at least
 `MIN_EARLIER_VALUES`."""
@@ -135,9 +135,13 @@ def _of_memory_in_use(
 def _kept(observation: Observation, total: Slope) -> KeptValues:
     """Return the values that the program keeps; none if they are less than most of `total`."""
     kept = observation.kept
-    if observation.unit != "run" or kept.bytes_per_run is None:
+    first, *_, last = observation.moments_after_warm_up
+    runs = last.run - first.run
+    if kept.bytes_per_run is None or not runs:
         return kept
-    return kept if kept.bytes_per_run >= MIN_KEPT_SHARE * total.bytes_per_unit else NOTHING_KEPT
+    units = last.position(observation.unit) - first.position(observation.unit)
+    is_most = kept.bytes_per_run * runs >= MIN_KEPT_SHARE * total.bytes_per_unit * units
+    return kept if is_most else NOTHING_KEPT
 
 
 def total_slope(slopes: Sequence[Slope]) -> Slope:

@@ -44,9 +44,10 @@ PATTERN_ADVICE: Final = (
 
 _CALIBRATORS = "onnxruntime/quantization/"
 _CALIBRATION_ADVICE = (
-    "onnxruntime.quantization keeps the outputs of all samples until its calibration ends: give it"
-    " fewer samples, or calibrate with CalibrationMethod.MinMax, which keeps two numbers of each"
-    " tensor. It chooses other ranges, so compare the accuracy of the model that it makes"
+    "give the calibration fewer samples: onnxruntime.quantization keeps the outputs of all samples"
+    " until it ends. Or calibrate with CalibrationMethod.MinMax, which keeps two numbers of each"
+    " tensor for each sample. It chooses other ranges, so compare the accuracy of the model that it"
+    " makes"
 )
 
 MIN_PATTERN_BYTES = 16 * KIB

@@ -53,7 +53,7 @@ def one_line(record: Any) -> str:
         cost = f", {finding.cost}" if finding.cost else ""
         text = f"{finding.name}{cost}: {shortened(finding.message, _MAX_MESSAGE)}"
     else:
-        text = _headline(_printed(record, detail=Detail.ANSWER, width=_ANY_WIDTH))
+        text = _headline(_printed(record, detail=Detail.USUAL, width=_ANY_WIDTH))
     return f"<{_kind(record)} {' '.join(text.split())}>"
 
 

@@ -197,7 +197,7 @@ def test_an_xray_has_rows_of_copies_or_without_a_model_of_owners() -> None:
     found = tied_xray.with_xrays().attribution
     assert found is not None
     assert found.to_dataframe()["layout"] == [copy.layout for copy in found.copies]
-    frame = msgspec.structs.replace(found, copies=(), ranges=()).to_dataframe()
+    frame = msgspec.structs.replace(found, copies=()).to_dataframe()
     assert frame["kind"] == [owner.kind for owner in found.owners]
     assert sum(frame["bytes"]) == found.resident_bytes
 

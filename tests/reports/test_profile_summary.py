@@ -114,8 +114,7 @@ def test_parts_of_the_peak_of_a_run_are_left_out(changes: dict[str, Any], words:
 
 
 def test_a_profile_without_the_peak_of_a_run_does_not_mention_it() -> None:
-    point = msgspec.structs.replace(estimates.point(), layout=None)
-    profile = msgspec.structs.replace(profiles.tied_if(), estimate=point)
+    profile = msgspec.structs.replace(profiles.tied_if(), estimate=estimates.point())
     assert "peak of a run" not in " ".join(printed(profile))
     assert "Peak of a run" not in REPORT.render(profile, "markdown").decode()
 

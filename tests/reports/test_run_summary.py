@@ -136,8 +136,8 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
         ),
         (
             runs.run(runs.session(1), runs.session(2, peak=310, shared_with=(1, 3))),
-            "Session 2 (a.onnx) takes most: +210 MiB in its creation and first run (together with"
-            " sessions 1 and 3); ",
+            "Sessions 1–3, created or run at the same time, take most: +210 MiB in the creation and"
+            " first run of session 2; ",
         ),
         (
             runs.run(runs.session(1, run_count=0)),

@@ -66,7 +66,7 @@ def configure(parser: ArgumentParser) -> None:
         " X-ray, p pauses the display, s changes the order, q ends the recording.",
     )
     add_reports_folder(parser, default="memdiag-watch-PID")
-    add_detail(parser, has_more=False)
+    add_detail(parser)
 
 
 def run(options: Namespace) -> int:

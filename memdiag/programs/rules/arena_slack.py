@@ -16,9 +16,10 @@ bound: the next run needs some of it for a moment. Pages that forks share are co
   return free regions to the system at the end of the run; each run then allocates again. A
   text detector had 112 MiB of slack after runs with 640 × 640 pixels, and 15 MiB with the
   option (1.32.0).
-- `enable_cpu_mem_arena = False` does without the arena. Set `MALLOC_MMAP_THRESHOLD_=131072`
-  in the environment with it: the same detector then had 63 MiB that malloc retained, and 1.7
-  MiB with the variable.
+- `enable_cpu_mem_arena = False` does without the arena.
+- With both, set `MALLOC_MMAP_THRESHOLD_=131072` in the environment: without the arena the same
+  detector had 63 MiB that malloc retained, and 1.7 MiB with the variable. Where 8 threads call
+  one session, shrinkage alone took more memory than before.
 - Several sessions in a process can share one arena, if their runs take turns. Call
   `onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu",
   onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT), None)`
@@ -108,11 +109,11 @@ def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
         )
     yield (
         f"{'Or let' if can_share else 'Let'} runs return free memory at their end:"
-        f" {SHRINKAGE_CODE}."
+        f" {SHRINKAGE_CODE}. Or set enable_cpu_mem_arena=False."
     )
     yield (
-        f"Or set enable_cpu_mem_arena=False with {PINNED_TEXT} in the environment:"
-        " otherwise malloc retains what the arena frees. memdiag fix MODEL --only"
+        f"With both, set {PINNED_TEXT} in the environment: otherwise malloc retains what the arena"
+        " frees, and the peak can be higher than now. memdiag fix MODEL --only"
         " arena-shrinkage,arena-off measures both."
     )
 

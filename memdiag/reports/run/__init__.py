@@ -57,24 +57,38 @@ def show(
         show_details(run, console)
         files(console, written)
         return
-    shown = _MAX_USUAL_FINDINGS if detail is Detail.USUAL else 1
+    table = _usual_table(run, console.width)
+    # The owners of a process without known sessions say more than further findings.
+    shown = _MAX_USUAL_FINDINGS if run.sessions and detail is Detail.USUAL else 1
     _show_findings(run, console, limit=shown)
     if detail is Detail.ANSWER:
         return
-    sessions = summary_table(run, width=console.width) if run.sessions else peak_table(run)
-    if run.sessions or len(run.processes) > 1:
+    more_rows = 0
+    if table is not None:
         console.print()
-        print_table(console, sessions.first_rows(_MAX_USUAL_ROWS))
-    block(console, [_left_out(run, len(sessions.rows) - _MAX_USUAL_ROWS)])
+        print_table(console, table.first_rows(_MAX_USUAL_ROWS))
+        more_rows = len(table.rows) - _MAX_USUAL_ROWS
+    block(console, [_left_out(run, more_rows)])
     files(console, written)
+
+
+def _usual_table(run: ProgramRun, width: int) -> Table | None:
+    """Return the table of the sessions, of several processes, or of the owners of one."""
+    if run.sessions:
+        return summary_table(run, width=width)
+    if len(run.processes) > 1:
+        return peak_table(run)
+    owners = process_owners(run)
+    return owners[0].table() if owners else None
 
 
 def _left_out(run: ProgramRun, rows: int) -> str:
     """Return what is printed only on request; `rows` are missing in the table."""
+    is_missing = run.sessions or len(run.processes) > 1
     parts = [
         counted(rows, "more row") if rows > 0 else "",
         "the largest rises",
-        "owners of the memory" if process_owners(run) else "",
+        "owners of the memory" if is_missing and process_owners(run) else "",
         counted(len(run.notes), "note") if run.notes else "",
     ]
     return f"With -v: {', '.join(filter(None, parts))}."

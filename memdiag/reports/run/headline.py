@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from memdiag.growth.recorded_growth import RecordedGrowth, recorded_growth
+from memdiag.growth.recorded_growth import RecordedGrowth, recorded_growth, rise_at_rest
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import (
     ProcessXray,
@@ -35,7 +35,7 @@ from memdiag.reports.run.peaks import (
     rise_text,
 )
 from memdiag.reports.text import plain, shortened
-from memdiag.units import counted, format_duration, format_size, some_of
+from memdiag.units import MIB, counted, format_duration, format_size, some_of
 
 _MAX_REMARKS = 5  # of a kind
 _MAX_MESSAGE = 300
@@ -65,6 +65,9 @@ class RunHeadline:
 
 MIN_ALIKE = 0.95
 """Sessions take about as much as the largest session if they add this share of its memory."""
+
+MIN_RISE_BYTES = MIB
+"""A process that was watched without a steady growth is said to have risen from this on."""
 
 MIN_END_XRAYS_S = 0.1
 """Seconds of X-rays that are stated."""
@@ -152,9 +155,24 @@ def _largest_watched(run: ProgramRun, *, is_growing: bool) -> str:
             (
                 f"Largest memory during the recording: {format_size(highest)}"
                 f" ({_watched_moment(run)}){before}.",
+                "" if is_growing else _rise_at_rest(run.processes[0]),
                 owner,
             ),
         )
+    )
+
+
+def _rise_at_rest(process: ProgramProcess) -> str:
+    """Return whether the memory of a process that was watched rose; empty if that is not known."""
+    rise = rise_at_rest(process)
+    if rise is None:
+        return ""
+    rise_bytes, seconds = rise
+    if rise_bytes < MIN_RISE_BYTES:
+        return f"No growth was seen in {format_duration(seconds)}."
+    return (
+        f"It rose by {format_size(rise_bytes)} in {format_duration(seconds)}, not steadily:"
+        f" memdiag leak {process.pid} tells more."
     )
 
 
@@ -199,8 +217,11 @@ def _largest_text(run: ProgramRun) -> str:
     if session.error is not None:
         when += ", which failed"
     if session.shared_with:
-        plural = "s" if len(session.shared_with) > 1 else ""
-        when += f" (together with session{plural} {numbers(session.shared_with)})"
+        together = numbers({session.number, *session.shared_with})
+        return (
+            f"Sessions {together}, created or run at the same time, take most:"
+            f" {rise_text(session)} in the {when} of session {session.number}"
+        )
     verb = "takes most:" if len(run.sessions) > 1 else "takes"
     return f"{name} {verb} {rise_text(session)} in its {when}"
 
