@@ -285,23 +285,33 @@ def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
             )
 
 
-def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
-    """Return a sentence on differences that may be chance, as malloc retains much; or nothing."""
+def undecided(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
+    """Return differences in bytes that may be chance, as malloc retains much of one measurement."""
     if before.measured is None or after.measured is None:
-        return ""
-    once = [each.label for each in (before, after) if each.measured and each.measured.times == 1]
+        return {}
     tolerance, retained = _tolerance(before, after), _retained(before, after)
-    sizes = {
+    if not _measured_once(before, after) or retained < MIN_CHANGE_BYTES:
+        return {}
+    sizes: dict[Metric, int] = {
         "peak": after.measured.peak.median - before.measured.peak.median,
         "steady": after.measured.steady.median - before.measured.steady.median,
     }
-    differences = [
-        f"{name} by {format_size(abs(size))}"
-        for name, size in sizes.items()
-        if tolerance - retained < abs(size) <= tolerance
-    ]
-    if not once or not differences or retained < MIN_CHANGE_BYTES:
+    return {
+        name: size for name, size in sizes.items() if tolerance - retained < abs(size) <= tolerance
+    }
+
+
+def _measured_once(before: ComparisonColumn, after: ComparisonColumn) -> list[str]:
+    return [each.label for each in (before, after) if each.measured and each.measured.times == 1]
+
+
+def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
+    """Return a sentence on the differences that are `undecided`; empty if there are none."""
+    found = undecided(before, after)
+    if not found:
         return ""
+    differences = [f"{name} by {format_size(abs(size))}" for name, size in found.items()]
+    once, retained = _measured_once(before, after), _retained(before, after)
     subject = f"{once[0]} was" if len(once) == 1 else "each was"
     return (
         f"{before.label}, {after.label}: differ in {' and '.join(differences)}. This may be chance:"

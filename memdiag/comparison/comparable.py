@@ -1,5 +1,6 @@
 """Figures of two columns that can be compared."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from memdiag.records.comparison import Metric
@@ -39,12 +40,12 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
     """Return which figures of two saved profiles can be compared."""
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     excluded |= dict.fromkeys(("load", "latency"), "the profiles were not taken in turn")
-    remarks: tuple[str, ...] = ()
+    remarks = tuple(_different_settings(before, after))
     if _shapes(before) != _shapes(after):
         if _is_same_model(before, after):
             excluded |= dict.fromkeys(("peak", "steady"), "they ran with different inputs")
         else:
-            remarks = (
+            remarks += (
                 "the models ran with inputs of different shapes, which count towards their memory",
             )
     elif (before.session.runs is None) != (after.session.runs is None):
@@ -52,6 +53,27 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
     if before.peak_kind != after.peak_kind:
         excluded["peak"] = "one is exact and the other the largest of samples"
     return Comparable(excluded=excluded, remarks=remarks)
+
+
+def _different_settings(before: Profile, after: Profile) -> Iterator[str]:
+    """Yield a sentence with the settings that only one of both has, or has with another value."""
+    settings = [_settings(each) for each in (before, after)]
+    only = [", ".join(sorted(one - other)) for one, other in (settings, settings[::-1])]
+    parts = [
+        f"the {place} ran with {names}"
+        for place, names in zip(("first", "second"), only, strict=True)
+        if names
+    ]
+    if parts:
+        yield " and ".join(parts)
+
+
+def _settings(profile: Profile) -> set[str]:
+    session = profile.session
+    named = session.options | session.run_options | session.environment
+    settings = {f"{name}={value}" for name, value in named.items()}
+    settings |= {f"{name} disabled" for name in session.disabled_optimizers}
+    return settings | ({"the file's bytes"} if session.load_from == "bytes" else set())
 
 
 def _shapes(profile: Profile) -> dict[str, tuple[str, tuple[int, ...] | None]]:

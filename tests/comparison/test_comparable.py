@@ -44,6 +44,22 @@ def test_what_was_different_bars_what_depends_on_it(
     assert barred(profiles.tied_if(), changed(part, **{field: value})) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"options": {"enable_cpu_mem_arena": "0"}}, "the second ran with enable_cpu_mem_arena=0"),
+        ({"environment": {"OMP_NUM_THREADS": "2"}}, "the second ran with OMP_NUM_THREADS=2"),
+        ({"load_from": "bytes"}, "the second ran with the file's bytes"),
+        ({}, ""),
+    ],
+)
+def test_different_settings_are_named(changes: dict[str, object], note: str) -> None:
+    bare = changed("session", options={}, environment={}, run_options={}, load_from="path")
+    other = msgspec.structs.replace(bare, session=msgspec.structs.replace(bare.session, **changes))
+    remarks = comparability_of(bare, other).remarks
+    assert remarks == ((note,) if note else ())
+
+
 def test_other_inputs_and_other_peaks_are_said() -> None:
     one = profiles.tied_if()
     wide = Input(name="ids", dtype="int64", shape=(1, 512), source="given", note="")

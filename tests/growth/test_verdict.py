@@ -160,6 +160,7 @@ def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdi
     assert judge(observation).verdict == verdict
 
 
+@pytest.mark.parametrize("unit", ["run", "second"])
 @pytest.mark.parametrize(
     ("figure", "kept_bytes", "named", "verdict"),
     [
@@ -172,13 +173,14 @@ def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdi
     ],
 )
 def test_values_are_named_if_they_are_most_of_the_growth(
-    figure: str, kept_bytes: float | None, named: str, verdict: str
+    figure: str, kept_bytes: float | None, named: str, verdict: str, unit: str
 ) -> None:
     observation = observe(
         figure,
         lambda run: 20 * MIB + 1000 * run,
         caller_keeps_nothing=False,
         kept=KeptValues("output 'y'", kept_bytes),
+        unit=unit,
     )
     judgement = judge(observation)
     assert (judgement.verdict, judgement.kept.names) == (verdict, named)

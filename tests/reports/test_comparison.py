@@ -85,6 +85,17 @@ def small() -> Comparison:
     return comparisons.comparison(one, other, kind="profiles", changes=found)
 
 
+@pytest.mark.parametrize(("steady", "is_doubted"), [(553, True), (503, False)])
+def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) -> None:
+    once = measured(1000, 500, times=1, spread=0, phases=())
+    more = measured(1000, steady, times=1, spread=0, phases=())
+    record = comparisons.comparison(
+        column("a.json", once), column("b.json", more), kind="profiles", changes=()
+    )
+    doubt = "steady from 500 MiB in a.json to 553 MiB in b.json; this may be chance"
+    assert answer(record).startswith(doubt if is_doubted else "no difference beyond")
+
+
 @pytest.mark.parametrize("build", [every_change, small, comparisons.versions])
 def test_every_figure_of_a_sentence_is_in_a_table(build: Callable[[], Comparison]) -> None:
     record = build()

@@ -920,6 +920,30 @@ def test_the_legend_of_a_picture_is_above_the_curves() -> None:
     assert box.x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize(
+    ("sizes", "ended_s", "words"),
+    [
+        ((100,) * 9, None, "No growth was seen in 8.0 s."),
+        ((100, 104, 108, 100, 112, 100, 104, 108, 104), None, "It rose by 4.0 MiB in 8.0 s, not"),
+        ((100,) * 3, None, ""),  # too short to tell
+        ((100,) * 9, 9.0, ""),
+    ],
+)
+def test_a_watched_process_at_rest_did_not_grow(
+    sizes: tuple[int, ...], ended_s: float | None, words: str
+) -> None:
+    watched = runs.run(processes=(runs.process(100, *sizes, ended_s=ended_s),), is_watched=True)
+    first = run_headline(watched).first
+    assert (words in first) if words else ("growth" not in first and "rose" not in first)
+
+
+def test_the_owners_of_a_watched_process_are_printed() -> None:
+    run = msgspec.structs.replace(runs.watched(), xrays=(runs.xray(100),))
+    text = shown(run, detail=Detail.USUAL)
+    assert "owner (100)" in text
+    assert "owners of the memory" not in text
+
+
 def test_owners_of_a_watched_process_have_words_and_colours_of_their_own() -> None:
     run = msgspec.structs.replace(runs.watched(), xrays=(runs.xray(100),))
     (owners,) = process_owners(run)

@@ -1,7 +1,9 @@
 """The sentences of a comparison: its answer, and what differs between the columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from memdiag.comparison.changes import undecided
+from memdiag.comparison.comparable import comparability_of
 from memdiag.comparison.copies import in_words
 from memdiag.defaults import MAX_REASON
 from memdiag.growth.wording import OWNER_LABELS
@@ -38,6 +40,7 @@ _ENDINGS: Mapping[ColumnStatus, str] = {
     "limit": "exceeded the memory limit",
     "unavailable": "is not available",
 }
+_MEMORY: Sequence[Metric] = ("peak", "steady")
 _METRICS: Mapping[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
@@ -94,15 +97,27 @@ def answer(comparison: Comparison) -> str:
         return "nothing could be measured"
     if len(measured) == 1:
         return f"only {plain(measured[0].label)} was measured"
-    if not comparison.changes:
+    doubted = {name for each in measured[1:] for name in _doubted(measured[0], each)}
+    changed = {change.metric for change in comparison.changes}
+    if not changed and doubted:
+        sizes = [_range(name, measured) for name in _MEMORY if name in doubted]
+        return f"{'; '.join(sizes)}; this may be chance, as it was measured once"
+    if not changed:
         where = " in what can be compared" if comparison.kind == "profiles" else ""
         return f"no difference beyond the variation between runs{where}"
-    ranges = (_range("peak", comparison, measured), _range("steady", comparison, measured))
+    ranges = [_range(name, measured) for name in _MEMORY if name in changed]
     others = dict.fromkeys(
         f"memory kept in {change.phase}" if change.metric == "kept" else _METRICS[change.metric]
         for change in comparison.changes
     )
-    return "; ".join(filter(None, ranges)) or f"differences in {', '.join(others)}"
+    return "; ".join(ranges) or f"differences in {', '.join(others)}"
+
+
+def _doubted(before: ComparisonColumn, after: ComparisonColumn) -> Iterator[Metric]:
+    """Yield what differs in two saved profiles and may be chance."""
+    if before.profile is not None and after.profile is not None:
+        comparable = comparability_of(before.profile, after.profile)
+        yield from filter(comparable.allows, undecided(before, after))
 
 
 def bisection_result(comparison: Comparison) -> str:
@@ -240,9 +255,7 @@ def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChan
     return format_size((measured.peak if change.metric == "peak" else measured.steady).median)
 
 
-def _range(metric: Metric, comparison: Comparison, columns: Sequence[ComparisonColumn]) -> str:
-    if not any(change.metric == metric for change in comparison.changes):
-        return ""
+def _range(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
     sizes = {
         column.label: (column.measured.peak if metric == "peak" else column.measured.steady).median
         for column in columns

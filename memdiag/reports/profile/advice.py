@@ -37,7 +37,7 @@ _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
 _MAX_NAMES = 4
 _ARENA_REMEDY = "arena-shrinkage"  # a remedy of each finding that explains slack of the arena
-_NO_XRAY = "No X-ray was taken: copies are unknown."
+_NO_XRAY = "No X-ray was taken: copies and free memory are unknown."
 _TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
 
@@ -415,7 +415,9 @@ def _no_waste(profile: Profile) -> str:
     xray = "" if profile.attribution else f" {_NO_XRAY}"
     if limits := _without_rules(profile):
         return f"The model keeps {size}. {limits}{xray}"
-    return f"No waste was found: the model keeps {size}.{xray}"
+    if xray:
+        return f"The file has no waste that is known, and the model keeps {size}.{xray}"
+    return f"No waste was found: the model keeps {size}."
 
 
 def _without_rules(profile: Profile) -> str:
@@ -495,9 +497,11 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
         return (AdviceStep(text, f"memdiag explain {worst.name}"),)
     if _without_rules(profile):
         return (AdviceStep("See which copies of weights the X-ray found, and in which step."),)
-    nothing = "Nothing: no rewrite and no session option is expected to save much."
+    nothing = AdviceStep("Nothing: no rewrite and no session option is expected to save much.")
+    if profile.attribution is None:
+        nothing = AdviceStep("An X-ray would tell whether memory is free or copied.")
     levers = _lever_steps(profile, model, 0, "No rule applies, but")
-    return tuple(levers) or (AdviceStep(nothing),)
+    return tuple(levers) or (nothing,)
 
 
 def _merged(steps: Sequence[AdviceStep]) -> list[AdviceStep]:
