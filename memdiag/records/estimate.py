@@ -121,7 +121,7 @@ class LiveTensor(Record, frozen=True, kw_only=True):
     growth: dict[str, float] = field(default_factory=dict)
 
 
-FitAnswer = Literal["yes", "probably", "probably not", "no", "unknown"]
+FitAnswer = Literal["yes", "probably", "probably not", "no", "unknown", "does not run"]
 """Whether a size fits: by the upper end of the interval, its most probable figure, or its lower
 end."""
 
@@ -297,6 +297,8 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
 
     def fits(self, point: EstimatedPoint, limit_bytes: int) -> FitAnswer:
         """Return whether the process fits into a limit at `point`, with the inputs."""
+        if not self.may_run(point):
+            return "does not run"
         beside = self.beside_bytes(point)
         if point.low_bytes + beside > limit_bytes:
             return "no"
@@ -306,6 +308,16 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         if point.unknown_values and not is_measured:
             return "unknown"
         return "probably" if point.usual_bytes + beside <= limit_bytes else "probably not"
+
+    def may_run(self, point: EstimatedPoint) -> bool:
+        """Return False if `point` is beyond a size at which the model was run and failed."""
+        fit = self.fit
+        if fit is None or fit.fails_at is None:
+            return True
+        is_beyond = any(point.dims.get(name, 0) >= fit.fails_at for name in fit.dims)
+        return not is_beyond or any(
+            point.dims.get(name, size) != size for name, size in fit.others.items()
+        )
 
     def beside_bytes(self, point: EstimatedPoint) -> int:
         """Return what the process has beside the session at `point`: baseline and inputs.
@@ -327,8 +339,9 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
 
     @property
     def largest(self) -> EstimatedPoint:
-        """The point that needs most memory."""
-        return max(self.points, key=lambda point: point.high_bytes)
+        """The point that needs most memory, of those at which the model may run."""
+        points = [point for point in self.points if self.may_run(point)] or self.points
+        return max(points, key=lambda point: point.high_bytes)
 
     @property
     def varied(self) -> tuple[str, ...]:

@@ -40,6 +40,19 @@ def summary(estimate: Estimate, *, detail: Detail = Detail.ALL) -> str:
     return console.file.getvalue()
 
 
+def test_sizes_at_which_the_model_does_not_run_have_no_figure() -> None:
+    record = estimates.line()  # at batch 1, 32 and 64
+    assert "The largest of 3 points" in words(record)
+    failing = msgspec.structs.replace(record, fit=estimates.fit(fails_at=34))
+    assert [failing.may_run(each) for each in failing.points] == [True, True, False]
+    assert failing.fits(failing.points[-1], estimates.LIMIT) == "does not run"
+    assert "The largest of 2 points" in words(failing)
+    assert "does not run" in words(failing)
+    grid = msgspec.structs.replace(estimates.grid(), fit=estimates.fit(fails_at=16))
+    # It failed with 128 tokens: with more it is not known.
+    assert [grid.may_run(each) for each in grid.points] == [True, True, True, False, True, True]
+
+
 def words(estimate: Estimate) -> str:
     return " ".join(summary(estimate).split())
 

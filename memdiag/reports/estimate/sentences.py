@@ -96,8 +96,9 @@ def _points(estimate: Estimate) -> str:
         return ""
     largest = estimate.largest
     base = estimate.beside_bytes(largest)
+    running = sum(map(estimate.may_run, estimate.points))
     return (
-        f"The largest of {counted(len(estimate.points), 'point')} is"
+        f"The largest of {counted(running, 'point')} is"
         f" {format_size(largest.peak_bytes + base)}, at {sizes_text(estimate, largest.dims)}."
     )
 

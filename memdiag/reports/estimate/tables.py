@@ -215,6 +215,8 @@ def point_grid(estimate: Estimate) -> Table | None:
 def _peak(estimate: Estimate, point: EstimatedPoint | None) -> str:
     if point is None:
         return ""
+    if not estimate.may_run(point):
+        return "does not run"
     size = format_size(point.peak_bytes + estimate.beside_bytes(point))
     limit = _limit(estimate)
     mark = "" if limit is None else _GRID_MARKS[estimate.fits(point, limit)]
@@ -228,7 +230,8 @@ def _grid_caption(estimate: Estimate) -> str:
         return ""
     answers = {estimate.fits(point, limit) for point in estimate.points}
     may = "? may not fit: the limit is inside the interval"
-    return f"✗ does not fit; {may}" if answers - {"yes", "no"} else "✗ does not fit"
+    is_uncertain = not answers <= {"yes", "no", "does not run"}
+    return f"✗ does not fit; {may}" if is_uncertain else "✗ does not fit"
 
 
 def _limit(estimate: Estimate) -> int | None:
