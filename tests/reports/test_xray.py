@@ -26,13 +26,15 @@ def printed(
     return out.read().splitlines()
 
 
-def test_the_first_line_answers_and_quiet_prints_no_more() -> None:
-    answer = printed(tied_xray.attribution(), detail=Detail.ANSWER, width=160)
-    assert answer == [
+def test_the_first_line_answers_and_quiet_adds_only_what_to_do() -> None:
+    answer, *advice = printed(tied_xray.attribution(), detail=Detail.ANSWER, width=160)
+    assert answer == (
         "process 4242: the largest owner is weights, with 1.47 of 1.54 GiB; 1,000 MiB are copies of"
         " weights in another layout, beside the original."
-    ]
-    assert printed(tied_xray.attribution(), width=160)[:1] == answer
+    )
+    assert advice
+    assert advice[0].startswith("What to do 1,000 MiB are copies")
+    assert printed(tied_xray.attribution(), width=160)[0] == answer
 
 
 def test_weights_with_several_copies_are_listed_and_the_others_are_summed() -> None:

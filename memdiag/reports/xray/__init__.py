@@ -267,6 +267,13 @@ def _timing(attribution: Attribution) -> str:
     )
 
 
+def _nothing_unused(attribution: Attribution) -> str:
+    return (
+        "Nothing: no large part of this memory is unused. This was one moment: memdiag leak"
+        f" {attribution.pid} tells whether it grows."
+    )
+
+
 def show(
     attribution: Attribution,
     console: Console,
@@ -277,14 +284,13 @@ def show(
     """Print `attribution`; `written` are the files to name; `detail` is how much."""
     result = insight(attribution)
     line(console, f"process {attribution.pid}: {result.headline}.", "bold")
+    if detail is not Detail.ANSWER:
+        console.print()
+    for number, advice in enumerate(result.advice or (_nothing_unused(attribution),)):
+        labelled(console, "" if number else "What to do", advice)
     if detail is Detail.ANSWER:
         return
     owned = xray_text(attribution)
-    console.print()
-    for number, advice in enumerate(result.advice):
-        labelled(console, "" if number else "What to do", advice)
-    if not result.advice:
-        labelled(console, "What to do", "Nothing: no large part of this memory is unused.")
     if owned.models.rows:
         console.print()
         print_table(console, owned.models.first_rows(_MAX_CONSOLE_MODELS))
