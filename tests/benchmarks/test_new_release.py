@@ -27,7 +27,7 @@ def test_memory_copies_steps_and_outcomes_that_differ_are_stated() -> None:
     copies = tuple(copy for copy in before.attribution.copies if copy.layout != "packed_fp32")
     after = msgspec.structs.replace(
         before,
-        attribution=msgspec.structs.replace(before.attribution, copies=copies, ranges=()),
+        attribution=msgspec.structs.replace(before.attribution, copies=copies),
         spans=before.spans[:-1],
         steady_rss_bytes=before.steady_rss_bytes + (500 << 20),
         outcome=Outcome(status="failed", phase="parse", message="no kernel"),

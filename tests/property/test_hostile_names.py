@@ -110,8 +110,10 @@ def cells(line: str) -> int:
 
 def check_markdown_text(text: str, benign: str) -> None:
     assert not bad_signs(text)
-    # A program in a record may have any lines; its fence is longer than any inside.
-    text, benign = (re.sub(r"(?ms)^(```+)python\n.*?^\1$", "", one) for one in (text, benign))
+    # Programs and commands of a record may have any lines; their fence is longer than any inside.
+    text, benign = (
+        re.sub(r"(?ms)^(```+)(?:python|console)\n.*?^\1$", "", one) for one in (text, benign)
+    )
     check_text(text)
     assert len(text.splitlines()) == len(benign.splitlines())
     for line, other in zip(text.splitlines(), benign.splitlines(), strict=True):
