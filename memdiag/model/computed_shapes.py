@@ -322,7 +322,9 @@ class ComputedShapes:
             self._visit(body)
             ends = body.outputs[1 : 1 + len(carried)]
             goes_on = _truth(self._value(body, body.outputs[0])) if body.outputs else None
-            return goes_on, tuple(self._known(body, name) for name in ends)
+            after = [self._known(body, name) for name in ends]
+            after += [Known(None, None)] * (len(state) - len(after))  # a body without some outputs
+            return goes_on, tuple(after)
 
         limit = self._limit(scope, node)
         count, state = follow_loop(iterate, first, limit)

@@ -31,7 +31,9 @@ def trip_counts(graph: Graph) -> dict[str, str]:
     names = {
         value.name
         for value in graph.required_inputs
-        if value.type.tensor_type.elem_type in _INTEGERS and _has_one_element(axes_of(value))
+        if value.name
+        and value.type.tensor_type.elem_type in _INTEGERS
+        and _has_one_element(axes_of(value))
     }
     if names:
         for loop in graph.nodes:

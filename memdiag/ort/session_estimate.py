@@ -276,7 +276,11 @@ class SessionEstimate:
             uses = [use for use in each.constant.uses if use.buffer is None]
             nbytes = each.mapped_bytes
             if uses and all(use.node.op_type in GATHERING and use.input_index == 0 for use in uses):
-                rows = sum(_count(shapes, use.scope, use.node.input[1]) for use in uses)
+                rows = sum(
+                    _count(shapes, use.scope, use.node.input[1])
+                    for use in uses
+                    if use.node.input[1:]
+                )
                 parts = max(1.0, nbytes / fault_bytes)
                 nbytes = round(nbytes * (1 - exp(-rows * runs / parts)))
             found[each.name] = nbytes

@@ -9,8 +9,10 @@ import pytest
 import memdiag
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles
+from memdiag.model.graph_index import GraphIndex
 from memdiag.model.inputs import make, plan_inputs
 from memdiag.model.model_file import open_model
+from memdiag.model.shapes import infer_shapes
 from memdiag.model.trip_counts import USUAL_ITERATIONS, trip_counts
 
 BODY = """<body = b (int64 i, bool c, float[batch, 64] a)
@@ -95,3 +97,19 @@ def test_estimates_and_profiles_take_it_by_name_and_by_role(tmp_path: Path) -> N
     assert profile.estimate.peak_bytes == pytest.approx(found.peak_bytes, rel=0.01)
     measured = profile.peak_rss_bytes - profile.baseline_rss_bytes
     assert found.low_bytes < measured < found.high_bytes
+
+
+@pytest.mark.parametrize("damage", ["an input without a name", "a body without some outputs"])
+def test_damaged_loops_are_read(tmp_path: Path, damage: str) -> None:
+    path = saved(tmp_path, *FORMS["a scalar"])
+    model = onnx.load(path)
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    if damage.startswith("an input"):
+        model.graph.input[0].name = loop.input[0] = ""
+    else:
+        del loop.attribute[0].g.output[1:]
+    onnx.save(model, path)
+    with open_model(path) as file:
+        found = trip_counts(file.graph)
+        assert [*found] == ([] if damage.startswith("an input") else ["steps"])
+        infer_shapes(file, GraphIndex(file), {"batch": 1}, [])
