@@ -32,7 +32,7 @@ MIN_LIFE_SHARE = 0.8
 """A process that ended was still growing if it was largest after this share of the recording."""
 
 MIN_GRADUAL_SHARE = 0.4
-"""Share of the growth beside its `MAX_STEPS` largest steps below which it is one of steps."""
+"""Share of the growth without its `MAX_STEPS` largest steps below which it is one of steps."""
 
 MAX_STEPS = 3
 

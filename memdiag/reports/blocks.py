@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence(Block):
-    """One sentence, or several in a row. On a terminal it is printed beside its title."""
+    """One sentence, or several in a row. On a terminal it is printed next to its title."""
 
     text: str
 

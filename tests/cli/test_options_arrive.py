@@ -123,7 +123,7 @@ VALUES = {
 """A value of each option with one, other than the default; numbers are 47, switches are switched,
 and of choices each other one is tried."""
 
-BESIDE = {
+NEEDED_WITH = {
     ("fix", "--dry-run"): "",
     ("leak", "--pause"): "",
     ("profile", "--pin"): "--budget peak=1GB",
@@ -131,7 +131,7 @@ BESIDE = {
     ("profile", "--provider-option"): "--provider P",
     ("limit", "--for"): "",
 }
-"""What an option needs beside it."""
+"""Other options that an option needs."""
 
 WORDS = {
     ("leak", "--pause"): "1",
@@ -237,9 +237,9 @@ def test_an_option_changes_what_is_done(
     effect: Callable[..., str], command: str, name: str, form: str
 ) -> None:
     words = WORDS.get((command, name), USE_CASES[command].words).split()
-    beside = BESIDE.get((command, name), "").split()
-    without = effect(command, [*beside, *words])
-    given = effect(command, [*beside, form, *words])
+    others = NEEDED_WITH.get((command, name), "").split()
+    without = effect(command, [*others, *words])
+    given = effect(command, [*others, form, *words])
     assert given != without, f"memdiag {command} ignores {form}"
 
 

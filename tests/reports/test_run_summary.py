@@ -270,11 +270,11 @@ def test_memory_that_was_still_growing_is_told_first() -> None:
     assert answer.second == "memdiag leak 100 tells whether it is a leak, and of what."
     # The X-ray has the memory that grew.
     answer = run_headline(_growing(runs.run(is_watched=True, xrays=(xray,)), start=120))
-    assert "a second. Beside weights and libraries, most is arena slack: 110 MiB" in answer.first
+    assert "a second. Besides weights and libraries, most is arena slack: 110 MiB" in answer.first
     # Of a recording in which nothing grows the largest owner is told as well.
     answer = run_headline(runs.run(is_watched=True, xrays=(xray,)))
     assert "growing" not in answer.first
-    assert "4.0 s). Beside weights and libraries, most is arena slack: 110 MiB" in answer.first
+    assert "4.0 s). Besides weights and libraries, most is arena slack: 110 MiB" in answer.first
 
 
 @pytest.mark.parametrize(("rise", "largest"), [(60, False), (210, True)])

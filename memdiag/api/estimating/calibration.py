@@ -39,7 +39,7 @@ class Corrections(NamedTuple):
 
     Attributes:
         line: the correction of points that were not measured.
-        measured: the points that were, beside their estimates.
+        measured: the points that were, with their estimates.
     """
 
     line: LinearCorrection = UNCHANGED

@@ -55,12 +55,12 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
 
 
 def largest_owner(xray: ProcessXray) -> str:
-    """Return the owner that takes most beside weights and libraries; empty if none does."""
+    """Return the owner that takes most besides weights and libraries; empty if none does."""
     rows = [row for row in owner_rows(xray.attribution) if row.kind not in _STABLE]
     row = max(rows, key=lambda row: row.size_bytes, default=None)
     if row is None or not row.size_bytes:
         return ""
     what = f" ({row.sentence})" if row.sentence else ""
     return (
-        f"Beside weights and libraries, most is {row.label}: {format_size(row.size_bytes)}{what}."
+        f"Besides weights and libraries, most is {row.label}: {format_size(row.size_bytes)}{what}."
     )
