@@ -16,14 +16,12 @@ from memdiag.defaults import (
     DEFAULT_TIMEOUT_S,
 )
 from memdiag.errors import UsageError
+from memdiag.model.dimensions import MAX_DIM
 from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import Deadline, GenerationConfig, InputConfig, Limits
 
 OnProgress = Callable[[str], None]
 """A function that is called with a few words about the current step."""
-
-MAX_DIM = (1 << 63) - 1
-"""The largest size of a dimension (TensorShapeProto of ONNX)."""
 
 
 def ignore_progress(step: str) -> None:

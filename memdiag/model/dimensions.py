@@ -20,6 +20,9 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 _EXPRESSION = re.compile(r"[\w +*/()-]+", re.ASCII)
 
+MAX_DIM = (1 << 63) - 1
+"""The largest size of a dimension (TensorShapeProto of ONNX)."""
+
 
 class Axis(NamedTuple):
     """One axis of an input.
@@ -65,7 +68,10 @@ def _symbol(size: TensorShapeProto.Dimension) -> str:
 
 
 def fill_in_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
-    """Replace the free dimensions in the shape of a value by the `sizes` that name them."""
+    """Replace the free dimensions in the shape of a value by the `sizes` that name them.
+
+    A size that no tensor can have, such as twice the largest one, leaves its dimension free.
+    """
     if not value.type.HasField("tensor_type"):
         return
     for position, size in enumerate(value.type.tensor_type.shape.dim):
@@ -73,7 +79,7 @@ def fill_in_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
             continue
         # A free dimension goes by its name, and without one by its input and axis.
         wanted = sizes.get(_symbol(size) or f"{value.name}:{position}")
-        if wanted is not None:
+        if wanted is not None and wanted <= MAX_DIM:
             size.dim_value = wanted
 
 

@@ -16,6 +16,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    TensorProto,
     TypeProto,
     helper,
 )
@@ -29,9 +30,16 @@ _OTHER_DOMAIN: Final = "memdiag.unknown"
 _KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "ai.onnx.preview"}
 
 # Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
-_CRASHES = frozenset({"RegexFullMatch", "DictVectorizer"})
+_CRASHES = frozenset({"RegexFullMatch", "DictVectorizer", "LabelEncoder"})
 
-_CHECKED = _CRASHES | {"EyeLike", "Einsum", "Split", "LabelEncoder"}
+_LABEL_TYPES = {
+    "values_floats": TensorProto.FLOAT,
+    "values_int64s": TensorProto.INT64,
+    "values_strings": TensorProto.STRING,
+}
+"""The type of LabelEncoder's output by the attribute with its labels."""
+
+_CHECKED = _CRASHES | {"EyeLike", "Einsum", "Split"}
 """Operators that are not always safe."""
 
 _EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
@@ -52,11 +60,6 @@ class InferenceInput:
         self._functions = {
             (function.domain, function.name, function.overload) for function in proto.functions
         }
-        self._has_first_ml = any(
-            opset.domain == "ai.onnx.ml" and opset.version < 2
-            for importer in (proto, *proto.functions)
-            for opset in importer.opset_import
-        )
         for field in ("training_info", "metadata_props"):
             proto.ClearField(field)
         if not any(opset.domain in ONNX_DOMAINS for opset in proto.opset_import):
@@ -111,7 +114,9 @@ class InferenceInput:
         """Make the inference of `node` safe if possible; return whether it is safe."""
         if node.op_type == "EyeLike":
             _replace_eye_like(node)
-        return is_safe(node) and not (node.op_type == "LabelEncoder" and self._has_first_ml)
+        if node.op_type == "LabelEncoder":
+            _replace_label_encoder(node)
+        return is_safe(node)
 
 
 def _replace_eye_like(node: NodeProto) -> None:
@@ -120,6 +125,24 @@ def _replace_eye_like(node: NodeProto) -> None:
     for attribute in node.attribute:
         if attribute.name == "dtype":
             node.op_type, attribute.name = "Cast", "to"
+
+
+def _replace_label_encoder(node: NodeProto) -> None:
+    """Replace LabelEncoder, which may crash, by a Cast to the type of its labels.
+
+    The first version says that type by the type of its input only: it stays, and is not safe.
+    """
+    for attribute in node.attribute:
+        label_type = (
+            attribute.t.data_type
+            if attribute.name == "values_tensor"
+            else _LABEL_TYPES.get(attribute.name)
+        )
+        if label_type is not None:
+            node.domain, node.op_type = "", "Cast"
+            del node.attribute[:]
+            node.attribute.append(helper.make_attribute("to", label_type))
+            return
 
 
 def function_body(

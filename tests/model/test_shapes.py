@@ -1,6 +1,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from memdiag.model import shapes
+from memdiag.model.dimensions import MAX_DIM
 from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import Shapes, infer_shapes
@@ -265,6 +267,40 @@ def test_operators_whose_inference_needs_the_type_of_the_input(
     assert of("y") == TensorType("float", (4,))
     assert of("z") is None
     assert of("") is None
+
+
+@pytest.mark.parametrize("ml", [2, 3, 4])
+@pytest.mark.parametrize("name", ["x", "unknown", "nowhere"])
+@pytest.mark.parametrize(
+    ("attribute", "labels", "dtype"),
+    [
+        ("values_strings", ["a"], "string"),
+        ("values_int64s", [1], "int64"),
+        ("values_floats", [1.0], "float"),
+        ("values_tensor", numpy_helper.from_array(np.ones(1, np.int16)), "int16"),
+    ],
+)
+def test_the_type_of_labels(
+    tmp_path: Path, ml: int, name: str, attribute: str, labels: object, dtype: str
+) -> None:
+    source = "g (int64[4] x) => (int64[4] y) { y = Abs(x) unknown = my.Own(x) }"
+    model = text(source, more=f', "my" : 1, "ai.onnx.ml" : {ml}')
+    settings: Any = {"keys_int64s": [1], attribute: labels}
+    node = helper.make_node("LabelEncoder", [name], ["z"], domain="ai.onnx.ml", **settings)
+    model.graph.node.append(node)
+    of = Inferred(model, tmp_path)
+    assert of("y") == TensorType("int64", (4,))
+    found = of("z")
+    assert found is not None and found.dtype == dtype
+    assert found.shape == ((4,) if name == "x" else None)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(MAX_DIM, MAX_DIM), (MAX_DIM + 1, None)])
+def test_a_size_that_no_tensor_can_have_stays_free(
+    tmp_path: Path, size: int, expected: int | None
+) -> None:
+    of = Inferred(text("g (float[n] x) => (float[n] y) { y = Abs(x) }"), tmp_path, n=size)
+    assert of("y") == TensorType("float", (expected,))
 
 
 def test_the_shape_of_an_identity_matrix(tmp_path: Path) -> None:
