@@ -1,12 +1,11 @@
 """How large a report's page is, and how fast it opens: ``python -m benchmarks.page``.
 
 A model of 20,000 nodes and 5,000 weights, X-rayed at the end of every phase, and a real one are
-profiled, and their pages opened in a headless Chromium that is already running; so is the page of a
-sweep of 100,000 jobs, with invented figures. The figures go to ``benchmarks/README.md``.
+profiled, and their pages opened in a headless Chromium that is already running. The figures go
+to ``benchmarks/README.md``.
 """
 
 import argparse
-import random
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +16,6 @@ from benchmarks.check import many_nodes
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import spread
-from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
-from memdiag.reports import sweep as sweep_report
 from memdiag.reports.profile import REPORT
 from memdiag.runner.machine import describe_machine
 
@@ -28,8 +25,7 @@ _PATIENCE_S = 60
 # Notes when the first chart is there, without a word about it in the page itself.
 _WATCH = """
 new MutationObserver((_, observer) => {
-  const first = "#timeline .scatterlayer .trace, #heat-map .heatmaplayer image";
-  if (!document.querySelector(first)) return;
+  if (!document.querySelector("#timeline .scatterlayer .trace")) return;
   observer.disconnect();
   window.drawnAt = performance.now();
 }).observe(document, { childList: true, subtree: true });
@@ -73,11 +69,6 @@ def main() -> None:
                 )
                 rows.append(row(title, counts, page.stat().st_size, opened))
                 print(*rows[-1], sep=" | ", flush=True)
-            page = folder / sweep_report.REPORT.file_name("html")
-            page.write_bytes(sweep_report.REPORT.render(many_jobs(), "html"))
-            opened = [open_page(browser, page) for _ in range(rounds)]
-            rows.append(row("sweep of 99,999 jobs", ("", ""), page.stat().st_size, opened))
-            print(*rows[-1], sep=" | ", flush=True)
             version = browser.capabilities["browserVersion"]
         finally:
             browser.quit()
@@ -101,53 +92,6 @@ def open_page(browser: Any, page: Path) -> Opening:
     load_ms: float = wait.until(lambda page: page.execute_script(_OPENED))
     drawn_ms: float = wait.until(lambda page: page.execute_script(_DRAWN))
     return Opening(load_ms / 1e3, drawn_ms / 1e3)
-
-
-def many_jobs() -> Sweep:
-    """Return the answers for 33,333 models on three releases; one of 20 grows on the newest."""
-    chance, releases = random.Random(1), ("1.22.1", "1.24.4", "1.32.0")
-    series = []
-    for number in range(33_333):
-        size = chance.lognormvariate(18, 1.2)
-        peaks = [round(size * chance.gauss(1, 0.004)) for _ in releases]
-        keys = [chance.randbytes(16).hex() for _ in releases]
-        steps: tuple[SweepStep, ...] = ()
-        if number % 20 == 0:
-            peaks[-1] = round(1.1 * peaks[-1])
-            steps = (
-                SweepStep(
-                    figure="peak",
-                    before_key=keys[-2],
-                    key=keys[-1],
-                    before_bytes=peaks[-2],
-                    after_bytes=peaks[-1],
-                    noise_bytes=round(0.01 * size),
-                    phase="prepack",
-                ),
-            )
-        series.append(
-            SweepSeries(
-                model=f"organization{number % 977}/{chance.randbytes(6).hex()}/model.onnx",
-                address="",
-                machine="Linux x86_64 avx512 glibc",
-                weight_bytes=round(0.4 * size),
-                points=tuple(
-                    SweepPoint(
-                        key=key,
-                        digest="",
-                        onnxruntime=release,
-                        started_s=1.8e9 + 60 * number,
-                        status="completed",
-                        peak_bytes=peak,
-                        steady_bytes=round(0.9 * peak),
-                        estimated_peak_bytes=round(size * chance.gauss(1, 0.05)),
-                    )
-                    for key, release, peak in zip(keys, releases, peaks, strict=True)
-                ),
-                steps=steps,
-            )
-        )
-    return Sweep(store="sweep", releases=releases, series=tuple(series))
 
 
 def row(title: str, counts: tuple[str, str], size: int, opened: list[Opening]) -> list[str]:

@@ -256,23 +256,6 @@ def print_limit(
         sys.stdout.buffer.write(report_of(limit).render(limit, format))
 
 
-def write_sweep(sweep: Sweep, folder: Path) -> tuple[Path, ...]:
-    """Write the site and the reports of `sweep` to the folder of its store; return their files.
-
-    Raises:
-        ReportError: a file cannot be written.
-    """
-    from memdiag.reports.sweep.site import write_site
-    from memdiag.sweeps.store import Store
-
-    store = Store(folder)
-
-    def load(key: str) -> Reported | None:
-        return store.result(key).profile
-
-    return write_site(sweep, folder, load)
-
-
 def print_sweep(
     sweep: Sweep, written: Sequence[Path], format: str, *, detail: Detail = Detail.USUAL
 ) -> None:

@@ -7,7 +7,7 @@ renderers know the kinds of blocks and nothing of records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,10 @@ from memdiag.units import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
+
+
+_MAX_MARKDOWN_ROWS = 50
+_MAX_PAGE_ROWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,7 @@ class Figures(Block):
 
     Attributes:
         short_table: what a terminal prints unless everything is asked for; None for `table`.
+        max_rows: how many rows it prints unless everything is asked for; None for all.
         caption: a sentence below it, on pages and in Markdown.
         optional: headings of columns that a narrow terminal leaves out, the first one first.
         is_sortable: whether a page lets users sort its rows.
@@ -71,6 +76,7 @@ class Figures(Block):
 
     table: Table
     short_table: Table | None = None
+    max_rows: int | None = None
     caption: str = ""
     optional: Sequence[str] = ()
     is_sortable: bool = False
@@ -182,10 +188,13 @@ def _print_block(each: Block, console: Console, detail: Detail) -> None:
     elif isinstance(each, Sentence):
         labelled(console, each.title, each.text)
     elif isinstance(each, Figures):
-        if each.detail is Detail.ALL:
+        # One of several tables is named, and one that was asked for.
+        if each.detail is Detail.ALL or each.max_rows is not None:
             line(console, f"{each.title}:")
         table = each.table if detail is Detail.ALL else each.short_table or each.table
-        print_table(console, table.fitted(console.width, each.optional))
+        shown = len(table.rows) if detail is Detail.ALL else each.max_rows or len(table.rows)
+        print_table(console, table.first_rows(shown).fitted(console.width, each.optional))
+        line(console, _more_rows(table, shown), "dim")
     elif isinstance(each, Code):
         for text in each.text.splitlines():
             # Not wrapped: a program whose lines were broken would not run.
@@ -215,10 +224,20 @@ def _block_markdown(each: Block) -> str:
             return md.section(title, md.bullets(each.texts))
         case Code():
             return md.section(title, md.code_block(each.text.splitlines(), each.language))
-        case Figures():
-            caption = md.escape(each.caption or each.table.caption)
-            return md.section(title, f"{markdown_table(each.table)}\n\n{caption}".strip())
+        case Figures(table=table):
+            parts = (
+                markdown_table(table.first_rows(_MAX_MARKDOWN_ROWS)),
+                _more_rows(table, _MAX_MARKDOWN_ROWS),
+                md.escape(each.caption or table.caption),
+            )
+            return md.section(title, "\n\n".join(filter(None, parts)))
     return ""
+
+
+def _more_rows(table: Table, shown: int) -> str:
+    """Return how many rows of `table` are not shown, if `shown` are; empty if all are."""
+    more = len(table.rows) - shown
+    return f"and {counted(more, 'more row')}" if more > 0 else ""
 
 
 def document_page(
@@ -228,10 +247,12 @@ def document_page(
 
     `draw` draws its picture; None without one.
     """
-    blocks = [each for each in document.filled if draw is not None or not isinstance(each, Picture)]
+    blocks = [
+        _cut(each) for each in document.filled if draw is not None or not isinstance(each, Picture)
+    ]
     return page(
         "document.html.j2",
-        None,
+        (),
         {
             "document": document,
             "blocks": [
@@ -246,6 +267,15 @@ def document_page(
         record_name=name,
         record_kind="record",
     )
+
+
+def _cut(each: Block) -> Block:
+    """Return a block whose table is not too long for a page."""
+    if not isinstance(each, Figures) or len(each.table.rows) <= _MAX_PAGE_ROWS:
+        return each
+    more = f"{_more_rows(each.table, _MAX_PAGE_ROWS)}, in the record (JSON)."
+    caption = f"{each.caption or each.table.caption} {more}".strip()
+    return replace(each, table=each.table.first_rows(_MAX_PAGE_ROWS), caption=caption)
 
 
 def _has_content(each: Block) -> bool:

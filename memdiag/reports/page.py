@@ -11,16 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 from memdiag.reports.palette import DARK, LIGHT, kinds
 from memdiag.reports.table import Bar, Cell
-
-Plotly = Literal["inline", "directory", "parent"]
-"""Where a page loads Plotly from: the page itself; or for the many pages of a sweep, which share
-one file, its folder or the folder above that."""
-
-PLOTLY_FILE = "plotly.min.js"
 
 MAX_PAGE_BYTES = 8_000_000
 """Maximum size of a page, whatever the size of its record."""
@@ -37,24 +31,22 @@ _MAX_PACKED_RECORD_BYTES = 30_000_000  # it takes seconds to find that larger re
 
 def page(
     template: str,
-    scripts: Sequence[str] | None,
+    scripts: Sequence[str],
     values: Mapping[str, Any],
     *,
     charts: Mapping[str, Any],
     record: bytes,
     record_name: str,
     record_kind: str,
-    plotly: Plotly = "inline",
 ) -> bytes:
     """Return the page that `template` renders with `values`.
 
-    `scripts` are the files that draw `charts` with Plotly; None for a page without. `record`, a
-    `record_kind`, is embedded, to be saved as ``<record_name>.json``: compressed if it is long, and
-    left out if it would still exceed `MAX_PAGE_BYTES`.
+    `scripts` are the files that draw `charts` with Plotly; a page without them lacks it. `record`,
+    a `record_kind`, is embedded, to be saved as ``<record_name>.json``: compressed if it is long,
+    and left out if it would still exceed `MAX_PAGE_BYTES`.
     """
-    own = "".join(map(_template, ("page.js", *(scripts or ()))))
-    inline = (plotly_source(), own) if plotly == "inline" and scripts is not None else (own,)
-    nonce = hashlib.sha256(record).hexdigest()[:32]
+    own = "".join(map(_template, ("page.js", *scripts)))
+    inline = (plotly_source(), own) if scripts else (own,)
     colors = {"light": kinds("light"), "dark": kinds("dark")}
     chart_json = _json(
         {
@@ -70,11 +62,8 @@ def page(
         "dark": asdict(DARK),
         "css": _template("page.css"),
         "kinds": colors,
-        "library": {} if scripts is None else _library(plotly, nonce),
         "scripts": inline,
-        "script_sources": " ".join(
-            [*(f"'sha256-{_sha256(text)}'" for text in inline), *_allowed(plotly, nonce)]
-        ),
+        "script_sources": " ".join(f"'sha256-{_sha256(text)}'" for text in inline),
         "charts": chart_json,
         "record_id": record_name,
         "record_kind": record_kind,
@@ -145,28 +134,10 @@ def breakable(text: str) -> list[str]:
     return parts
 
 
-def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
-    """Return the files that a page needs in its folder, by name: plotly.js for ``directory``."""
-    return ((PLOTLY_FILE, plotly_source().encode()),) if plotly == "directory" else ()
-
-
-def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
-    """Return the attributes of the script element that loads Plotly; none if it is inline."""
-    if plotly == "inline":
-        return {}
-    folder = "../" if plotly == "parent" else ""
-    return {"src": f"{folder}{PLOTLY_FILE}", "nonce": nonce}
-
-
-def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
-    """Return the script sources that the page's Content-Security-Policy must allow for Plotly."""
-    return () if plotly == "inline" else (f"'nonce-{nonce}'",)
-
-
 @functools.cache
 def plotly_source() -> str:
     """Return the source of Plotly."""
-    return _template(PLOTLY_FILE)
+    return _template("plotly.min.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from memdiag.records.schemas import Reported
     from memdiag.reports.blocks import Document
-    from memdiag.reports.page import Plotly
 
 R = TypeVar("R", bound=Record)
 
@@ -39,24 +38,22 @@ class Report(Generic[R]):
         files: the name of the file by format: html, issue, json, markdown, png, svg, trace.
         show: prints the summary: ``show(record, console, written=…, detail=…)``. `print_summary`
             calls it.
-        page: renders the page; ``page(record, plotly=…)``.
+        page: renders the page.
         markdown: renders Markdown.
         draw: returns the picture; None for records without one.
         trace: returns the trace for ui.perfetto.dev; None for records without times.
         outlines_letters: whether letters in an SVG are outlines, because their positions depend on
             the font.
-        uses_plotly: whether Plotly draws the charts of the page.
     """
 
     name: str
     files: Mapping[str, str]
     show: Callable[..., None]
-    page: Callable[..., bytes]
+    page: Callable[[R], bytes]
     markdown: Callable[[R], str]
     draw: Callable[[R], Figure] | None = None
     trace: Callable[[R], bytes] | None = None
     outlines_letters: bool = False
-    uses_plotly: bool = True
 
     @classmethod
     def of_documents(
@@ -79,7 +76,7 @@ class Report(Generic[R]):
 
             print_document(document(record), console, written=written, detail=detail)
 
-        def page(record: R, *, plotly: Plotly = "inline") -> bytes:
+        def page(record: R) -> bytes:
             from memdiag.reports.blocks import document_page
 
             drawn = None if draw is None else lambda: draw(record)
@@ -90,15 +87,7 @@ class Report(Generic[R]):
 
             return document_markdown(document(record))
 
-        return cls(
-            name=name,
-            files=files,
-            show=show,
-            page=page,
-            markdown=markdown,
-            draw=draw,
-            uses_plotly=False,
-        )
+        return cls(name=name, files=files, show=show, page=page, markdown=markdown, draw=draw)
 
     def formats(self) -> tuple[str, ...]:
         """Return the formats that can be written, in alphabetical order."""
@@ -108,8 +97,8 @@ class Report(Generic[R]):
         """Return the formats that a record is written in unless others are asked for."""
         return tuple(format for format in _DEFAULT_FORMATS if format in self.files)
 
-    def render(self, record: R, format: str, *, plotly: Plotly = "inline") -> bytes:
-        """Return `record` in `format`; `plotly` says where the page finds its drawing library.
+    def render(self, record: R, format: str) -> bytes:
+        """Return `record` in `format`.
 
         Raises:
             UsageError: there is no such format.
@@ -122,7 +111,7 @@ class Report(Generic[R]):
 
             return issue(cast("Reported", record), self.markdown(record)).encode()
         if format == "html":
-            return self.page(record, plotly=plotly)
+            return self.page(record)
         if format == "json":
             return codec.encode(record)
         if format == "markdown":
@@ -152,14 +141,7 @@ class Report(Generic[R]):
             )
         return self.files[format]
 
-    def write(
-        self,
-        record: R,
-        directory: Path,
-        formats: Sequence[str],
-        *,
-        plotly: Plotly = "inline",
-    ) -> tuple[Path, ...]:
+    def write(self, record: R, directory: Path, formats: Sequence[str]) -> tuple[Path, ...]:
         """Write `record` into `directory`, which is created if missing, and return the paths.
 
         All formats are rendered before the first file is written.
@@ -168,15 +150,12 @@ class Report(Generic[R]):
             UsageError: there is no such format.
             ReportError: a file could not be written.
         """
-        contents = []
-        for format in dict.fromkeys(formats):
-            rendered = self.render(record, format, plotly=plotly)
-            contents.append((directory / self.file_name(format), rendered))
-            if format == "html" and self.uses_plotly:
-                from memdiag.reports.page import companion_files
-
-                contents += [(directory / name, data) for name, data in companion_files(plotly)]
-        return write_files(contents)
+        return write_files(
+            [
+                (directory / self.file_name(format), self.render(record, format))
+                for format in dict.fromkeys(formats)
+            ]
+        )
 
     def print_summary(
         self,

@@ -38,8 +38,6 @@ from memdiag.temporary_names import own_prefix
 VERSION = 1
 _VERSION_FILE = "store.json"
 _RECORDS = "records"
-PAGES = "model"
-"""The folder of the pages of jobs."""
 
 _NAME = re.compile("[0-9a-f]{32}")
 """Names of records and of files of rows, without their endings: what else is there is not ours."""
@@ -436,7 +434,7 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
 
 def _check_links(folder: Path) -> None:
     """Raise RecordError if a folder in the store at `folder` leads out of it."""
-    for name in (_RECORDS, *COLUMNS, PAGES):
+    for name in (_RECORDS, *COLUMNS):
         own = folder / name
         inside = (Path(parent, each) for parent, folders, _ in os.walk(own) for each in folders)
         for path in chain((own,), inside):

@@ -205,7 +205,6 @@ def effect(
             monkeypatch.setattr("memdiag.api.budget.check_budget", check_budget)
         if command == "sweep":
             monkeypatch.setattr("memdiag.sweeps.store.check_version", lambda folder: None)
-            monkeypatch.setattr("memdiag.cli.output.write_sweep", lambda answers, folder: (folder,))
         calls.clear()
         module = command_module(command)
         try:

@@ -291,7 +291,8 @@ def test_the_type_of_labels(
     of = Inferred(model, tmp_path)
     assert of("y") == TensorType("int64", (4,))
     found = of("z")
-    assert found is not None and found.dtype == dtype
+    assert found is not None
+    assert found.dtype == dtype
     assert found.shape == ((4,) if name == "x" else None)
 
 

@@ -146,7 +146,7 @@ def rendered(kind: str, name: str) -> Rendered:
     report = report_of(record)
     return Rendered(
         report.render(record, "markdown").decode(),
-        tags(report.render(record, "html", plotly="directory").decode()),
+        tags(report.render(record, "html").decode()),
     )
 
 

@@ -1,4 +1,4 @@
-"""The pages of other records in a browser, and pages whose drawing library is elsewhere."""
+"""The pages of other records in a browser, and pages without scripts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +10,16 @@ import pytest
 from memdiag.records import codec
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
-from memdiag.reports.page import PLOTLY_FILE
 from tests.reports import (
     comparisons,
     estimates,
     fix_records,
     growths,
     limits,
+    sweeps,
     tied_xray,
 )
 from tests.reports.browsing import (
-    DRAWN,
     assert_fits,
     assert_quiet,
     emulate_print,
@@ -44,7 +43,7 @@ def saved(page: Any, kind: type[Any], name: str) -> Any:
 
 def assert_requests_only(page: Any, name: str) -> None:
     """Check that the page requested only itself and its library, and loaded no image."""
-    assert {url.rpartition("/")[2] for url in requested(page)} == {name, PLOTLY_FILE}
+    assert {url.rpartition("/")[2] for url in requested(page)} == {name, "plotly.js"}
     assert page.execute_script("return document.images.length") == 0
 
 
@@ -111,7 +110,9 @@ def test_a_picture_has_the_colours_of_the_page_on_a_dark_phone(
     assert_quiet(page)
 
 
-@pytest.mark.parametrize("build", [comparisons.nothing, estimates.line, limits.without_group])
+@pytest.mark.parametrize(
+    "build", [comparisons.nothing, estimates.line, limits.without_group, sweeps.placed]
+)
 def test_a_page_fits_with_and_without_a_picture(
     opened: Callable[..., Any], build: Callable[[], Reported]
 ) -> None:
@@ -120,43 +121,19 @@ def test_a_page_fits_with_and_without_a_picture(
     assert_quiet(page)
 
 
-def test_the_library_may_be_beside_the_page(browser: Any, tmp_path: Path) -> None:
-    record = tied_xray.with_xrays()
-    page, library = report_of(record).write(record, tmp_path, ("html",), plotly="directory")
-    assert library.name == "plotly.min.js"
-    assert page.stat().st_size < 1_000_000
-    browser.get(page.as_uri())
-    wait_for(lambda: browser.execute_script(DRAWN) >= 3)
-    assert_quiet(browser)
+HOSTILE = '</script><img src=x onerror="document.title=1">&amp;"\n'
 
 
-@pytest.fixture
-def offline(browser: Any) -> Any:
-    """The browser, without access to any address."""
-    browser.execute_cdp_cmd("Network.enable", {})
-    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http*://*"]})
-    yield browser
-    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
-
-
-def test_without_the_library_the_page_says_so_and_tables_work(offline: Any, tmp_path: Path) -> None:
-    words = "plotly.min.js, which could not be loaded: put that file beside this page."
-    record = tied_xray.with_xrays()
-    page = tmp_path / "report.html"
-    page.write_bytes(report_of(record).page(record, plotly="directory"))
-    offline.get(page.as_uri())
-    messages = [each.text for each in offline.find_elements("css selector", ".undrawn")]
-    assert len(messages) == 3  # timeline, owners and runs
-    assert all(words in message for message in messages)
-    assert offline.find_elements("css selector", ".chart, #ranges") == []
-    offline.find_element("css selector", ".filters input").send_keys("layer.1")
-    assert "3 of 16 rows" in offline.find_element("css selector", ".filters [role=status]").text
-    offline.find_element("css selector", "#copies-0 thead th button").click()
-    assert offline.find_element("css selector", "#copies-0 tbody th").text == "layer.1"
-    offline.find_element("id", "moment").send_keys("end of parse")
-    wait_for(lambda: offline.find_element("id", "copies-1").is_displayed())
-    errors = [entry["message"] for entry in offline.get_log("browser")]
-    assert all("plotly" in message for message in errors)  # only that it is missing
+def test_hostile_names_of_a_sweep_fit_a_phone(opened: Callable[..., Any]) -> None:
+    record = sweeps.sweep(
+        against=HOSTILE,
+        series=(sweeps.with_step(HOSTILE * 5, 5, 9, at=1, is_new=True), sweeps.series("a", None)),
+    )
+    page = opened(record, dark=True, width=390)
+    assert_fits(page, 390)
+    assert page.execute_script("return document.images.length") == 0
+    assert page.execute_script("return document.title") != "1"
+    assert_quiet(page)
 
 
 def test_the_page_is_readable_without_scripts(browser: Any, tmp_path: Path) -> None:

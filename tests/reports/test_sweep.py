@@ -11,7 +11,7 @@ from rich.console import Console
 from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.sweep import PlacedModel, Placement, PlacementMachine, Sweep
-from memdiag.reports.sweep import REPORT, markdown
+from memdiag.reports.sweep import REPORT
 from memdiag.reports.sweep.sentences import failures, headline
 from memdiag.reports.sweep.tables import placement_sentence
 from memdiag.units import MIB
@@ -22,6 +22,10 @@ def printed(sweep: Sweep, *, detail: Detail = Detail.ALL, width: int = 80) -> st
     out = io.StringIO()
     REPORT.print_summary(sweep, Console(file=out, width=width, highlight=False), detail=detail)
     return out.getvalue()
+
+
+def markdown(sweep: Sweep) -> str:
+    return REPORT.markdown(sweep)
 
 
 def test_the_answer_counts_jobs_waste_and_changes() -> None:
@@ -190,7 +194,7 @@ def test_notes_precede_the_tables() -> None:
     record = sweeps.sweep(notes=("onnxruntime 1.0 is left out: unknown",))
     assert printed(record).split("\n\n")[1] == "note: onnxruntime 1.0 is left out: unknown"
     text = markdown(record)
-    assert text.index("is left out") < text.index("<details>")
+    assert text.index("is left out") < text.index("| model |")
 
 
 def test_changes_say_where_the_noise_is_assumed() -> None:
@@ -244,9 +248,24 @@ def test_an_empty_sweep_prints_one_line() -> None:
     assert printed(Sweep(store="s")) == "0 jobs of 0 models.\n"
 
 
-def test_markdown_folds_the_tables_and_escapes_names() -> None:
+def test_long_tables_say_how_many_rows_they_lack() -> None:
+    count = 1500
+    many = tuple(sweeps.series(f"{number}.onnx", 100 + number) for number in range(count))
+    record = sweeps.sweep(series=many, findings=())
+    for text, shown in (
+        (printed(record, detail=Detail.USUAL), 8),
+        (markdown(record), 50),
+        (REPORT.render(record, "html").decode().partition("<footer>")[0], 1000),
+    ):
+        assert f"and {count - shown:,} more rows" in text
+        names = set(re.findall(r"\b(\d+)\.onnx", text))
+        assert {int(name) for name in names} == set(range(count - shown, count))
+    assert "more rows" not in printed(record)
+
+
+def test_markdown_escapes_names() -> None:
     text = markdown(sweeps.sweep(series=(sweeps.with_step("<b>|x.onnx", 1, 9, at=1),)))
-    assert "<details><summary>Lasting changes, beyond the noise (1)</summary>" in text
+    assert "### Lasting changes, beyond the noise" in text
     assert r"\<b\>\|x.onnx" in text
     assert "<b>" not in text.replace(r"\<b\>", "")
 

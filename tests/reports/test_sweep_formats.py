@@ -1,20 +1,14 @@
-"""A sweep for other programs, read by their parsers, and its site."""
+"""A sweep for other programs, read by their parsers."""
 
 import json
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 
-from memdiag.errors import RecordError
-from memdiag.records import codec
-from memdiag.records.profile import Profile
 from memdiag.records.sweep import Sweep
 from memdiag.reports.sweep.machine_formats import MACHINE_FORMATS, machine_format
-from memdiag.reports.sweep.site import write_site
 from tests.reports import sweeps
-from tests.reports.profiles import tiny
 from tests.reports.sweeps import MIB
 
 HOSTILE = 'a"b\\c\n\x1b\uffff<b>&]]>\udcff.onnx'
@@ -150,37 +144,3 @@ def test_hostile_names_break_no_format(name: str) -> None:
 @pytest.mark.parametrize("name", MACHINE_FORMATS)
 def test_an_empty_sweep_has_every_format(name: str) -> None:
     assert machine_format(Sweep(store="s"), name)
-
-
-def test_the_site_links_to_the_pages_of_its_jobs(tmp_path: Path) -> None:
-    record = sweeps.sweep()
-    albert, minilm = record.series[0], record.series[2]
-    asked: list[str] = []
-
-    def load(key: str) -> Profile | None:
-        asked.append(key)
-        if key == albert.points[1].key:
-            raise RecordError("damaged")
-        return tiny() if key != minilm.newest.key else None
-
-    entry, saved, _ = write_site(record, tmp_path, load, max_pages=5)
-    assert asked[:2] == [albert.points[2].key, albert.points[1].key]  # the step first
-    assert minilm.newest.key in asked  # the waste
-    assert len(asked) == 5
-    pages = sorted(path.stem for path in (tmp_path / "model").iterdir())
-    assert pages == sorted(set(asked) - {albert.points[1].key, minilm.newest.key})
-    assert codec.load(saved, Sweep) == record
-    text = entry.read_text()
-    assert albert.points[2].key in text
-    assert 'src="../plotly.min.js"' in (tmp_path / "model" / f"{pages[0]}.html").read_text()
-    assert (tmp_path / "plotly.min.js").exists()
-
-
-def test_pages_of_an_earlier_sweep_are_kept(tmp_path: Path) -> None:
-    record = sweeps.sweep()
-    write_site(record, tmp_path, lambda key: tiny(), max_pages=1)
-    (page,) = (tmp_path / "model").iterdir()
-    page.write_text("kept")
-    write_site(record, tmp_path, lambda key: pytest.fail("read again"), max_pages=1)
-    assert page.read_text() == "kept"
-    assert page.stem in (tmp_path / "index.html").read_text()

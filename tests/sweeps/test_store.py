@@ -149,7 +149,7 @@ def test_repair_removes_no_file_of_a_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["records", "records/{key}", "copies.parquet", "findings.parquet/{release}", "model"]
+    "name", ["records", "records/{key}", "copies.parquet", "findings.parquet/{release}"]
 )
 def test_a_folder_of_a_store_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
     folder, elsewhere = tmp_path / "store", tmp_path / "elsewhere"

@@ -143,13 +143,12 @@ def run(options: Namespace) -> int:
     an interruption it goes on where it was.
 
     A session option that is given several times with other values is varied, as are sizes such as
-    --dim batch=1,4,16. Writes index.html, with a page for each
-    model, report.md and sweep.json. Exit codes: 0; 1 if a
-    budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
+    --dim batch=1,4,16. Writes index.html, report.md and sweep.json. Exit codes: 0; 1 if a budget is
+    exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
     measured, or nothing is compared with --against.
     """
     from memdiag.api.sweep import sweep_answers
-    from memdiag.cli.output import Destination, print_sweep, write_sweep
+    from memdiag.cli.output import Destination, print_sweep
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
@@ -157,7 +156,7 @@ def run(options: Namespace) -> int:
     if options.against is not None:
         check_version(options.against)
     machines = parse_machines(options.place) if options.place else ()
-    Destination(options.out)  # checks the folder before anything is measured
+    destination = Destination(options.out)  # checks the folder before anything is measured
     outcome = _measure(options)
     if outcome.interrupted:
         raise KeyboardInterrupt(
@@ -175,7 +174,7 @@ def run(options: Namespace) -> int:
         return ERROR if answers.compares_nothing else CLEAN
 
     try:
-        written = write_sweep(answers, options.out)
+        written = destination.write(answers)
     except Exception:
         print_answer(())
         raise

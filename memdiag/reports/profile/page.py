@@ -11,7 +11,7 @@ from memdiag.records import codec
 from memdiag.records.profile import Profile
 from memdiag.reports.budget import verdict
 from memdiag.reports.findings import finding_text, profile_summary, rule_documentation
-from memdiag.reports.page import Plotly, page
+from memdiag.reports.page import page
 from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.facts import (
     environment_facts,
@@ -49,7 +49,7 @@ _MAX_FINDINGS = 100
 _MAX_EARLIER_COPY_BYTES = 200_000  # of all moments before the steady state together
 
 
-def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
+def render(profile: Profile) -> bytes:
     """Return the page for `profile`, below 8 MB whatever the size of the record."""
     answer = profile_headline(profile)
     spans = span_rows(profile)
@@ -95,7 +95,6 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         record=codec.encode(profile),
         record_name="profile",
         record_kind="profile",
-        plotly=plotly,
     )
 
 

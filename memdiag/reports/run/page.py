@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from memdiag.records import codec
 from memdiag.records.run import ProgramRun
-from memdiag.reports.page import Plotly, page
+from memdiag.reports.page import page
 from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners, tiles
@@ -33,7 +33,7 @@ _MAX_PHASE_TABLES = 6
 _MAX_OWNERS = 8
 
 
-def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
+def render(run: ProgramRun) -> bytes:
     """Return the page for `run`."""
     answer = run_headline(run)
     line = run_timeline(run)
@@ -84,5 +84,4 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
         record=codec.encode(run),
         record_name="run",
         record_kind="run",
-        plotly=plotly,
     )

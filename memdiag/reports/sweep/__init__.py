@@ -1,120 +1,82 @@
-"""The report of a sweep: a summary on a terminal, Markdown, and a site of static pages."""
+"""The report of a sweep: the answer, and tables of what it is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 from memdiag.detail import Detail
-from memdiag.records.sweep import Sweep
-from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, line
-from memdiag.reports.page import Plotly
+from memdiag.records.sweep import FindingGroup, Sweep
+from memdiag.reports.blocks import Document, Figures, Points, notes_block
 from memdiag.reports.report import Report
-from memdiag.reports.sweep.sentences import headline, noise_line
+from memdiag.reports.sweep.sentences import headline, model_count, noise_line
 from memdiag.reports.sweep.tables import (
     OPTIONAL_STEP_COLUMNS,
     budget_table,
     failure_table,
     group_table,
     model_table,
-    placement_sentence,
     placement_table,
     step_table,
     steps_by_size,
 )
-from memdiag.reports.table import Table, markdown_table, print_table
-from memdiag.reports.text import plain
+from memdiag.reports.table import Table
+from memdiag.reports.text import capitalized, plain
 from memdiag.units import counted
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_CHANGES = "Lasting changes, beyond the noise:"
-
-MAX_CONSOLE_ROWS = 8
-MAX_MARKDOWN_ROWS = 50
+_MAX_CONSOLE_ROWS = 8
 
 
-def show(
-    sweep: Sweep, console: Console, *, written: Sequence[Path] = (), detail: Detail = Detail.USUAL
-) -> None:
-    """Print `sweep`; `written` are the files to name; `detail` is how much."""
+def document(sweep: Sweep) -> Document:
+    """Return what the report of `sweep` has."""
     answer = headline(sweep)
-    line(console, answer.first, "bold")
-    for text in answer.lines:
-        line(console, text)
-    if detail is Detail.ANSWER:
-        return
-    block(console, [f"note: {plain(note)}" for note in sweep.notes])
-    for title, table in _tables(sweep):
-        if table.rows:
-            console.print()
-            line(console, title)
-            first = table.first_rows(MAX_CONSOLE_ROWS).without_empty_columns()
-            print_table(console, first.fitted(console.width, OPTIONAL_STEP_COLUMNS))
-            more = len(table.rows) - MAX_CONSOLE_ROWS
-            line(console, f"and {counted(more, 'more row')}" if more > 0 else "", "dim")
-            if title == _CHANGES:
-                line(console, noise_line(sweep), "dim")
-    files(console, written)
-
-
-def _tables(sweep: Sweep) -> list[tuple[str, Table]]:
-    """Return the tables of the summary with their titles."""
     newest = "the newest release"
     if len(sweep.releases) == 1:
         newest = f"onnxruntime {plain(sweep.releases[0])}"
-    return [
-        ("Models that fit together:", placement_table(sweep.placement)),
-        ("Jobs that exceed the budget:", budget_table(sweep)),
-        ("Waste that several models share:", group_table(sweep.findings)),
-        (_CHANGES, step_table(steps_by_size(sweep))),
-        (f"Models, on {newest}, the largest peak first:", model_table(sweep)),
-        ("Jobs that did not complete:", failure_table(sweep)),
-    ]
-
-
-def markdown(sweep: Sweep) -> str:
-    """Return the report for a pull request."""
-    answer = headline(sweep)
-    tables = (
-        (
-            title.removesuffix(":"),
-            table,
-            markdown_table(table.first_rows(MAX_MARKDOWN_ROWS).without_empty_columns()),
-        )
-        for title, table in _tables(sweep)
-    )
-    return md.document(
-        (
-            f"## Memory of {counted(len({each.model for each in sweep.series}), 'model')}",
-            f"**{md.escape(answer.first)}**",
-            md.bullets(answer.lines),
-            md.bullets(map(plain, sweep.notes)),
-            *(
-                md.folded(f"{title} ({len(table.rows):,})", text)
-                for title, table, text in tables
-                if text
+    machines = sorted({plain(each.machine) for each in sweep.series})
+    steps = steps_by_size(sweep)
+    return Document(
+        subject=counted(model_count(sweep.series), "model"),
+        kind="sweep",
+        answer=answer.first,
+        line=answer.first,
+        # The first sentence is then the regression or the exceeded budget.
+        is_bad=bool(sweep.regressions or sweep.exceeded) and not sweep.placement,
+        seconds=answer.lines,
+        facts=" · ".join(machines[:3]),
+        blocks=(
+            notes_block(sweep.notes, detail=Detail.USUAL),
+            _figures("Models that fit together", placement_table(sweep.placement)),
+            _figures("Jobs that exceed the budget", budget_table(sweep)),
+            _figures("Waste that several models share", group_table(sweep.findings)),
+            Points(
+                title="What to do about it",
+                texts=tuple(map(_group_sentence, sweep.findings)),
+                prefix="- ",
+                detail=Detail.ALL,
+                short="what to do about waste",
             ),
-            md.escape(noise_line(sweep)) if any(s.steps for s in sweep.series) else "",
-            md.escape(placement_sentence(sweep.placement)),
-        )
+            _figures("Lasting changes, beyond the noise", step_table(steps, noise_line(sweep))),
+            _figures(f"Models, on {newest}, the largest peak first", model_table(sweep)),
+            _figures("Jobs that did not complete", failure_table(sweep)),
+        ),
     )
 
 
-def _page(sweep: Sweep, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `sweep`."""
-    from memdiag.reports.sweep.page import render
+def _figures(title: str, table: Table) -> Figures:
+    return Figures(
+        title=title,
+        table=table.without_empty_columns(),
+        max_rows=_MAX_CONSOLE_ROWS,
+        optional=OPTIONAL_STEP_COLUMNS,
+        is_sortable=True,
+    )
 
-    return render(sweep, plotly=plotly)
+
+def _group_sentence(group: FindingGroup) -> str:
+    """Return what the model that wastes most wastes, and its remedy."""
+    remedy = f" → {plain(group.remedy)}" if group.remedy else ""
+    first = plain(group.models[0].model)
+    return f"{plain(group.rule)}, {first}: {capitalized(plain(group.message)).removesuffix(".")}.{remedy}"
 
 
-REPORT = Report[Sweep](
-    name="sweep",
-    files={"html": "index.html", "json": "sweep.json", "markdown": "report.md"},
-    show=show,
-    page=_page,
-    markdown=markdown,
+REPORT = Report[Sweep].of_documents(
+    "sweep", {"html": "index.html", "json": "sweep.json", "markdown": "report.md"}, document
 )

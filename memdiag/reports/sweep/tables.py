@@ -12,7 +12,13 @@ from memdiag.records.sweep import (
     SweepSeries,
     SweepStep,
 )
-from memdiag.reports.sweep.sentences import failures, model_count, releases_of, step_place
+from memdiag.reports.sweep.sentences import (
+    estimate_errors,
+    failures,
+    model_count,
+    releases_of,
+    step_place,
+)
 from memdiag.reports.table import ALL_FORMATS, Cell, Column, Format, Row, Table
 from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_size, plural, some_of
@@ -46,8 +52,8 @@ def _group_row(group: FindingGroup) -> Row:
     )
 
 
-def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]]) -> Table:
-    """Return a row for each step."""
+def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]], noise: str) -> Table:
+    """Return a row for each step, with a sentence about the noise below."""
     columns = (
         _name_column("model", [series.model for series, _ in steps], css="name"),
         _name_column(
@@ -61,7 +67,8 @@ def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]]) -> Table:
         Column("change", "right", css="strong"),
         Column("first changed phase", css="less"),
     )
-    return Table(columns=columns, rows=tuple(_step_row(*each) for each in steps), is_dense=True)
+    rows = tuple(_step_row(*each) for each in steps)
+    return Table(columns=columns, rows=rows, caption=noise, is_dense=True)
 
 
 def _step_row(series: SweepSeries, step: SweepStep) -> Row:
@@ -120,23 +127,33 @@ def model_table(sweep: Sweep) -> Table:
         _name_column("model", [series.model for series in measured]),
         _name_column("sizes", list(map(variant, measured))),
         Column("weights", "right"),
-        Column("peak", "right"),
+        Column("peak", "right", css="strong"),
         Column("after the runs", "right"),
         Column("avoidable", "right"),
+        Column("change of the peak", "right", formats=("html", "markdown")),
+        Column("error of the estimate", "right", formats=("html", "markdown")),
     )
-    rows = []
-    for series in measured:
-        newest = series.newest
-        sizes = (series.weight_bytes, newest.peak_bytes, newest.steady_bytes)
-        rows.append(
-            Row(
-                plain(series.model),
-                variant(series),
-                *("" if size is None else _size(size) for size in sizes),
-                _size(series.avoidable_bytes) if series.avoidable_bytes else "",
-            )
-        )
-    return Table(columns=columns, rows=tuple(rows))
+    return Table(columns=columns, rows=tuple(map(_model_row, measured)))
+
+
+def _model_row(series: SweepSeries) -> Row:
+    newest = series.newest
+    sizes = (series.weight_bytes, newest.peak_bytes, newest.steady_bytes)
+    change = sum(step.bytes for step in series.steps if step.figure == "peak")
+    error = next(iter(estimate_errors((newest,))), None)
+    return Row(
+        Cell(plain(series.model), title=plain(series.address)),
+        variant(series),
+        *("" if size is None else _size(size) for size in sizes),
+        _size(series.avoidable_bytes) if series.avoidable_bytes else "",
+        Cell(format_size(change, signed=True), sort_key=change) if change else "",
+        "" if error is None else Cell(_percent(error), sort_key=error),
+    )
+
+
+def _percent(share: float) -> str:
+    """Return a signed percentage; 0 without a sign."""
+    return f"{100 * share:+.0f} %" if round(100 * share) else "0 %"
 
 
 def _name_column(

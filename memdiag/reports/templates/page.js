@@ -1,4 +1,4 @@
-// Shared by all pages: the charts' data, units and texts of charts, a message where Plotly is missing, the download, sortable tables.
+// Shared by all pages: the charts' data, units and texts of charts, the download, sortable tables.
 "use strict";
 const data = JSON.parse(document.getElementById("charts").textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -23,21 +23,6 @@ const openDetailsToPrint = () => window.addEventListener("beforeprint", () => {
 });
 // Charts below the first screen are drawn when the page has loaded.
 const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() => draw(), { timeout: 500 }) : setTimeout(draw, 50));
-
-(() => {
-  // Without Plotly each chart is replaced by a message, and hints about charts are removed.
-  const library = document.querySelector("script[src]");
-  if (window.Plotly || !library) return;
-  const source = library.getAttribute("src");
-  const where = source.startsWith("../") ? "into the folder above this page's" : "beside this page";
-  for (const chart of document.querySelectorAll(".chart")) {
-    const message = document.createElement("p");
-    message.className = "second undrawn";
-    message.textContent = `This chart is drawn by ${source}, which could not be loaded: put that file ${where}. The tables contain every figure.`;
-    chart.replaceWith(message);
-  }
-  for (const each of document.querySelectorAll(".drawn")) each.remove();
-})();
 
 (() => {
   // Saves the record inside the page as a file.

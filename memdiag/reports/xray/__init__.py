@@ -17,7 +17,7 @@ from memdiag.records import codec
 from memdiag.records.attribution import Attribution
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line
-from memdiag.reports.page import Plotly, page
+from memdiag.reports.page import page
 from memdiag.reports.palette import COPIES, OWNERS
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.report import Report, file_names
@@ -393,7 +393,7 @@ def page_xray(
     )
 
 
-def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
+def _page(attribution: Attribution) -> bytes:
     xray = page_xray("now", attribution)
     return page(
         "xray.html.j2",
@@ -408,7 +408,6 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
         record=codec.encode(attribution),
         record_name="xray",
         record_kind="X-ray",
-        plotly=plotly,
     )
 
 
