@@ -73,8 +73,8 @@ def _figures(title: str, table: Table) -> Figures:
 def _group_sentence(group: FindingGroup) -> str:
     """Return what the model that wastes most wastes, and its remedy."""
     remedy = f" → {plain(group.remedy)}" if group.remedy else ""
-    first = plain(group.models[0].model)
-    return f"{plain(group.rule)}, {first}: {capitalized(plain(group.message)).removesuffix(".")}.{remedy}"
+    message = capitalized(plain(group.message)).removesuffix(".")
+    return f"{plain(group.rule)}, {plain(group.models[0].model)}: {message}.{remedy}"
 
 
 REPORT = Report[Sweep].of_documents(
