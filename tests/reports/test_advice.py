@@ -3,6 +3,7 @@ from typing import Literal
 import msgspec
 import pytest
 
+from memdiag.defaults import PINNED_TEXT
 from memdiag.records.attribution import Owner
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
@@ -221,6 +222,7 @@ def test_the_setting_that_ends_retained_memory_is_the_allocators(
     slack = profile_advice(peaking(50, 20))
     assert "Also avoidable" not in slack.result
     assert "memory.enable_memory_arena_shrinkage=cpu:0" in slack.steps[0].text
+    assert f"enable_cpu_mem_arena=False with {PINNED_TEXT}." in slack.steps[0].text
 
 
 TRIM, THRESHOLD = "malloc_trim(0): it returned 60 MiB", "another process had {} MiB less"
