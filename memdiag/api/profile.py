@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,6 @@ from memdiag.ort.releases import older_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.programs.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 from memdiag.records.dimension import Dimension, in_words
-from memdiag.records.finding import Finding
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
@@ -152,25 +151,26 @@ def profile_model(
         )
         if run.measurement.interrupted:
             raise Interrupted(result)
+        measured = result
         try:
-            result = measure_malloc_threshold(result, job, on_progress)
-            analyzed = _with_analysis(
+            measured = result = measure_malloc_threshold(result, job, on_progress)
+            add_run_peak = partial(with_run_peak, job=job, scratch=scratch)
+            for add in _analysis(
                 result,
                 file,
                 config.rules,
                 config.inputs.dims,
-                add_run_peak=partial(with_run_peak, job=job, scratch=scratch)
-                if config.run_peak
-                else None,
-            )
+                add_run_peak=add_run_peak if config.run_peak else None,
+            ):
+                result = add(result)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
         except ModelError:
             if not original.changed:
                 raise
         if original.changed:
-            return msgspec.structs.replace(result, notes=(*result.notes, original.sentence))
-        return analyzed
+            return _with_notes(measured, (original.sentence,))
+        return result
 
 
 def profile_job(
@@ -209,7 +209,9 @@ def profile_job(
         dimensions=dimensions,
         group=run.group,
     )
-    return _with_analysis(result, file, Selection(), {}) if xray else result
+    for add in _analysis(result, file, Selection(), {}) if xray else ():
+        result = add(result)
+    return result
 
 
 class _ChildRun(NamedTuple):
@@ -355,21 +357,21 @@ def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> Chos
     return found._replace(notes=(*found.notes, note))
 
 
-def _with_analysis(
+def _analysis(
     profile: Profile,
     file: ModelFile,
     selection: Selection,
     dims: Mapping[str, int],
     *,
-    add_run_peak: Callable[[Profile, AnalysisContext], Profile] | None = None,
-) -> Profile:
-    """Return `profile` with its estimate and the findings of the rules, matched with it.
+    add_run_peak: Callable[..., Profile] | None = None,
+) -> Iterator[Callable[[Profile], Profile]]:
+    """Yield the steps that explain a measured `profile`: each adds its part to the one before.
 
     `add_run_peak` measures the peak of a run, in another child; None to leave it out.
     """
     version = profile.environment.onnxruntime
     if version is None:
-        return profile
+        return
     if profile.inputs:
         dims = _run_sizes(file, profile)
     completed = profile.outcome.status == "completed"
@@ -383,23 +385,40 @@ def _with_analysis(
         block=channel_block(profile.environment.machine),
     )
     older_release = older_release_note(runtime)
-    found: tuple[Finding, ...] = ()
     if older_release:
-        notes: tuple[str, ...] = (older_release,)
+        yield partial(_with_notes, notes=(older_release,))
     else:
-        found, notes = find_waste(ctx, selection) if _is_on_cpu(profile) else ((), (_NO_RULES,))
-        profile = with_estimate(profile, ctx)
+        yield partial(with_estimate, ctx=ctx)
+        yield partial(_with_findings, ctx=ctx, selection=selection)
     if add_run_peak is not None:
-        profile = add_run_peak(profile, ctx)
+        yield partial(add_run_peak, ctx=ctx)
+    if completed:
+        yield partial(_with_rewrites, file=file)
+
+
+def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: Selection) -> Profile:
+    """Return `profile` with the findings of the rules, matched with the measurement."""
+    if not _is_on_cpu(profile):
+        return _with_notes(profile, (_NO_RULES,))
+    found, notes = find_waste(ctx, selection)
     found = tuple(match_profile(finding, profile) for finding in found)
     estimate = profile.estimate
     found = with_peak_shares(found, None if estimate is None else estimate.peak_bytes)
-    if found and completed:
-        # Late: rewriting needs onnx_ir, which takes long to import.
-        from memdiag.fixing.applicable import with_rewrites
+    return _with_notes(msgspec.structs.replace(profile, findings=found), notes)
 
-        found = with_rewrites(found, file)
-    return msgspec.structs.replace(profile, findings=found, notes=(*profile.notes, *notes))
+
+def _with_rewrites(profile: Profile, *, file: ModelFile) -> Profile:
+    """Return `profile` whose findings name the rewrites that can be applied."""
+    if not profile.findings:
+        return profile
+    # Late: rewriting needs onnx_ir, which takes long to import.
+    from memdiag.fixing.applicable import with_rewrites
+
+    return msgspec.structs.replace(profile, findings=with_rewrites(profile.findings, file))
+
+
+def _with_notes(profile: Profile, notes: Sequence[str]) -> Profile:
+    return msgspec.structs.replace(profile, notes=(*profile.notes, *notes))
 
 
 def _is_on_cpu(profile: Profile) -> bool:

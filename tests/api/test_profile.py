@@ -18,7 +18,7 @@ from rich.console import Console
 import memdiag
 from memdiag.api import profile as profile_module
 from memdiag.api.check import Selection
-from memdiag.api.profile import Interrupted, _with_analysis
+from memdiag.api.profile import Interrupted, _analysis
 from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import open_model
@@ -94,9 +94,10 @@ def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(
     session = msgspec.structs.replace(on_cpu.session, providers=("MyProvider", CPU_PROVIDER))
     other = msgspec.structs.replace(on_cpu, session=session, findings=())
     with open_model(path) as file:
-        elsewhere = _with_analysis(other, file, Selection(), {})
-    assert elsewhere.findings == ()
-    assert elsewhere.notes[-1].startswith("no rule was applied: ")
+        for add in _analysis(other, file, Selection(), {}):
+            other = add(other)
+    assert other.findings == ()
+    assert other.notes[-1].startswith("no rule was applied: ")
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
@@ -358,17 +359,34 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
         assert any("weights were not compared" in note for note in profile.notes)
 
 
-def test_ctrl_c_after_the_measurement_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("step", "has_estimate", "has_findings"),
+    [
+        ("memdiag.api.profile.measure_malloc_threshold", False, False),
+        ("memdiag.api.profile.with_estimate", False, False),
+        ("memdiag.api.profile.find_waste", True, False),
+        ("memdiag.api.profile.with_run_peak", True, True),
+        ("memdiag.fixing.applicable.with_rewrites", True, True),
+    ],
+)
+def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
+    sample_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    has_estimate: bool,
+    has_findings: bool,
 ) -> None:
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("memdiag.api.profile.find_waste", interrupted)
+    monkeypatch.setattr(step, interrupted)
     with pytest.raises(Interrupted) as caught:
-        memdiag.profile(saved(tmp_path, PLAIN), runs=1)
-    assert caught.value.profile.outcome.status == "completed"
-    assert caught.value.profile.attribution is not None
+        memdiag.profile(sample_model("tied_if"), runs=1, run_peak=True)
+    profile = caught.value.profile
+    assert profile.outcome.status == "completed"
+    assert profile.attribution is not None
+    assert (profile.estimate is not None) is has_estimate
+    assert bool(profile.findings) is has_findings
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ def run(options: Namespace) -> int:
         # The reports of the earlier run are worth more than those of a run that ended early.
         destination = Destination(folder.with_name(f"{folder.name}.{profile.outcome.status}"))
     if interrupted and completed:
-        # Measured, but not yet examined: a user who interrupts does not wait for reports.
+        # Measured, but not wholly examined: a user who interrupts does not wait for reports.
         (record_path,) = destination.write(profile, ("json",))
-        raise KeyboardInterrupt(f"The profile, without findings, is at {record_path}.")
+        raise KeyboardInterrupt(f"What was measured and found until then is at {record_path}.")
 
     def update_baseline_and_print(written: Sequence[Path]) -> int:
         status = None
