@@ -232,8 +232,10 @@ def test_convolutions_compute_blocks_if_their_bias_is_constant(bias: str, tmp_pa
         "g (float16[n, 16, 8, 8] x) => (float16[n, 16, 8, 8] y) { "
         f"k = Identity ({bias}) u = Conv {pads} (x, w, b) v = Relu (u) y = Conv {pads} (v, z, k) }}"
     )
-    for name, shape in {"w": (16, 16, 3, 3), "z": (16, 16, 3, 3), "b": 16, "c": 16}.items():
-        values = np.random.default_rng(len(name)).standard_normal(shape).astype(np.float16)
+    random = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys("wz", (16, 16, 3, 3))
+    for name, shape in (shapes | dict.fromkeys("bc", (16,))).items():
+        values = random.standard_normal(shape).astype(np.float16)
         proto.graph.initializer.append(numpy_helper.from_array(values, name))
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)

@@ -1,4 +1,4 @@
-"""What an estimate says of fp16 that the CPU computes in fp32: the findings of the rule about it."""
+"""What an estimate says of fp16 that the CPU computes in fp32: findings of the rule about it."""
 
 from memdiag.api.check import Selection, find_waste
 from memdiag.ort.session_estimate import SessionEstimate
