@@ -19,6 +19,7 @@ from memdiag.api.estimating.calibration import Corrections, calibrate
 from memdiag.api.estimating.fit import Peaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.generation import generation_sizes
+from memdiag.api.estimating.half_precision import half_precision_findings
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
@@ -44,6 +45,7 @@ from memdiag.records.estimate import (
     Fit,
     Reduction,
 )
+from memdiag.records.finding import Finding
 from memdiag.records.generation import Generation
 from memdiag.runner.job import GenerationConfig, SessionConfig
 from memdiag.units import counted, format_size
@@ -87,7 +89,7 @@ def estimate(
             a batch, of the first free dimension.
         run: run the model once at this size, or at smaller ones if it does not run there.
         measure: run the model at up to three of the points, and correct all points by the result.
-        details: also find what lowers the peak and how tensors grow.
+        details: also find what lowers the peak, how tensors grow, and what fp16 costs.
             Without these an estimate takes about half the time.
         on_progress: called with a few words about each step.
         options: see `takes_options`. With a generation, `dims` are single sizes of dimensions that
@@ -153,6 +155,7 @@ def estimate(
         points=tuple(map(_upper, points)) if upper else points,
         fit=predicted.fit,
         reductions=predicted.reductions,
+        findings=predicted.findings,
         calibration=predicted.calibration,
         notes=tuple(dict.fromkeys(predicted.notes)),
         duration_s=round(time.perf_counter() - started, 6),
@@ -182,6 +185,7 @@ class _Predicted(NamedTuple):
     notes: list[str]
     fit: Fit | None = None
     reductions: tuple[Reduction, ...] = ()
+    findings: tuple[Finding, ...] = ()
     calibration: tuple[Calibration, ...] = ()
     generation: Generation | None = None
 
@@ -197,6 +201,7 @@ def _of_calls(file: ModelFile, asked: _Asked, calls: GenerationConfig) -> _Predi
     return _Predicted(
         dimensions=chosen.prompt.dimensions,
         points=(session.generate(sizes),),
+        findings=half_precision_findings(session) if asked.details else (),
         notes=[*chosen.prompt.notes, *_notes(session.ctx, asked.config)],
         generation=chosen.record,
     )
@@ -232,6 +237,7 @@ def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
             msgspec.structs.replace(each, peak_bytes=round(ratio * each.peak_bytes))
             for each in lower
         ),
+        findings=half_precision_findings(session) if asked.details else (),
         calibration=corrections.measured,
     )
 

@@ -49,6 +49,10 @@ _SHARE_OF_REWRITING, _SHARE_OF_REWRITING_ALONE = 0.5, 0.75
 """The share of the time after the first measurements that rewriting may take: with options to try
 as well, and without any."""
 
+_FIRST_TRIAL = 1.5
+"""The expected duration of a trial times this is left for rewriting where its share is shorter, if
+a rewrite is expected to save most: durations vary."""
+
 
 @takes_options(InputOptions)
 def fix(
@@ -67,7 +71,8 @@ def fix(
 ) -> Fix:
     """Search for changes with which `model` takes less memory, and return the record.
 
-    Session options that usually cost no time are compared with the defaults first, all together.
+    Session options that usually cost no time are compared with the defaults first, all together;
+    in limited time after rewrites, if one of these is expected to save more.
     Then each rewrite that answers a finding is built, and every optimizer that is installed
     (onnxsim, onnxslim, onnxoptimizer, onnxscript, and onnxruntime's own) writes a model. These
     models and all options are measured in processes of their own, combined, and compared: their
@@ -93,8 +98,8 @@ def fix(
             further ones if `dims` are given.
         dry_run: only record what would be tried.
         time_limit_s: seconds for everything; rewrites get at most half of what the first
-            measurements leave (three quarters if no options are tried), and optimizers at most a
-            quarter of the rest.
+            measurements leave (three quarters if no options are tried, and more where one that
+            promises most needs it), and optimizers at most a quarter of the rest.
         on_progress: called with a few words about the current step and about what is verified.
         options: see `takes_options`.
 
@@ -340,25 +345,43 @@ class _Search:
             raise
 
     def _explore(self) -> None:
-        """Try quick options, rewrites, optimizers and all options, in this order."""
-        search = self._search
+        """Try quick options, rewrites, optimizers and all options, in this order.
+
+        In limited time rewrites come first if one is expected to save more than the quick options:
+        one trial may be all that there is time for.
+        """
+        search, new_models = self._search, self._new_models
         try:
-            search.combine_quick_options()
-            if self._new_models is not None:
-                self._rewrite(self._new_models)
-                self._run_optimizers(self._new_models)
-            if search.ended_by == "completion":
-                search.expected = self._expected_savings()
+            search.expected = self._expected_savings()
+            is_rewrite_first = new_models is not None and self._promises_most(new_models)
+            if not is_rewrite_first:
+                search.combine_quick_options()
+            if new_models is not None:
+                self._rewrite(new_models, is_first=is_rewrite_first)
+                if is_rewrite_first and search.ended_by == "completion":
+                    search.combine_quick_options()
+                self._run_optimizers(new_models)
         except KeyboardInterrupt:
             search.ended_by = "interrupt"
         if search.ended_by != "interrupt":
             search.run()
 
-    def _rewrite(self, new_models: NewModels) -> None:
+    def _promises_most(self, new_models: NewModels) -> bool:
+        """Return whether a rewrite is expected to save more than all quick options, if time is
+        limited."""
+        search = self._search
+        quick = (option.name for option in search.usable if not option.costs_time)
+        option_bytes = sum(search.expected.get(name, 0) for name in quick)
+        return search.end < inf and new_models.saved_bytes > option_bytes
+
+    def _rewrite(self, new_models: NewModels, *, is_first: bool) -> None:
         """Offer the rewritten model as an option."""
         deadline = self._base.job.limits.deadline
         deadline.at = self._search.end
         share = _SHARE_OF_REWRITING if self._search.usable else _SHARE_OF_REWRITING_ALONE
+        if is_first:
+            trial_s = self._points.measuring_s + self._points.comparing_s
+            share = min(1.0, max(share, _FIRST_TRIAL * trial_s / deadline.remaining_s))
         with deadline.at_most(share):
             found = new_models.rewrite(self._points, self._progress)
         if found is not None:

@@ -45,6 +45,11 @@ class NewModels:
         return (*self.state.notes, *self.optimizers.notes)
 
     @property
+    def saved_bytes(self) -> int:
+        """What the most promising rewrite is expected to save of peak plus steady memory."""
+        return max((changes[0].saved_bytes for changes in self.rules), default=0)
+
+    @property
     def is_cut_short(self) -> bool:
         """Whether something was not tried because the search ended before."""
         return self.state.ended_by != "completion" or bool(self.optimizers.untried)

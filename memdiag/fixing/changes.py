@@ -39,6 +39,11 @@ class Change(NamedTuple):
         """Whether every operation of the model stays as it is, so that outputs are equal."""
         return self.rewriter.rewrite.arithmetic == "same"
 
+    @property
+    def saved_bytes(self) -> int:
+        """What it is expected to save of peak plus steady memory, as the findings say."""
+        return sum(finding.bytes + finding.peak_bytes for finding in self.findings)
+
 
 def changes_by_rule(findings: Sequence[Finding]) -> Iterator[tuple[Change, ...]]:
     """Yield the changes for each rule in the order of `findings`, the rule's preferred ones first.

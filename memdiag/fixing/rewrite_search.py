@@ -1,6 +1,8 @@
 """The search for rewrites: every change of every rule, tried on top of the accepted changes."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -10,6 +12,7 @@ from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel
 from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.records.measured_change import Figures
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.verify.acceptance import (
     exchanged_memory,
@@ -34,7 +37,8 @@ pairs of runs don't show which one is slower."""
 class RewriteSearch:
     """Finds the best change of each rule, the costliest rule first.
 
-    What keeps the kernels is first tried together, in one model (`_try_together`). After that a
+    What keeps the kernels is tried together, in one model (`_try_together`): first, unless time is
+    limited and another rule's change is expected to save more. After that a
     change is tried on top of the accepted changes, and has to save something compared with the
     model that has them. Latency is compared with the original, with few pairs of runs: the search
     for options goes on with the result and verifies it again. At `end`, or at Ctrl-C, the search
@@ -59,6 +63,8 @@ class RewriteSearch:
     _accepted: list[Candidate] = field(init=False, default_factory=list)
     _names_by_digest: dict[bytes, str] = field(init=False, default_factory=dict)
     _step_estimate: StepEstimate = field(init=False)
+    # The longest duration of building a model so far.
+    _build_s: float = field(init=False, default=0.0)
     _remaining: int = field(init=False, default=0)
     _write_error: ReportError | None = field(init=False, default=None)
 
@@ -85,9 +91,13 @@ class RewriteSearch:
         trial_s = self.evaluator.memory_s(1) + self.evaluator.comparison_s(QUICK_PAIRS)
         self._step_estimate = StepEstimate(first_s=trial_s, end=self.end)
         self._remaining = sum(map(len, rules))
+        others = [*rules]
         try:
-            self._try_together(rules)
-            for changes in rules:
+            if self.end < inf and (first := _most_promising(others)) is not None:
+                others.remove(first)
+                self._try_rule(first)
+            self._try_together(others)
+            for changes in others:
                 self._try_rule(changes)
         except TimeLimitReached:
             self.state.ended_by = "time_limit"
@@ -105,9 +115,11 @@ class RewriteSearch:
         One measurement and one comparison then verify what would take one for each change. If they
         are not worth it together, nothing is recorded, and each is tried alone.
         """
-        wanted = [changes[0] for changes in rules if len(changes) == 1 and changes[0].is_exact]
+        wanted = _kept_kernels(rules)
         accepted: list[Change] = []
         editor = None
+        if len(wanted) > 1:
+            self._check_time()
         for change in wanted:
             found = self.state.possible(change, on_top_of=accepted)
             if found is not None:
@@ -118,7 +130,7 @@ class RewriteSearch:
         names = " + ".join(dict.fromkeys(change.name for change in accepted))
         self.report_progress(f"trying {names} ({self._step_estimate.step(self._remaining)})")
         try:
-            with self.state.writer.built(editor) as built:
+            with self._built(editor) as built:
                 outcome = self._evaluate(tuple(accepted), built)
         except MemdiagError:
             return
@@ -139,13 +151,14 @@ class RewriteSearch:
         """Build and evaluate a change; record the reason if it is not kept."""
         if self.state.is_accepted(change):
             return None
+        self._check_time()
         found = self.state.possible(change)
         if found is None:
             return None
         change, editor = found
         self.report_progress(f"trying {change.name} ({self._step_estimate.step(self._remaining)})")
         try:
-            with self.state.writer.built(editor) as built:
+            with self._built(editor) as built:
                 outcome = self._evaluate((change,), built)
         except MemdiagError as error:
             outcome = self._failure(error)
@@ -153,6 +166,26 @@ class RewriteSearch:
             return outcome
         self.state.record(change, "rejected", outcome)
         return None
+
+    def _check_time(self) -> None:
+        """Begin nothing that the time left is too short for: building a model is not interrupted.
+
+        Raises:
+            TimeLimitReached: it is too short.
+        """
+        trial_s = self._build_s + self.evaluator.memory_s(1)
+        if self._accepted:  # otherwise there is nothing to lose, and measuring can be interrupted
+            trial_s += self.evaluator.quickest_s
+        if trial_s > self.state.deadline.remaining_s:
+            raise TimeLimitReached
+
+    @contextmanager
+    def _built(self, editor: ModelEditor) -> Iterator[BuiltModel]:
+        """Build a model, and remember how long that takes."""
+        started = time.monotonic()
+        with self.state.writer.built(editor) as built:
+            self._build_s = max(self._build_s, time.monotonic() - started)
+            yield built
 
     def _evaluate(self, changes: tuple[Change, ...], built: BuiltModel) -> Candidate | str:
         """Return the model with `changes` as a candidate, or why it is not kept.
@@ -242,6 +275,8 @@ class RewriteSearch:
         self._ranked = []
         self._accepted.append(best)
         self.state.accepted += best.changes
+        # The accepted model is built once more at the end.
+        self.state.deadline.at = min(self.state.deadline.at, self.end - self._build_s)
         reason = memory_change(best.before, best.after)
         if len(best.changes) > 1:
             reason += ", all of these together"
@@ -279,6 +314,21 @@ class RewriteSearch:
     def _comparisons(self) -> Comparisons:
         """Return the latencies of the model with all accepted changes, relative to the original."""
         return self._accepted[-1].comparisons if self._accepted else ()
+
+
+def _kept_kernels(rules: ChangesByRule) -> list[Change]:
+    """Return the changes that keep the kernels and have no alternative."""
+    return [changes[0] for changes in rules if len(changes) == 1 and changes[0].is_exact]
+
+
+def _most_promising(rules: ChangesByRule) -> tuple[Change, ...] | None:
+    """Return the rule whose change is expected to save more than what keeps the kernels together.
+
+    None if there is none.
+    """
+    together_bytes = sum(change.saved_bytes for change in _kept_kernels(rules))
+    first = max(rules, key=lambda changes: changes[0].saved_bytes, default=None)
+    return first if first and first[0].saved_bytes > together_bytes else None
 
 
 def _preferred(first: Candidate, second: Candidate) -> tuple[Candidate, str]:

@@ -98,9 +98,27 @@ def is_cast_once(use: Use) -> bool:
 
     It is cast in each run if another input of a node without a kernel for float16 reads it too.
     """
-    uses = use.scope.uses(use.node.input[use.input_index])
-    casting = [each for each in uses if each.scope is use.scope and not reads_half(each.node)]
+    scope = use.scope
+    pending = [_passed_on(scope, use.node.input[use.input_index])]
+    casting: list[Use] = []
+    for name in pending:
+        for each in (other for other in scope.uses(name) if other.scope is scope):
+            if each.node.op_type in WITHOUT_EFFECT:
+                pending += [output for output in each.node.output[:1] if output not in pending]
+            elif not reads_half(each.node):
+                casting.append(each)
     return len(casting) == 1 and casting[0].node is use.node
+
+
+def _passed_on(scope: Scope, name: str) -> str:
+    """Return the value of `scope` that nodes without effect pass on as `name`."""
+    seen = {name}  # damaged models have circles
+    node = scope.producers.get(name)
+    while node is not None and node.op_type in WITHOUT_EFFECT and node.input:
+        name = node.input[0]
+        node = None if name in seen else scope.producers.get(name)
+        seen.add(name)
+    return name
 
 
 class HalfPrecision:
@@ -199,12 +217,7 @@ class HalfPrecision:
 
     def _producer(self, name: str) -> Node | None:
         """Return the node of the graph that computes `name` in each run."""
-        seen = {name}  # damaged models have circles
-        node = self._scope.producers.get(name)
-        while node is not None and node.op_type in WITHOUT_EFFECT and node.input:
-            name = node.input[0]
-            node = None if name in seen else self._scope.producers.get(name)
-            seen.add(name)
+        node = self._scope.producers.get(_passed_on(self._scope, name))
         return node if node is not None and self._is_computed[node.index] else None
 
     def _is_read_in_half(self, name: str) -> bool:
@@ -241,7 +254,8 @@ class HalfPrecision:
         )
 
     def _find_cast_constants(self) -> frozenset[str]:
-        """Return the constants that several inputs of nodes read which compute in fp32.
+        """Return the constants that several inputs of nodes read which compute in fp32, by all the
+        names under which they are read.
 
         Equal numbers are one constant.
         """
@@ -252,7 +266,8 @@ class HalfPrecision:
                 if name not in contents:
                     contents[name] = self._content(name)
                 read[contents[name]] += 1
-        return frozenset(name for name, content in contents.items() if read[content] > 1)
+        found = {name for name, content in contents.items() if read[content] > 1}
+        return frozenset(found.union(_passed_on(self._scope, name) for name in found))
 
     def _is_constant(self, name: str) -> bool:
         scope = self._scope
@@ -260,5 +275,6 @@ class HalfPrecision:
         return self.is_half(name) and is_own and self._producer(name) is None
 
     def _content(self, name: str) -> object:
+        name = _passed_on(self._scope, name)
         value = small_constant(self._scope, name)
         return name if value is None or value.size != 1 else (value.shape, value.tobytes())

@@ -230,9 +230,11 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
     # The rewrite considers constants of the node's own graph only.
     if any(scope.defining_scope(name) is not scope for name in node.input[1:3] if name):
         return None
-    has_bias = bool("".join(node.input[2:3]))
-    if has_bias and operand.graphs.constant_weight(scope, node, 2) is None:
-        return None
+    if "".join(node.input[2:3]):
+        bias = operand.graphs.constant_weight(scope, node, 2)
+        # A float16 bias that is cast in each run is a value, not a constant.
+        if bias is None or (bias.dtype == "float16" and not is_cast_once(Use(scope, node, 2))):
+            return None
     outputs, inputs, *kernel = operand.shape
     groups = integer(node, "group", 1)
     if groups < 1:

@@ -7,6 +7,7 @@ from msgspec import field
 from memdiag.defaults import PINNED_TEXT
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
+from memdiag.records.finding import Finding
 from memdiag.records.generation import Generation
 from memdiag.records.phases import PhaseName
 
@@ -262,6 +263,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         points: the points, the first of them at the default or first given sizes.
         fit: the largest size that fits into the limit; None without a limit.
         reductions: changes with which the first point needs less, the largest reduction first.
+        findings: fp16 weights and values that are in memory in fp32, and what changes that.
         calibration: measured points; empty unless asked for.
         notes: limits and assumptions of the estimate.
         duration_s: the time it took.
@@ -282,6 +284,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     points: tuple[EstimatedPoint, ...]
     fit: Fit | None = None
     reductions: tuple[Reduction, ...] = ()
+    findings: tuple[Finding, ...] = ()
     calibration: tuple[Calibration, ...] = ()
     notes: tuple[str, ...] = ()
     duration_s: float

@@ -121,13 +121,14 @@ class OptionSearch:
         self._restart_estimate()
 
     def combine_quick_options(self) -> None:
-        """Compare all options at once that usually cost no time and write no file.
+        """Compare all options at once that usually cost no time and write no file, together with
+        the rewritten model if there is one.
 
         One measurement and one comparison are the shortest way to a first result. A time limit ends
         it without an exception.
         """
         try:
-            self._combine(())
+            self._combine(self._rewrite)
         except TimeLimitReached:
             self.ended_by = "time_limit"
 
@@ -317,9 +318,8 @@ class OptionSearch:
     def _explore(self) -> None:
         """Combine what costs no time by memory alone, and then add options that may cost time."""
         try:
-            rewrite = tuple(option for option in self.usable if option.name == REWRITE)
-            if rewrite:
-                self._combine(rewrite)
+            if self._rewrite:
+                self._combine(self._rewrite)
             self._shorten()
             self._measure_single_options()
             self._compare_singles_that_fit()
@@ -331,6 +331,11 @@ class OptionSearch:
             self._compare_all_together()
         except TimeLimitReached:
             self.ended_by = "time_limit"
+
+    @property
+    def _rewrite(self) -> tuple[TuningOption, ...]:
+        """The rewritten model as an option; empty if there is none."""
+        return tuple(option for option in self.usable if option.name == REWRITE)
 
     def _combine(self, base: tuple[TuningOption, ...]) -> None:
         """Compare `base` with all options that usually cost no time, if they save memory.
@@ -736,7 +741,7 @@ class OptionSearch:
         # While only the defaults can be chosen, no thorough measurement is needed at the end.
         end = self._deadline if self._best_if_fast().options else self.end
         self.point_evaluator.set_deadline(end)
-        if self.clock() >= end:
+        if self.clock() + self.point_evaluator.measuring_s > end:  # what begins has to fit
             raise TimeLimitReached
 
     def _keep(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:

@@ -85,6 +85,23 @@ def test_parts_of_a_phase_add_up_to_it(weighted: Path) -> None:
     assert (weights.bytes, weights.largest) == (4 * MIB, "w")
 
 
+def test_half_precision_that_is_in_memory_in_fp32_is_named_with_its_remedy(
+    weighted: Path, tmp_path: Path
+) -> None:
+    assert not estimate(weighted).findings
+    model = onnx.load(weighted)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    weight = numpy_helper.from_array(np.ones((1024, 1024), np.float16), "w")
+    model.graph.initializer[0].CopyFrom(weight)
+    path = tmp_path / "half.onnx"
+    onnx.save(model, path)
+    (found,) = estimate(path).findings
+    assert (found.name, found.remedies[0]) == ("half-precision-cast", "model-to-fp32")
+    # At lower levels the casts are others.
+    assert not estimate(path, session_options={"graph_optimization_level": "basic"}).findings
+
+
 def test_sizes_are_those_of_a_profile_unless_given(weighted: Path) -> None:
     [checked] = check_models([weighted], selection=Selection()).models
     assert estimate(weighted).dimensions == checked.dimensions

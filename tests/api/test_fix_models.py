@@ -580,6 +580,31 @@ def test_optimizers_for_which_there_was_no_time_are_named_as_untried(
     assert tried(fix) == [()]
 
 
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
+@pytest.mark.parametrize("seconds", [None, 300])
+def test_in_limited_time_the_rewrite_that_promises_most_is_tried_before_options(
+    tmp_path: Path, seconds: float | None
+) -> None:
+    graph = onnx.parser.parse_graph(
+        "g (float16[n, 2048] x) => (float16[n, 2048] y) { y = MatMul (x, w) }"
+    )
+    weight = np.random.default_rng(0).standard_normal((2048, 2048), np.float32)
+    graph.initializer.append(onnx.numpy_helper.from_array(weight.astype(np.float16), "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
+        ),
+        path,
+    )
+    steps: list[str] = []
+    names = ["model-to-fp32", "patterns-off"]
+    fix = memdiag.fix(path, only=names, sizes=[1], time_limit_s=seconds, on_progress=steps.append)
+    tried = [name for step in steps for name in names if f"trying {name}" in step]
+    assert tried[0] == ("model-to-fp32" if seconds else "patterns-off")
+    assert [(each.name, each.status) for each in fix.remedies] == [("model-to-fp32", "applied")]
+
+
 LISTING = """
 from types import SimpleNamespace
 

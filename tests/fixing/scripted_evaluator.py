@@ -40,6 +40,7 @@ class ScriptedEvaluator:
     notes: Sequence[str] = ()
     onnxruntime: str = "1.31.1"
     session_s: float = 0.0
+    quickest_s: float = 2.0
     session_count: int = 0
     measured: list[str] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)

@@ -1,10 +1,13 @@
 """Which changes are kept, with scripted figures: nothing is measured here."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import onnx
 import pytest
 
@@ -19,7 +22,7 @@ from memdiag.records.fix import RemedyStatus
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewriter
 from memdiag.rewrites.saving import save
-from memdiag.runner.job import Job, TimeLimitReached
+from memdiag.runner.job import Deadline, Job, TimeLimitReached
 from memdiag.units import MIB
 from memdiag.verify.model_evaluator import ModelEvaluator
 from tests.fixing.renamed import finding, renaming, write
@@ -77,19 +80,26 @@ def run(file: ModelFile, tmp_path: Path) -> Run:
     def searched(
         *rules: Sequence[Rewriter],
         limit: float = 1.05,
+        saved: Sequence[int] = (),
+        seconds: float = inf,
         **made: Any,
     ) -> Ended:
         evaluator = ScriptedEvaluator(Job(model=file.path), **made)
-        state = FixState(writer=ModelWriter(file, tmp_path / "out.onnx"))
+        deadline = Deadline(time.monotonic() + seconds)
+        state = FixState(writer=ModelWriter(file, tmp_path / "out.onnx"), deadline=deadline)
+        findings = [finding(f"rule {number}") for number in range(len(rules))]
+        for number, nbytes in enumerate(saved):
+            findings[number] = msgspec.structs.replace(findings[number], bytes=nbytes)
         changes = [
-            tuple(Change(rewriter, (finding(f"rule {number}"),)) for rewriter in rewriters)
-            for number, rewriters in enumerate(rules)
+            tuple(Change(rewriter, (found,)) for rewriter in rewriters)
+            for found, rewriters in zip(findings, rules, strict=True)
         ]
         search = RewriteSearch(
             state,
             cast(ModelEvaluator, evaluator),
             limit,
             lambda words: None,
+            end=deadline.at,
         )
         return Ended(search.run(changes), state, evaluator)
 
@@ -136,6 +146,25 @@ def test_what_keeps_the_kernels_is_first_tried_together(run: Run) -> None:
     assert ended.evaluator.measured == ["g_1_3", "g_1_3_2"]
     assert "all of these together" in ended.reason("a")
     assert ended.staged == "g_1_3_2"
+
+
+@pytest.mark.parametrize(
+    ("saved", "seconds", "measured"),
+    [
+        ((10, 50, 30), 600, ["g_2", "g_2_1_3"]),
+        ((30, 50, 30), 600, ["g_1_3", "g_1_3_2"]),  # together these save more
+        ((10, 50, 30), inf, ["g_1_3", "g_1_3_2"]),
+        ((10, 50, 30), 5, []),  # measuring takes 10 s
+    ],
+)
+def test_in_limited_time_what_is_expected_to_save_most_is_tried_first(
+    run: Run, saved: Sequence[int], seconds: float, measured: list[str]
+) -> None:
+    rules = [exact("a", "_1")], [renaming("b", "_2")], [exact("c", "_3")]
+    sizes = {"g_1_3": 80, "g_2": 50, "g_1_3_2": 40, "g_2_1_3": 40}
+    ended = run(*rules, saved=saved, seconds=seconds, sizes=sizes)
+    assert ended.evaluator.measured == measured
+    assert {*ended.statuses.values()} == ({"applied"} if measured else {"untried"})
 
 
 def test_what_saves_nothing_together_is_tried_alone(run: Run) -> None:

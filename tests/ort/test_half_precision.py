@@ -83,6 +83,9 @@ CASES: dict[str, str | tuple[int, str]] = {
     "Cast nodes at the interface": (
         "f = Cast <to=1> (x) g = Sigmoid (f) m = Relu (g) y = Cast <to=10> (m)"
     ),
+    "a weight read under two names": (
+        "k = Identity (w) a = MatMul (x, w) b = Relu (a) y = MatMul (b, k)"
+    ),
     "normalization": "a = MatMul (x, w) b = LayerNormalization (a, s) y = MatMul (b, v)",
 }
 
@@ -219,6 +222,29 @@ def test_the_model_in_fp32_casts_inputs_outputs_and_rows(tmp_path: Path) -> None
     assert in_fp32.peak.peak_bytes == 6 * half
     # Otherwise its input, the product with the slope and the comparison are there as well.
     assert run.peak.peak_bytes > 8 * half
+
+
+@pytest.mark.parametrize("bias", ["b", "c"])
+def test_convolutions_compute_blocks_if_their_bias_is_constant(bias: str, tmp_path: Path) -> None:
+    pads = "<pads=[1, 1, 1, 1]>"
+    proto = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> '
+        "g (float16[n, 16, 8, 8] x) => (float16[n, 16, 8, 8] y) { "
+        f"k = Identity ({bias}) u = Conv {pads} (x, w, b) v = Relu (u) y = Conv {pads} (v, z, k) }}"
+    )
+    random = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys("wz", (16, 16, 3, 3))
+    for name, shape in (shapes | dict.fromkeys("bc", (16,))).items():
+        values = random.standard_normal(shape).astype(np.float16)
+        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = f"{path}.optimized"
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    found, expected = saved(path), predicted(path, onnxruntime.__version__)
+    assert found["ReorderInput"] == expected["ReorderInput"] == (1 if bias == "c" else 0)
+    assert found["Cast"] == expected["Cast"] == (2 if bias == "c" else 3)
 
 
 def test_bfloat16_is_left_alone(tmp_path: Path) -> None:

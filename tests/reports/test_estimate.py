@@ -28,6 +28,7 @@ from memdiag.reports.estimate.tables import (
 )
 from memdiag.reports.palette import kinds
 from memdiag.units import GIB, MIB
+from tests.fixing.renamed import finding
 from tests.reports import estimates
 
 BASELINE = 50 * MIB
@@ -261,6 +262,15 @@ def test_a_tensor_that_grows_otherwise_states_the_factor() -> None:
         ({}, ""),
     ):
         assert growth_text(msgspec.structs.replace(tensor, growth=growth)) == text
+
+
+def test_fp16_that_is_in_memory_in_fp32_is_a_sentence() -> None:
+    found = finding("half-precision-cast", remedies=("model-to-fp32",))
+    found = msgspec.structs.replace(found, message="3 fp16 weights are kept in fp32")
+    record = msgspec.structs.replace(estimates.single(), findings=(found,))
+    text = "3 fp16 weights are kept in fp32. memdiag fix tries model-to-fp32."
+    assert f"fp16 {text}" in words(record)
+    assert "fp16" not in words(estimates.single())
 
 
 def test_what_lowers_the_peak_is_a_sentence() -> None:

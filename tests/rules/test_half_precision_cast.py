@@ -53,7 +53,7 @@ def test_weights_of_products_are_packed_in_fp32(tmp_path: Path) -> None:
     assert one.weights == ("w0", "w1", "w2")
     assert one.bytes == 3 * STORED
     assert [(each.kind, each.bytes) for each in one.expected] == [("packed", 2 * STORED)] * 3
-    assert one.message.startswith("3 fp16 weights (6.0 MiB: w0, w1, w2) are kept in fp32")
+    assert one.message.startswith("3 fp16 weights (6.0 MiB: w0, w1, w2) are kept in fp32 (12 MiB)")
     assert one.phase == "optimize"
 
 
@@ -95,6 +95,27 @@ def test_the_kind_of_copy_is_the_kernels(
     assert one.bytes == one.expected[0].bytes - int(np.prod(shape)) * 2
 
 
+@pytest.mark.parametrize("alias", ["b0", "Identity"])
+def test_a_filter_whose_bias_is_cast_in_each_run_is_not_reordered(
+    tmp_path: Path, alias: str
+) -> None:
+    model = halves("Conv", shape=(256, 256, 3, 3), x=("n", 256, 64, 64), layers=2)
+    for layer, convolution in enumerate((model.graph.node[0], model.graph.node[2])):
+        convolution.input.append(f"b{layer}")
+        bias = np.full(256, 1 + layer, np.float16)
+        model.graph.initializer.append(numpy_helper.from_array(bias, f"b{layer}"))
+    (one,) = findings(RULE, model, tmp_path)
+    assert {each.kind for each in one.expected} == {"reordered"}
+    # Both read the same bias, perhaps under another name.
+    del model.graph.initializer[-1]
+    if alias == "Identity":
+        model.graph.node.insert(0, helper.make_node("Identity", ["b0"], ["b1"]))
+    else:
+        model.graph.node[2].input[2] = alias
+    (one,) = findings(RULE, model, tmp_path)
+    assert {each.kind for each in one.expected} == {"cast"}
+
+
 def test_single_precision_is_clean(tmp_path: Path) -> None:
     assert not findings(RULE, halves(dtype=np.float32), tmp_path)
 
@@ -108,7 +129,7 @@ def test_a_weight_with_two_readers_is_cast_in_each_run(tmp_path: Path) -> None:
     model.graph.node[2].input[1] = "w0"
     del model.graph.initializer[1]
     (one,) = findings(RULE, model, tmp_path)
-    assert "is cast to fp32 at each run" in one.message
+    assert "is cast to fp32 (4.0 MiB) at each run" in one.message
     assert one.bytes == 2 * STORED
     assert not one.expected
 

@@ -691,7 +691,7 @@ def test_in_limited_time_what_adds_nothing_leaves_the_first_combination_early(
     saved: dict[str, float], chosen: set[str]
 ) -> None:
     # There is time for four measurements: of all options together, and of three combinations.
-    search = quick(Scripted(less(**saved)), *(option(name) for name in "abc"), end=3.5)
+    search = quick(Scripted(less(**saved)), *(option(name) for name in "abc"), end=4.0)
     search.run()
     assert search.ended_by == "time_limit"
     assert {*search.chosen.options} == chosen

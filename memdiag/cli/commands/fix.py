@@ -110,6 +110,8 @@ def run(options: Namespace) -> int:
     from memdiag.cli.progress import StatusLine
     from memdiag.tuning.points import BUDGETS
 
+    # The reports take up to three times as long as these imports, on a busy machine as well.
+    reports_s = 3 * (time.monotonic() - started) if options.out else 0.0
     budget = sizes_by_name("--budget", options.budget, BUDGETS)
     destination = Destination(options.out)
     with StatusLine(options.model.name) as line:
@@ -122,7 +124,7 @@ def run(options: Namespace) -> int:
             max_difference=options.max_difference,
             sizes=None if options.sizes is None else read_sizes(options.sizes),
             dry_run=options.dry_run,
-            time_limit_s=remaining_s(options.time_limit, started),
+            time_limit_s=remaining_s(options.time_limit, started - reports_s),
             on_progress=line.show,
             **read_options(options, InputOptions),
         )

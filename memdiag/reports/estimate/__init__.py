@@ -12,6 +12,7 @@ from memdiag.reports.estimate.sentences import (
     estimate_headline,
     fit_text,
     generation_lines,
+    half_precision_text,
     reduction_lines,
 )
 from memdiag.reports.estimate.tables import (
@@ -63,6 +64,7 @@ def document(estimate: Estimate) -> Document:
                 alt="The parts of the peak of each phase. The tables contain the figures.",
             ),
             Sentence(title="At peak", text=_parts(point)),
+            Sentence(title="fp16", text=half_precision_text(estimate)),
             Points(
                 title="What lowers the peak",
                 texts=tuple(reduction_lines(estimate)),

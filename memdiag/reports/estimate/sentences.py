@@ -232,6 +232,15 @@ def reduction_lines(estimate: Estimate) -> list[str]:
     return lines
 
 
+def half_precision_text(estimate: Estimate) -> str:
+    """Return what fp16 costs and the remedy, in one sentence; empty if it costs nothing."""
+    findings = estimate.findings
+    if not findings:
+        return ""
+    causes = "; ".join(finding.message for finding in findings)
+    return f"{plain(causes)}. memdiag fix tries {plain(findings[0].remedies[0])}."
+
+
 def generation_lines(estimate: Estimate) -> list[str]:
     """Return the sentences on the calls of a generation and its KV cache; none without one."""
     generation = estimate.generation

@@ -232,7 +232,12 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
     is_once = any(cast.is_once for cast in cast_weights)
     subject = counted_weights(names, stored, "fp16 weight")
     are = is_or_are(len(cast_weights))
-    how = "kept in fp32, in which the CPU computes" if is_once else "cast to fp32 at each run, for"
+    size = format_size(copies)
+    how = (
+        f"kept in fp32 ({size}), in which the CPU computes"
+        if is_once
+        else f"cast to fp32 ({size}) at each run, for"
+    )
     packed = sum(
         copy.nbytes for cast in cast_weights for copy in cast.copies if copy.kind != "cast"
     )
