@@ -228,7 +228,7 @@ def _slack_advice(profile: Profile) -> tuple[str, str]:
     cause = "The arena keeps all memory that a run needed, and grows by doubling."
     remedy = (
         "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
-        " enable_cpu_mem_arena=False with MALLOC_MMAPPINNED_TEXT_=131072."
+        f" enable_cpu_mem_arena=False with {PINNED_TEXT}."
     )
     planned = profile.planned_block_bytes
     if planned < MIN_NAMED_SHARE * _slack_bytes(profile):
