@@ -8,13 +8,17 @@ import msgspec
 
 from memdiag.api.estimating.profiled import session_estimate
 from memdiag.api.estimating.sizes import size_grid
-from memdiag.errors import UsageError
+from memdiag.attribution.address_space import read_address_space
+from memdiag.attribution.bfc_arena import read_arenas
+from memdiag.attribution.heap import read_heap
+from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.records.codec import escaped
-from memdiag.records.profile import NodeOutputs, PeakNode, Profile
+from memdiag.records.profile import NO_RUN_PEAK, InsideNode, NodeOutputs, PeakNode, Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 
@@ -34,25 +38,29 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         MeasurementError: the interpreter cannot be started.
     """
     if job.runs is None or profile.outcome.status != "completed":
-        return _with_note(profile, "no peak of a run: the model was not run to the end")
+        return _with_note(profile, f"{NO_RUN_PEAK}: the model was not run to the end")
     profile = _with_details(profile, ctx)
     if ctx.runtime < NODE_MEMORY_SINCE:
         return _with_note(
             profile,
-            f"onnxruntime {ctx.runtime} does not write the memory of nodes in its profile, as"
-            f" {NODE_MEMORY_SINCE} and newer do: the node at which a run takes most is not known",
+            f"{NO_RUN_PEAK}: onnxruntime {ctx.runtime} does not write the memory of nodes in its"
+            f" profile, as {NODE_MEMORY_SINCE} and newer do",
         )
     try:
-        measured = arena_peak(job, scratch)
+        measured = arena_peak(job, scratch, _free_resident_bytes)
     except NoNodeMemory as reason:
-        return _with_note(profile, f"the peak of a run was not measured: {reason}")
+        return _with_note(profile, f"{NO_RUN_PEAK}: {reason}")
     estimated = None if profile.estimate is None else ctx.activations(ctx.sizes)
     node = ""
     if estimated is not None and estimated.scope is not None and estimated.node is not None:
         node = ctx.graphs.qualified(estimated.scope, estimated.node)
+    own_names = {} if measured.inside else _names_in_model(ctx, measured.executed)
+    inside = measured.highest_inside
     peak = PeakNode(
-        node=_names_in_model(ctx, measured.executed).get(measured.node, measured.node),
+        node=own_names.get(measured.node, measured.node),
         op_type=measured.op_type,
+        inside=measured.inside,
+        highest_inside=None if inside is None else InsideNode(**inside._asdict()),
         peak_bytes=measured.peak_bytes,
         values_bytes=measured.values_bytes,
         rounding_bytes=measured.rounding_bytes,
@@ -64,8 +72,23 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
             NodeOutputs(node=each.node, op_type=each.op_type, inside=each.inside, bytes=each.nbytes)
             for each in measured.largest
         ),
+        free_resident_bytes=measured.free_resident_bytes,
     )
     return escaped(msgspec.structs.replace(profile, run_peak=peak))
+
+
+def _free_resident_bytes(pid: int) -> int | None:
+    """Return the resident memory of free chunks in the arenas of a process that waits.
+
+    None if it has no arena that can be recognised, or cannot be read.
+    """
+    try:
+        space = read_address_space(pid)
+        with ProcessMemory(pid) as memory:
+            arenas = read_arenas(space, memory, read_heap(space, memory))
+    except XrayError:
+        return None
+    return space.resident_bytes_of(arenas.slack) if arenas.found else None
 
 
 def _names_in_model(ctx: AnalysisContext, executed: Sequence[tuple[str, str]]) -> dict[str, str]:

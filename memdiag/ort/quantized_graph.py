@@ -2,13 +2,15 @@
 
 - Each reader of a dequantized value gets a DequantizeLinear of its own.
 - A DequantizeLinear moves behind a Reshape, Transpose and the like, a QuantizeLinear before it.
-- A node whose operands are all dequantized and whose result is quantized becomes a QLinear node.
+- A value in int8 becomes one in uint8, if one DequantizeLinear reads it and nothing else does.
+- A node whose operands are all dequantized and whose result is quantized becomes a QLinear node, if
+  all have one type. For Conv and MatMul that is not int8.
 - A dequantized weight and its product become one MatMulNBits, where `is_packed` says so.
 
 As 1.24.4 and 1.32.0 save their graphs (tests/ort/test_quantized_graph.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from memdiag.model.graph_index import Node
 from memdiag.model.index_ranges import small_integers
@@ -35,6 +37,9 @@ _OPERANDS = {
     "Where": slice(1, 3),
 }
 """The inputs that must be dequantized for a node to become one of integers."""
+
+_WITH_WEIGHT = frozenset({"Conv", "Gemm", "MatMul"})
+"""Their second operand may have another type than the first."""
 
 _NAMES = {"Gemm": "QGemm"}
 
@@ -66,10 +71,11 @@ class _Rewrite:
     ) -> None:
         self._graph, self._removes, self._is_packed = graph, removes, is_packed
         self._dropped: set[int] = set()
+        self._unsigned: set[str] = set()  # values in int8 that become values in uint8
 
     def run(self) -> None:
         """Do all steps."""
-        for step in (self._separate, self._move, self._drop, self._merge):
+        for step in (self._separate, self._move, self._convert, self._drop, self._merge):
             step()
             graph = self._graph
             graph.nodes = [node for node in graph.nodes if id(node) not in self._dropped]
@@ -133,6 +139,29 @@ class _Rewrite:
                 producer.input, producer.output = (new, *producer.input[1:]), (result,)
                 graph.index_values()
 
+    def _convert(self) -> None:
+        """Turn values in int8 that one DequantizeLinear reads into values in uint8."""
+        for node in self._of_type("QuantizeLinear"):
+            if _dequantizes(self._graph.only_reader(node.output[0])):
+                self._unsigned.add(node.output[0])
+
+    def _type_of(self, name: str) -> str | None:
+        """Return the type of a quantized value; None if it is not known."""
+        kind = self._graph.type_of(name)
+        dtype = None if kind is None else kind.dtype
+        return "uint8" if dtype == "int8" and name in self._unsigned else dtype
+
+    def _have_types(self, node: ExecutedNode, quantized: Sequence[str], result: str | None) -> bool:
+        """Return whether there is a node of integers for operands and a result of these types."""
+        types = list(map(self._type_of, quantized))
+        if node.op_type in _WITH_WEIGHT:
+            if types[0] == "int8" and node.op_type != "Gemm":
+                return False
+            types = types[:1]  # the weight may have another type
+        if result is not None:
+            types.append(self._type_of(result))
+        return len(set(types)) == 1 or None in types
+
     def _drop(self) -> None:
         """Drop a DequantizeLinear and a QuantizeLinear with nothing that computes between them."""
         graph = self._graph
@@ -191,6 +220,9 @@ class _Rewrite:
                     continue
                 if self._is_activated(node) or self._is_quantized_as_well(node):
                     continue
+            quantized = [each.input[0] for each in before if each is not None]
+            if not self._have_types(node, quantized, None if last is None else last[-1].output[0]):
+                continue
             others = [each for each in map(graph.producer_of, bias) if _dequantizes(each)]
             for each in (*before, *others):
                 assert each is not None

@@ -1,6 +1,5 @@
 """Free dimensions of a model's inputs, and the sizes that it was run with."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
@@ -45,15 +44,8 @@ class ModelInput(Record, frozen=True, kw_only=True):
 def in_words(dimensions: Sequence[Dimension]) -> str:
     """Return the sizes of `dimensions` as text: ``batch 1 × sequence 128``.
 
-    Dimensions of one role and size are named once, batches first. A dimension without a role, or
-    with a role of several sizes, is called by its name. Sums of others are left out.
+    Dimensions are called as after ``--dim``, batches first. Sums of others are left out.
     """
-    sizes: defaultdict[str, set[int]] = defaultdict(set)
-    for dimension in dimensions:
-        sizes[dimension.role].add(dimension.size)
     listed = [each for each in dimensions if each.role != "sum"] or dimensions
-    words: dict[str, None] = {}
-    for dimension in sorted(listed, key=lambda each: each.role != "batch"):
-        is_named = dimension.role == "size" or len(sizes[dimension.role]) > 1
-        words[f"{dimension.name if is_named else dimension.role} {dimension.size}"] = None
-    return some_of([*words], MAX_IN_WORDS, " × ")
+    in_order = sorted(listed, key=lambda each: each.role != "batch")
+    return some_of([f"{each.name} {each.size}" for each in in_order], MAX_IN_WORDS, " × ")

@@ -258,12 +258,17 @@ class Outcome(Record, frozen=True, kw_only=True):
     message: str
 
 
+NO_RUN_PEAK: Final = "the peak of a run is not known"
+"""The beginning of a note that explains why `Profile.run_peak` was asked for and is missing."""
+
+
 class NodeOutputs(Record, frozen=True, kw_only=True):
     """The outputs of one node in the first run; in a loop those of its largest iteration.
 
     Attributes:
         node, op_type: the node.
-        inside: the node of an If, Loop or Scan whose graph contains it; empty in the main graph.
+        inside: the If, Loop or Scan nodes around it, as in ``loop/branch``; empty in the main
+            graph.
         bytes: the sizes of its outputs together.
     """
 
@@ -271,6 +276,21 @@ class NodeOutputs(Record, frozen=True, kw_only=True):
     op_type: str
     inside: str = ""
     bytes: int
+
+
+class InsideNode(Record, frozen=True, kw_only=True):
+    """A node in the graph of an If, Loop or Scan.
+
+    Attributes:
+        node, op_type: the node.
+        inside: the nodes around it in that graph; empty if it is in no other graph.
+        in_use_bytes: the most of the arena that was in use while it ran.
+    """
+
+    node: str
+    op_type: str
+    inside: str = ""
+    in_use_bytes: int
 
 
 class PeakNode(Record, frozen=True, kw_only=True):
@@ -281,6 +301,10 @@ class PeakNode(Record, frozen=True, kw_only=True):
 
     Attributes:
         node, op_type: the node.
+        inside: the If, Loop or Scan nodes around it, as in ``loop/branch``; empty in the main
+            graph.
+        highest_inside: if the node is an If, Loop or Scan, the node in its graph at which most was
+            in use. The peak itself was after the last node in the graph.
         peak_bytes: the most that was in use while it ran.
         values_bytes: what the values in memory requested when it had ended.
         rounding_bytes: what their chunks have more than was requested.
@@ -291,10 +315,14 @@ class PeakNode(Record, frozen=True, kw_only=True):
         estimated_bytes, estimated_node: the values in memory at the peak of a run, and the node
             then, as estimated; None and empty without an estimate.
         largest: the nodes with the largest outputs of the run, the largest first.
+        free_resident_bytes: the resident memory of the arena's free chunks after the run, in which
+            the values of the run were; None if it was not read.
     """
 
     node: str
     op_type: str
+    inside: str = ""
+    highest_inside: InsideNode | None = None
     peak_bytes: int
     values_bytes: int
     rounding_bytes: int
@@ -303,6 +331,14 @@ class PeakNode(Record, frozen=True, kw_only=True):
     estimated_bytes: int | None = None
     estimated_node: str = ""
     largest: tuple[NodeOutputs, ...] = ()
+    free_resident_bytes: int | None = None
+
+    @property
+    def resident_rounding_bytes(self) -> int | None:
+        """The most that may be resident of the chunks' unused ends; None if it is not known."""
+        if self.free_resident_bytes is None:
+            return None
+        return min(self.rounding_bytes, max(0, self.free_resident_bytes - self.values_bytes))
 
 
 class PhaseAttribution(Record, frozen=True, kw_only=True):

@@ -151,18 +151,8 @@ def dim_hint(dimensions: Sequence[Dimension]) -> str:
         return ""
     # A stable sort: dimensions of one role stay in the order of the model.
     chosen.sort(key=lambda axis: _interest(axis.role))
-    names = ",".join(
-        f"{plain(_name_for_dim(axis, dimensions))}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS]
-    )
+    names = ",".join(f"{plain(axis.name)}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS])
     return f"other sizes: --dim {names}"
-
-
-def _name_for_dim(axis: Dimension, dimensions: Sequence[Dimension]) -> str:
-    """Return what ``--dim`` calls a dimension: its role if that is unique, otherwise its name."""
-    roles = [each.role for each in dimensions]
-    is_unique = roles.count(axis.role) == 1 and "sum" not in roles and axis.role != "size"
-    is_a_name = any(each.name == axis.role for each in dimensions)
-    return axis.role if is_unique and not is_a_name else axis.name
 
 
 def _interest(role: str) -> int:

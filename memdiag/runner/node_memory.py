@@ -6,7 +6,7 @@ all regions. Values that a node reads last are freed after that.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import takewhile
@@ -41,7 +41,7 @@ class NodeOutputs(NamedTuple):
 
     Attributes:
         node, op_type: the node.
-        inside: the node whose graph contains it; empty in the main graph.
+        inside: the nodes around it, as in ``loop/branch``; empty in the main graph.
         nbytes: the sizes of its outputs together, in a loop those of its largest iteration.
     """
 
@@ -51,12 +51,31 @@ class NodeOutputs(NamedTuple):
     nbytes: int
 
 
+class InsideNode(NamedTuple):
+    """A node in the graph of the node at the peak.
+
+    Attributes:
+        node, op_type: the node.
+        inside: the nodes around it in that graph; empty if it is in no other graph.
+        in_use_bytes: the most that was in use while it ran, above the start of the run.
+    """
+
+    node: str
+    op_type: str
+    inside: str
+    in_use_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArenaPeak:
     """The node of a run at which most of the arena was in use; sizes above the start of the run.
 
     Attributes:
         node, op_type: the node.
+        inside: the nodes around it, as in ``loop/branch``; empty in the main graph.
+        highest_inside: if the node is an If, Loop or Scan, the node in its graph at which most was
+            in use. The peak itself was after the last node in the graph: otherwise it is the peak
+            of that node.
         peak_bytes: the most that was in use while it ran.
         values_bytes: what was requested of the chunks in use at its end: its inputs, its outputs,
             and other values that are still to be read.
@@ -64,12 +83,16 @@ class ArenaPeak:
         scratch_bytes: what was in use only while the node ran; None if more had been in use before
             the run, so that the runtime's maximum says nothing about it.
         grown_bytes: the regions that the arena took from the system in the whole run.
-        executed: name and operator of all nodes in the order in which they ran, each once.
+        executed: name and operator of all nodes of the main graph in the order in which they ran.
         largest: the nodes with the largest outputs of the run, the largest first.
+        free_resident_bytes: the resident memory of the arena's free chunks after the run; None if
+            it was not read.
     """
 
     node: str
     op_type: str
+    inside: str = ""
+    highest_inside: InsideNode | None = None
     peak_bytes: int
     values_bytes: int
     rounding_bytes: int
@@ -77,18 +100,37 @@ class ArenaPeak:
     grown_bytes: int
     executed: tuple[tuple[str, str], ...] = ()
     largest: tuple[NodeOutputs, ...] = ()
+    free_resident_bytes: int | None = None
+
+
+class _NodeEvent(NamedTuple):
+    """A node that ran: see `NodeOutputs`. `figures` are the arena's, if they were written."""
+
+    node: str
+    op_type: str
+    inside: str
+    output_bytes: int
+    figures: dict[str, int] | None
+
+    @property
+    def path(self) -> str:
+        """The node with the nodes around it."""
+        return f"{self.inside}/{self.node}" if self.inside else self.node
 
 
 class NoNodeMemory(Exception):
     """Raised where the memory of nodes is not available; the text is the reason."""
 
 
-def arena_peak(job: Job, folder: Path) -> ArenaPeak:
+def arena_peak(
+    job: Job, folder: Path, read_free_bytes: Callable[[int], int | None] = lambda pid: None
+) -> ArenaPeak:
     """Return the peak of the arena in the first run of `job`, from a child of its own.
 
     Args:
         job: the model, the configuration and the inputs.
         folder: where the profiler may write its file.
+        read_free_bytes: returns the resident memory of free chunks in the arena of a process.
 
     Raises:
         NoNodeMemory: the model did not run, or the release does not write the figures.
@@ -100,8 +142,9 @@ def arena_peak(job: Job, folder: Path) -> ArenaPeak:
         "enable_profiling": "1",
         "profile_file_prefix": str(folder / "nodes"),
     }
-    events = _profiled(replace(job, session=replace(job.session, options=options)))
-    return peak_of_run(events)
+    job = replace(job, session=replace(job.session, options=options))
+    events, free_bytes = _profiled(job, read_free_bytes)
+    return replace(peak_of_run(events), free_resident_bytes=free_bytes)
 
 
 def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
@@ -110,74 +153,105 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
     Raises:
         NoNodeMemory: they do not have the figures.
     """
-    nodes: list[tuple[str, str, dict[str, int]]] = []
-    for event in events:
-        name, arguments = event.get("name", ""), event.get("args", {})
-        if name == _RUN_END:
-            break
-        if name.endswith(_SUFFIX) and all(figure in arguments for figure in _FIGURES):
-            figures = {figure: int(arguments[figure]) for figure in _FIGURES}
-            nodes.append((name.removesuffix(_SUFFIX), arguments.get("op_name", ""), figures))
+    run = _node_events(events)
+    nodes = [(event, event.figures) for event in run if event.figures is not None]
     if not nodes:
         raise NoNodeMemory(
             "onnxruntime wrote no memory of nodes in its profile: it does so since 1.28, for nodes"
             " that use an arena"
         )
-    first = nodes[0][2]
+    first = nodes[0][1]
     base = first["mem_bytes_in_use"] - first["mem_in_use_delta"]
     requested = first["mem_bytes_requested_in_use"] - first["mem_requested_in_use_delta"]
     held = first["mem_arena_held"] - first["mem_arena_held_delta"]
     # The runtime's maximum of all times until then: it rises at a node that uses more than any
     # before it, unless more was in use before the run.
-    at = max(nodes, key=lambda node: node[2]["mem_in_use_peak"])
-    highest = nodes[-1][2]["mem_in_use_peak"]
+    at, figures = max(nodes, key=lambda node: node[1]["mem_in_use_peak"])
+    highest = nodes[-1][1]["mem_in_use_peak"]
     is_of_run = highest > first["mem_in_use_peak"] or highest == first["mem_bytes_in_use"]
     if not is_of_run:
-        at = max(nodes, key=lambda node: node[2]["mem_bytes_in_use"])
-    name, op_type, figures = at
+        at, figures = max(nodes, key=lambda node: node[1]["mem_bytes_in_use"])
     in_use = figures["mem_bytes_in_use"] - base
     values = figures["mem_bytes_requested_in_use"] - requested
     peak = highest - base if is_of_run else in_use
     return ArenaPeak(
-        node=name,
-        op_type=op_type,
+        node=at.node,
+        op_type=at.op_type,
+        inside=at.inside,
+        highest_inside=_highest_inside(at, nodes, base) if is_of_run else None,
         peak_bytes=peak,
         values_bytes=values,
         rounding_bytes=in_use - values,
         scratch_bytes=peak - in_use if is_of_run else None,
-        grown_bytes=nodes[-1][2]["mem_arena_held"] - held,
-        executed=tuple(dict.fromkeys(node[:2] for node in nodes)),
-        largest=_largest_outputs(events),
+        grown_bytes=nodes[-1][1]["mem_arena_held"] - held,
+        executed=tuple(
+            dict.fromkeys((node.node, node.op_type) for node, _ in nodes if not node.inside)
+        ),
+        largest=_largest_outputs(run),
     )
 
 
-def _largest_outputs(events: Sequence[Mapping[str, Any]]) -> tuple[NodeOutputs, ...]:
-    """Return the nodes with the largest outputs in the first run among the `events`.
+def _highest_inside(
+    around: _NodeEvent, nodes: Sequence[tuple[_NodeEvent, dict[str, int]]], base: int
+) -> InsideNode | None:
+    """Return the node in the graph of `around` at which most was in use; None without a graph."""
+    highest = None
+    peak_before = 0
+    for node, figures in nodes:
+        in_use, peak = figures["mem_bytes_in_use"], figures["mem_in_use_peak"]
+        # Of a node that does not raise the maximum only what is in use at its end is known.
+        most = (peak if peak > peak_before else in_use) - base
+        peak_before = peak
+        is_inside = f"{node.inside}/".startswith(f"{around.path}/")
+        if is_inside and (highest is None or most > highest.in_use_bytes):
+            between = node.inside.removeprefix(around.path).removeprefix("/")
+            highest = InsideNode(node.node, node.op_type, between, most)
+    return highest
+
+
+def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:
+    """Return the nodes of the first run among the `events`, in the order in which they ended.
 
     The event of a node with a graph follows those of the nodes in the graph, which started later.
     """
     run = list(takewhile(lambda event: event.get("name") != _RUN_END, events))
-    found: dict[tuple[str, str], NodeOutputs] = {}
-    around: list[tuple[float, str]] = []  # start and name of the nodes around, the innermost last
+    found: list[_NodeEvent] = []
+    around: list[tuple[float, str]] = []  # start and path of the nodes around, the innermost last
     for event in reversed(run):
         name, arguments = event.get("name", ""), event.get("args", {})
         if not name.endswith(_SUFFIX):
             continue
-        node, op_type = name.removesuffix(_SUFFIX), arguments.get("op_name", "")
         while around and event.get("ts", 0) < around[-1][0]:
             around.pop()
-        inside = around[-1][1] if around else ""
-        outputs = NodeOutputs(node, op_type, inside, int(arguments.get("output_size", 0)))
-        before = found.get((node, inside))
-        if before is None or before.nbytes < outputs.nbytes:
-            found[node, inside] = outputs
-        if op_type in _WITH_GRAPHS:
-            around.append((event.get("ts", 0), node))
+        has_figures = all(figure in arguments for figure in _FIGURES)
+        node = _NodeEvent(
+            node=name.removesuffix(_SUFFIX),
+            op_type=arguments.get("op_name", ""),
+            inside=around[-1][1] if around else "",
+            output_bytes=int(arguments.get("output_size", 0)),
+            figures={each: int(arguments[each]) for each in _FIGURES} if has_figures else None,
+        )
+        found.append(node)
+        if node.op_type in _WITH_GRAPHS:
+            around.append((event.get("ts", 0), node.path))
+    return found[::-1]
+
+
+def _largest_outputs(run: Sequence[_NodeEvent]) -> tuple[NodeOutputs, ...]:
+    """Return the nodes with the largest outputs."""
+    found: dict[str, NodeOutputs] = {}
+    for node in run:
+        before = found.get(node.path)
+        if before is None or before.nbytes < node.output_bytes:
+            outputs = NodeOutputs(node.node, node.op_type, node.inside, node.output_bytes)
+            found[node.path] = outputs
     return tuple(nlargest(MAX_LARGEST, found.values(), key=lambda each: each.nbytes))
 
 
-def _profiled(job: Job) -> list[dict[str, Any]]:
-    """Return the events that the profiler writes in one run.
+def _profiled(
+    job: Job, read_free_bytes: Callable[[int], int | None]
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Return the events that the profiler writes in one run, and `read_free_bytes` after it.
 
     Raises:
         NoNodeMemory: the model did not run, or the file cannot be read.
@@ -194,7 +268,8 @@ def _profiled(job: Job) -> list[dict[str, Any]]:
             if event.name == "error":
                 raise NoNodeMemory(failure_text(event.fields["message"]))
             if event.name == "profiled":
-                return _read(Path(str(event.fields["file"])))
+                # The process waits.
+                return _read(Path(str(event.fields["file"]))), read_free_bytes(child.pid)
     raise NoNodeMemory("the profiler run ended without a result")
 
 

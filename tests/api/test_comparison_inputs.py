@@ -51,12 +51,12 @@ def arrays(trial: InputSet) -> list[np.ndarray]:
         (
             "b, n, 3",
             {
-                "batch 1 × sequence 128": (1, 128, 3),
-                "batch 1 × sequence 1": (1, 1, 3),
-                "batch 1 × sequence 4": (1, 4, 3),
+                "b 1 × n 128": (1, 128, 3),
+                "b 1 × n 1": (1, 1, 3),
+                "b 1 × n 4": (1, 4, 3),
             },
         ),
-        ("b, 3", {"batch 1": (1, 3), "batch 4": (4, 3)}),
+        ("b, 3", {"b 1": (1, 3), "b 4": (4, 3)}),
         ("2, 3", {"the inputs of the model": (2, 3)}),
     ],
 )
@@ -76,8 +76,8 @@ def test_images_keep_their_sides(tmp_path: Path) -> None:
     kernel = {"k": np.zeros((4, 3, 3, 3), np.float32)}
     shapes = {one.name: arrays(one)[0].shape for one in found(tmp_path, body, kernel)}
     assert shapes == {
-        "batch 1 × height 640 × width 640": (1, 3, 640, 640),
-        "batch 4 × height 640 × width 640": (4, 3, 640, 640),
+        "b 1 × h 640 × w 640": (1, 3, 640, 640),
+        "b 4 × h 640 × w 640": (4, 3, 640, 640),
     }
 
 

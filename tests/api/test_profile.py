@@ -78,10 +78,10 @@ def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: 
     assert sizes(profile) == {"batch": 1, "length": 64}
     assert profile.estimate is not None
     assert profile.estimate.dims == {"batch": 1, "length": 64}
-    assert profile.dimensions[1].reason == "the model does not run at batch 1 × sequence 128"
+    assert profile.dimensions[1].reason == "the model does not run at batch 1 × length 128"
     message = " ".join(profile.notes)
-    assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in message
-    assert "the model does not run at batch 1 × sequence 128: " in message
+    assert "64: the model does not run at batch 1 × length 128; this is the first size" in message
+    assert "the model does not run at batch 1 × length 128: " in message
 
 
 def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(

@@ -12,9 +12,11 @@ from onnx import parser
 from memdiag.api import run_peak as module
 from memdiag.api.check import analysis_context
 from memdiag.api.estimating.profiled import with_estimate
+from memdiag.api.profile import profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
@@ -40,7 +42,7 @@ ARENA = ArenaPeak(
 @pytest.fixture(autouse=True)
 def arena(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child measures `ARENA`."""
-    monkeypatch.setattr(module, "arena_peak", lambda job, folder: ARENA)
+    monkeypatch.setattr(module, "arena_peak", lambda *_: ARENA)
 
 
 @pytest.fixture
@@ -93,6 +95,43 @@ def test_a_node_that_the_runtime_made_has_the_name_of_the_models(
     assert peak.node == node
 
 
+def test_a_node_inside_a_graph_keeps_its_name(
+    ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = replace(ARENA, inside="loop", executed=(("a", "Exp"), ("n", "Sin"), ("z", "Add")))
+    monkeypatch.setattr(module, "arena_peak", lambda *_: arena)
+    peak = examined(ctx).run_peak
+    assert peak is not None
+    assert (peak.node, peak.inside) == ("n", "loop")
+
+
+LARGE_RUN = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (float[n, 4096] x) => (float[n, 4096] y) { a = Sin(x) b = Add(x, a) c = Exp(b) y = Sin(c) }
+"""
+
+
+@pytest.mark.skipif(Runtime.installed() < NODE_MEMORY_SINCE, reason="no memory of nodes")
+@pytest.mark.parametrize(
+    # A chunk is divided if it is at least twice as large as the request: those of 16 MiB are for
+    # values of 8 MiB, not for those of 9.4.
+    ("rows", "has_ends"),
+    [(600, True), (512, False)],
+)
+def test_unused_ends_of_chunks_are_reserved_but_hardly_resident(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, has_ends: bool
+) -> None:
+    monkeypatch.undo()
+    onnx.save(parser.parse_model(LARGE_RUN), tmp_path / "large.onnx")
+    peak = profile(tmp_path / "large.onnx", dims={"n": rows}, runs=1, run_peak=True).run_peak
+    assert peak is not None
+    assert (peak.rounding_bytes > MIB) == has_ends
+    assert peak.resident_rounding_bytes is not None
+    assert peak.resident_rounding_bytes <= MIB
+    assert peak.free_resident_bytes is not None
+    assert peak.values_bytes <= peak.free_resident_bytes <= peak.grown_bytes
+
+
 def test_an_older_release_has_a_note(ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "arena_peak", lambda *_: pytest.fail("it was run"))
     ctx.runtime = Runtime(1, 27, 1)
@@ -100,23 +139,23 @@ def test_an_older_release_has_a_note(ctx: AnalysisContext, monkeypatch: pytest.M
     assert found.run_peak is None
     assert found.estimate is not None
     assert found.notes[-1] == (
-        "onnxruntime 1.27.1 does not write the memory of nodes in its profile, as 1.28.0 and newer"
-        " do: the node at which a run takes most is not known"
+        "the peak of a run is not known: onnxruntime 1.27.1 does not write the memory of nodes in"
+        " its profile, as 1.28.0 and newer do"
     )
 
 
 def test_what_cannot_be_measured_is_a_note(
     ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(job: Job, folder: Path) -> ArenaPeak:
+    def fail(*_: object) -> ArenaPeak:
         raise NoNodeMemory("it does not run")
 
     monkeypatch.setattr(module, "arena_peak", fail)
-    assert examined(ctx).notes[-1] == "the peak of a run was not measured: it does not run"
+    assert examined(ctx).notes[-1] == "the peak of a run is not known: it does not run"
 
 
 def test_a_session_that_was_not_run_has_none(ctx: AnalysisContext) -> None:
-    note = "no peak of a run: the model was not run to the end"
+    note = "the peak of a run is not known: the model was not run to the end"
     assert examined(ctx, runs=None).notes[-1] == note
     killed = profiles.killed()
     found = examined(ctx, killed)

@@ -53,6 +53,23 @@ CASES = {
     "quantized alike by two": (
         f"{X} v = QuantizeLinear (x, s1, z) vd = DequantizeLinear (v, s1, z) y = Sub (xd, vd)"
     ),
+    "a product in int8": f"{X}{W} a = MatMul (xd, w) {END}".replace("z)", "t)"),
+    "a sum in int8": f"{X}{V} a = Add (xd, vd) {END}".replace("z)", "t)"),
+    # Values in int8 that one node reads become values in uint8, and others do not.
+    "a product whose operand in int8 is read twice": (
+        f"{X}{W} b = Sigmoid (xd) c = MatMul (xd, w) a = Mul (b, c) {END}".replace("z)", "t)")
+    ),
+    "a product whose result in int8 is read twice": (
+        f"{X}{W} m = MatMul (xd, w) {END.replace('(a,', '(m,').replace('y =', 'b =')}"
+        " c = Tanh (ad) y = Add (b, c)"
+    ).replace("z)", "t)"),
+    "a sum of values in int8, one of which is read twice": (
+        f"{X}{V} a = Add (xd, vd) {END.replace('y =', 'b =')} c = Tanh (xd) y = Add (b, c)"
+    ).replace("z)", "t)"),
+    "a sum of values in int8 that are read twice": (
+        f"{X}{V} a = Add (xd, vd) {END.replace('y =', 'b =')} c = Sub (xd, vd)"
+        " d = Tanh (ad) e = Add (b, c) y = Add (d, e)"
+    ).replace("z)", "t)"),
     "a weight": f"{W} y = MatMul (x, w)",
     "a weight with a scale for each row": (
         "w = DequantizeLinear <axis = 0> (k, rows) y = MatMul (x, w)"

@@ -156,7 +156,7 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
     ("names", "expected"),
     [
         (("batch", "batch"), "2 models at batch 4"),
-        (("batch", "rows"), "2 models at batch 4"),
+        (("batch", "rows"), "2 models, a.onnx at batch 4, b.onnx at rows 4"),
         (("batch", None), "2 models, a.onnx at batch 4, b.onnx with fixed sizes"),
     ],
 )

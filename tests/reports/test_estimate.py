@@ -61,7 +61,7 @@ def words(estimate: Estimate) -> str:
 def test_the_first_line_is_the_answer() -> None:
     assert " ".join(summary(estimates.single(), detail=Detail.ANSWER).split()).startswith(
         "encoder.onnx needs 200 MiB at its peak (190 to 220 MiB) and 158 MiB after that, at"
-        " batch 1 × sequence 128, under onnxruntime 1.32.0: predicted, not measured."
+        " batch 1 × tokens 128, under onnxruntime 1.32.0: predicted, not measured."
     )
 
 
@@ -197,7 +197,7 @@ def test_a_size_whose_interval_ends_above_the_limit_has_a_mark_in_the_grid() -> 
         ),
         (
             estimates.fit(dims=("a", "b"), others={}, fails_at=34),
-            "batch 31 surely fits in 400 MiB; 33 probably does; the model does not run at 34."
+            "a = b = 31 surely fits in 400 MiB; 33 probably does; the model does not run at 34."
             " (predicted; ± 8 %)",
         ),
         (

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from memdiag.detail import Detail
-from memdiag.records.profile import Input, NodeOutputs, PeakNode, Profile
+from memdiag.records.profile import Input, InsideNode, NodeOutputs, PeakNode, Profile
 from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.run_peak import run_peak_sentences
 from tests.reports import estimates, profiles, tied_xray
@@ -94,6 +94,23 @@ def test_the_peak_of_a_run_is_divided_into_values_ends_and_working_memory() -> N
         ({"estimated_bytes": None}, "20 MiB of values, 4.0 MiB"),
         ({"op_type": "Loop"}, "chunks and 6.0 MiB inside its graph."),
         ({"op_type": "Loop", "scratch_bytes": 0}, "and no working memory of the kernel."),
+        ({"inside": "loop/either"}, "of the arena at scores (Softmax) inside loop/either: 30 MiB"),
+        (
+            {"highest_inside": InsideNode(node="join", op_type="Concat", in_use_bytes=9 << 20)},
+            "when it wrote its outputs after the last node of its graph: 30 MiB in use.",
+        ),
+        (
+            {"highest_inside": InsideNode(node="join", op_type="Concat", in_use_bytes=9 << 20)},
+            "In its graph most was in use at join (Concat): 9.0 MiB.",
+        ),
+        # All values of the run are in free memory after it: what is left may be the ends.
+        ({"free_resident_bytes": 21 << 20}, "chunks (reserved; at most 1.0 MiB of it is resident)"),
+        ({"free_resident_bytes": 20 << 20}, "chunks (only reserved, not resident)"),
+        ({"free_resident_bytes": 24 << 20}, "(reserved; how much of it is resident is not known)"),
+        (
+            {"free_resident_bytes": 24 << 20},
+            "32 MiB from the system for the run; 24 MiB of its free memory was resident after it.",
+        ),
         (
             {
                 "largest": (
@@ -111,6 +128,14 @@ def test_parts_of_the_peak_of_a_run_are_left_out(changes: dict[str, Any], words:
     peak = msgspec.structs.replace(PEAK, **changes)
     profile = msgspec.structs.replace(profiles.tied_if(), run_peak=peak)
     assert words in " ".join(run_peak_sentences(profile))
+
+
+def test_a_missing_peak_of_a_run_is_explained() -> None:
+    notes = ("the peak of a run is not known: the runtime's profile is too large", "another note")
+    profile = msgspec.structs.replace(profiles.tied_if(), notes=notes)
+    text = " ".join(" ".join(printed(profile, detail=Detail.USUAL)).split())
+    assert f"note: {notes[0]}" in text
+    assert notes[1] not in text
 
 
 def test_a_profile_without_the_peak_of_a_run_does_not_mention_it() -> None:

@@ -30,18 +30,18 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
     ("dimensions", "expected"),
     [
         ((), ""),
-        (TOKENS, "at batch 1 × sequence 128"),
-        (TOKENS[::-1], "at batch 1 × sequence 128"),
-        (TOKENS[:1], "at batch 1"),
-        ((dimension("n", 7, "sequence", "given"),), "at sequence 7"),
-        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128"),
+        (TOKENS, "at batch_size 1 × seq 128"),
+        (TOKENS[::-1], "at batch_size 1 × seq 128"),
+        (TOKENS[:1], "at batch_size 1"),
+        ((dimension("n", 7, "sequence", "given"),), "at n 7"),
+        ((TOKENS[0], dimension("m", 128, "size")), "at batch_size 1 × m 128"),
         (
             (dimension("x:2", 224, "height"), dimension("x:3", 224, "width")),
-            "at height 224 × width 224",
+            "at x:2 224 × x:3 224",
         ),
         (
             [dimension(name, 9, role) for name, role in IMAGE],
-            "at batch 9 × channels 9 × width 9 × height 9",
+            "at n 9 × c 9 × w 9 × h 9",
         ),
         (
             (
@@ -49,11 +49,11 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
                 dimension("h", 9, "height", "given"),
                 dimension("w", 9, "width", "given"),
             ),
-            "at batch 1 × height 9 × width 9",
+            "at n 1 × h 9 × w 9",
         ),
         (
             (dimension("a", 9, "sequence"), dimension("b", 9, "sequence")),
-            "at sequence 9",
+            "at a 9 × b 9",
         ),
         (
             (dimension("a", 9, "sequence"), dimension("b", 8, "sequence")),
@@ -61,11 +61,11 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
         ),
         (
             (*TOKENS, dimension("past", 128, "past"), dimension("past + seq", 256, "sum")),
-            "at batch 1 × sequence 128 × past 128",
+            "at batch_size 1 × seq 128 × past 128",
         ),
         (
             (dimension("batch", 128, "sequence"), dimension("n", 1, "batch")),
-            "at batch 1 × sequence 128",
+            "at n 1 × batch 128",
         ),
         (
             [dimension(name, 1, "size") for name in "abcdef"],
@@ -83,10 +83,10 @@ def test_sizes_in_words(dimensions: Sequence[Dimension], expected: str) -> None:
     [
         ((), ""),
         ((dimension("n", 7, "sequence", "given"),), ""),
-        (TOKENS, "sequence=N"),
+        (TOKENS, "seq=N"),
         ((TOKENS[0], dimension("m", 128, "size")), "m=N"),
-        ((dimension("x:2", 224, "height"), dimension("x:3", 224, "width")), "height=N"),
-        ((dimension("batch", 128, "sequence"), dimension("n", 1, "batch")), "sequence=N"),
+        ((dimension("x:2", 224, "height"), dimension("x:3", 224, "width")), "x:2=N"),
+        ((dimension("batch", 128, "sequence"), dimension("n", 1, "batch")), "batch=N"),
         ((dimension("a", 9, "sequence"), dimension("b", 9, "sequence")), "a=N"),
         ((dimension("a\x1b[31m", 5, "size"),), "a\\x1b[31m=N"),
     ],
@@ -97,8 +97,8 @@ def test_the_option_for_other_sizes(dimensions: Sequence[Dimension], option: str
 
 def test_sizes_that_follow_in_the_same_process_are_named() -> None:
     given = [dimension("batch", 1, "batch", source="given")]
-    assert at_sizes(TOKENS, ["batch 1 × sequence 1", "batch 1 × sequence 4"]) == (
-        "after runs at batch 1 × sequence 128, batch 1 × sequence 1 and batch 1 × sequence 4"
+    assert at_sizes(TOKENS, ["batch_size 1 × seq 1", "batch_size 1 × seq 4"]) == (
+        "after runs at batch_size 1 × seq 128, batch_size 1 × seq 1 and batch_size 1 × seq 4"
     )
     assert at_sizes(given, ["size 4"]) == "after runs at batch 1 and size 4"
     assert at_sizes((), ["size 4"]) == ""
@@ -119,19 +119,19 @@ def printed(record: Any) -> list[str]:
     ids=["profile", "comparison"],
 )
 def test_the_first_line_has_the_sizes_and_the_flag(record: Any) -> None:
-    sizes = "at batch 1 × sequence 128"
+    sizes = "at batch_size 1 × seq 128"
     assert sizes not in printed(record)[0]
     assert sizes in printed(msgspec.structs.replace(record, dimensions=TOKENS))[0]
 
 
 def test_a_profile_that_failed_states_the_sizes_too() -> None:
     record = msgspec.structs.replace(profiles.failed(), dimensions=TOKENS)
-    assert "at batch 1 × sequence 128" in printed(record)[1]
+    assert "at batch_size 1 × seq 128" in printed(record)[1]
 
 
 def test_reports_and_judgements_have_the_sizes() -> None:
     record = msgspec.structs.replace(profiles.tied_if(), dimensions=TOKENS)
     report = report_of(record).markdown(record)
-    assert "at batch 1 × sequence 128" in report.splitlines()[2]
+    assert "at batch\\_size 1 × seq 128" in report.splitlines()[2]
     judgement = judge([record], Budget(limits={"peak": 1}))
-    assert first_line(judgement).endswith(" (in first_run), at batch 1 × sequence 128")
+    assert first_line(judgement).endswith(" (in first_run), at batch_size 1 × seq 128")

@@ -44,7 +44,7 @@ def test_activations_at_given_sizes_are_reported_with_their_growth(tmp_path: Pat
     assert found.peak_bytes == 0
     assert found.nodes == ("Erf_3",)
     assert "take about 64 MiB at batch=8, length=1024" in found.message
-    assert "128 MiB if batch is doubled, 256 MiB if length is doubled" in found.message
+    assert "; 128 MiB at batch=16; 256 MiB at length=2048" in found.message
 
 
 def test_equal_growth_is_reported_once(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_equal_growth_is_reported_once(tmp_path: Path) -> None:
     )
     sizes = {"height": 4096, "width": 4096}
     (found,) = findings("arena-growth", model, tmp_path, sizes=sizes)
-    assert found.message.endswith("width=4096; 256 MiB if one of height, width is doubled")
+    assert found.message.endswith("width=4096; 256 MiB at height=8192 or width=8192")
 
 
 def test_less_than_64_mib_is_not_reported(tmp_path: Path) -> None:

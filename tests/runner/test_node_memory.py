@@ -71,12 +71,16 @@ def test_a_higher_use_before_the_run_hides_working_memory() -> None:
     assert (found.node, found.peak_bytes, found.scratch_bytes) == ("b", 300, None)
 
 
-def test_the_largest_outputs_are_named_also_inside_a_loop() -> None:
-    def event(name: str, op_type: str, start: int, nbytes: int) -> dict[str, Any]:
-        found = node(name, 100, 100, peak=WEIGHTS + 100)
-        arguments = {**found["args"], "op_name": op_type, "output_size": str(nbytes)}
-        return {**found, "ts": start, "args": arguments}
+def event(
+    name: str, op_type: str, start: int, nbytes: int = 0, *, in_use: int = 100, peak: int = 100
+) -> dict[str, Any]:
+    """Return the event of a node with its start and the size of its outputs."""
+    found = node(name, in_use, in_use, peak=WEIGHTS + peak)
+    arguments = {**found["args"], "op_name": op_type, "output_size": str(nbytes)}
+    return {**found, "ts": start, "args": arguments}
 
+
+def test_the_largest_outputs_are_named_also_inside_a_loop() -> None:
     events = [
         event("hot", "OneHot", 10, 70),
         event("join", "Concat", 21, 50),
@@ -92,8 +96,36 @@ def test_the_largest_outputs_are_named_also_inside_a_loop() -> None:
     assert [tuple(each) for each in peak_of_run(events).largest] == [
         ("join", "Concat", "loop", 90),
         ("hot", "OneHot", "", 70),
-        ("branch", "Sin", "either", 65),
+        ("branch", "Sin", "loop/either", 65),
     ]
+
+
+@pytest.mark.parametrize(
+    ("peak_of_loop", "named", "highest_inside"),
+    [
+        # The peak is that of a node in the graph, and so is its name.
+        (500, ("wide", "Sin", "loop/either"), None),
+        # It comes after the last node in the graph.
+        (900, ("loop", "Loop", ""), ("wide", "Sin", "either", 500)),
+    ],
+)
+def test_a_peak_in_a_loop_names_the_node_in_its_graph(
+    peak_of_loop: int, named: tuple[str, ...], highest_inside: tuple[str, ...] | None
+) -> None:
+    events = [
+        event("loop_of_before", "Sin", 5, in_use=50, peak=50),
+        event("join", "Concat", 21, in_use=300, peak=300),
+        event("wide", "Sin", 23, in_use=400, peak=500),
+        event("either", "If", 22, in_use=100, peak=500),
+        event("join", "Concat", 25, in_use=450, peak=500),
+        event("loop", "Loop", 20, in_use=200, peak=peak_of_loop),
+        event("after", "Sin", 30, in_use=10, peak=peak_of_loop),
+    ]
+    found = peak_of_run(events)
+    assert (found.node, found.op_type, found.inside) == named
+    inside = found.highest_inside
+    assert (None if inside is None else tuple(inside)) == highest_inside
+    assert [name for name, _ in found.executed] == ["loop_of_before", "loop", "after"]
 
 
 def test_releases_without_the_figures_are_refused() -> None:
@@ -147,6 +179,7 @@ def test_the_runtime_measures_values_and_working_memory(job: Job, tmp_path: Path
     assert found.scratch_bytes is not None
     assert found.scratch_bytes + found.rounding_bytes == 512 * KIB
     assert found.scratch_bytes > 256 * KIB
+    assert found.free_resident_bytes is None
     assert not list(tmp_path.glob("nodes*"))
 
 

@@ -151,7 +151,8 @@ def fit_text(estimate: Estimate) -> str:
     limit = format_limit(fit.limit_bytes)
     if not fit.dims:
         return _point_fits_text(estimate, limit)
-    name = plain(fit.dims[0]) if len(fit.dims) == 1 else "batch"
+    # Several dimensions have one size: `a = b = 8 surely fits`.
+    name = " = ".join(map(plain, fit.dims)) + (" =" if len(fit.dims) > 1 else "")
     at = f" at {sizes_text(estimate, fit.others)}" if fit.others else ""
     if fit.probably is None:
         interval = interval_text(fit.low_bytes, fit.high_bytes)

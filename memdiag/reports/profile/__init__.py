@@ -37,6 +37,7 @@ from memdiag.reports.profile.phases import (
     runs_summary,
 )
 from memdiag.reports.profile.run_peak import (
+    no_run_peak,
     run_peak_sentences,
     run_peak_table,
 )
@@ -83,7 +84,7 @@ def show(
         files(console, written)
         return
     line(console, _steady_sentence(profile))
-    block(console, run_peak_sentences(profile)[:1])
+    block(console, run_peak_sentences(profile)[:1] or no_run_peak(profile))
     line(console, _left_out(profile))
     if written:
         folder = plain(str(written[0].parent))

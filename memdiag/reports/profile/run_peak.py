@@ -1,6 +1,6 @@
 """The peak of a run: a sentence from the runtime's figures, and the values in memory then."""
 
-from memdiag.records.profile import PeakNode, Profile
+from memdiag.records.profile import NO_RUN_PEAK, PeakNode, Profile
 from memdiag.reports.estimate.tables import live_table
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain
@@ -16,7 +16,9 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
         return ()
     parts = [f"{format_size(peak.values_bytes)} of values{_estimated(profile)}"]
     if peak.rounding_bytes > 0:
-        parts.append(f"{format_size(peak.rounding_bytes)} of unused ends of their chunks")
+        parts.append(
+            f"{format_size(peak.rounding_bytes)} of unused ends of their chunks{_resident(peak)}"
+        )
     if peak.op_type in _WITH_GRAPHS and peak.scratch_bytes:
         parts.append(f"{format_size(peak.scratch_bytes)} inside its graph")
     elif peak.scratch_bytes == 0:
@@ -28,18 +30,60 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
         if peak.scratch_bytes is None
         else ""
     )
-    return (
-        f"The first run used most of the arena at {plain(peak.node)} ({plain(peak.op_type)}):"
-        f" {format_size(peak.peak_bytes)} in use. These are {_joined(parts)}.{hidden}",
-        *_largest_outputs(peak),
-        f"The arena took {format_size(peak.grown_bytes)} from the system for the run.",
+    free = (
+        f"; {format_size(peak.free_resident_bytes)} of its free memory was resident after it"
+        if peak.free_resident_bytes is not None
+        else ""
     )
+    return (
+        f"The first run used most of the arena at {_where(peak)}: {format_size(peak.peak_bytes)} in"
+        f" use. These are {_joined(parts)}.{hidden}{_highest_inside(peak)}",
+        *_largest_outputs(peak),
+        f"The arena took {format_size(peak.grown_bytes)} from the system for the run{free}.",
+    )
+
+
+def no_run_peak(profile: Profile) -> list[str]:
+    """Return why the runtime's figures are missing, if they were asked for."""
+    return [f"note: {plain(note)}" for note in profile.notes if note.startswith(NO_RUN_PEAK)]
+
+
+def _where(peak: PeakNode) -> str:
+    node = _node(peak.node, peak.op_type, peak.inside)
+    if peak.highest_inside is None:
+        return node
+    return f"{node}, when it wrote its outputs after the last node of its graph"
+
+
+def _highest_inside(peak: PeakNode) -> str:
+    highest = peak.highest_inside
+    if highest is None:
+        return ""
+    node = _node(highest.node, highest.op_type, highest.inside)
+    return f" In its graph most was in use at {node}: {format_size(highest.in_use_bytes)}."
+
+
+def _node(node: str, op_type: str, inside: str) -> str:
+    """Return a node in words: ``join (Concat) inside loop``."""
+    around = f" inside {plain(inside)}" if inside else ""
+    return f"{plain(node)} ({plain(op_type)}){around}"
+
+
+def _resident(peak: PeakNode) -> str:
+    """Return how much of the unused ends of chunks may be resident; empty if it is not known."""
+    resident = peak.resident_rounding_bytes
+    if resident is None:
+        return ""
+    if resident == peak.rounding_bytes:
+        return " (reserved; how much of it is resident is not known)"
+    if not resident:
+        return " (only reserved, not resident)"
+    return f" (reserved; at most {format_size(resident)} of it is resident)"
 
 
 def _largest_outputs(peak: PeakNode) -> tuple[str, ...]:
     named = [
-        f"{format_size(each.bytes)} of {plain(each.node)} ({plain(each.op_type)})"
-        + (f" inside {plain(each.inside)}" if each.inside else "")
+        f"{format_size(each.bytes)} of {_node(each.node, each.op_type, each.inside)}"
         for each in peak.largest
         if each.bytes
     ]

@@ -88,7 +88,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _growth(ctx: AnalysisContext, sizes: Sizes, activations: ActivationPeak) -> str:
     """Return a clause with the memory of activations at twice the size of each free dimension."""
-    grown: list[tuple[str, str]] = []
+    doubled: dict[str, list[str]] = {}
     for name, size in list(sizes.of.items())[:_MAX_DOUBLED]:
         more = ctx.activations({**sizes.of, name: 2 * size})
         # A graph that does not fit the doubled size leaves shapes unknown.
@@ -97,8 +97,5 @@ def _growth(ctx: AnalysisContext, sizes: Sizes, activations: ActivationPeak) -> 
             and more.unknown <= activations.unknown
             and more.peak_bytes > activations.peak_bytes
         ):
-            grown.append((format_size(more.peak_bytes), name))
-    if len(grown) > 1 and len({size for size, _ in grown}) == 1:
-        return f"; {grown[0][0]} if one of {', '.join(name for _, name in grown)} is doubled"
-    listed = ", ".join(f"{size} if {name} is doubled" for size, name in grown)
-    return f"; {listed}" if grown else ""
+            doubled.setdefault(format_size(more.peak_bytes), []).append(f"{name}={2 * size}")
+    return "".join(f"; {size} at {' or '.join(names)}" for size, names in doubled.items())
