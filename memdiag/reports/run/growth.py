@@ -3,6 +3,7 @@
 import shlex
 
 from memdiag.growth.recorded_growth import RecordedGrowth
+from memdiag.growth.wording import CALIBRATORS_KEEP, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import ProcessXray, ProgramRun
 from memdiag.reports.run.names import numbers
@@ -44,13 +45,18 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
             f" {numbers(each.number for each in ran)}: {sizes} in {duration}, about"
             f" {format_rate(growth.rate(growth.runs))} a run."
         )
+        if all(is_calibrator(session.created_at) for session in ran):
+            text = f"{text} {CALIBRATORS_KEEP}."
     xrays = [each for each in last_xrays(run) if each.pid == process.pid]
     if xrays and xrays[0].attribution.resident_bytes >= MIN_MEMORY_SHARE * growth.end_bytes:
         text = f"{text} {largest_owner(xrays[0])}".strip()
+    if process.onnxruntime is None:  # memdiag leak needs it
+        return text, ""
     subject = str(process.pid) if run.is_watched and process.ended_s is None else ""
-    command = shlex.join(map(plain, run.command))
+    command = shlex.join(run.command)
     if not subject:
-        subject = f"-- {command if len(command) <= _MAX_COMMAND else 'COMMAND'}"
+        is_usable = len(command) <= _MAX_COMMAND and plain(command) == command
+        subject = f"-- {command if is_usable else 'COMMAND'}"
     return text, f"memdiag leak {subject} tells whether it is a leak, and of what."
 
 
