@@ -294,6 +294,16 @@ def test_a_process_without_onnxruntime_is_not_sent_to_leak(
         assert said in answer.first
 
 
+def test_a_process_that_ended_in_its_xray_is_not_sent_to_leak() -> None:
+    sizes = (100, 104, 108, 100, 112, 100, 104, 108, 104)
+    process = runs.process(100, *sizes, ended_s=None)
+    run = runs.run(processes=(process,), is_watched=True)
+    first = run_headline(msgspec.structs.replace(run, end_waits=((9.0, 20.0),))).first
+    assert "It rose by 4.0 MiB in 8.0 s, not steadily." in first
+    assert "Its owners are not known as its X-ray was not completed." in first
+    assert "memdiag leak 100 tells more" in run_headline(run).first
+
+
 @pytest.mark.parametrize(
     ("site", "is_calibration"),
     [("onnxruntime/quantization/calibrate.py:320", True), ("app/quantization/main.py:8", False)],

@@ -5,7 +5,7 @@ import shlex
 from memdiag.growth.recorded_growth import RecordedGrowth
 from memdiag.growth.wording import CALIBRATORS_KEEP, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
-from memdiag.records.run import ProcessXray, ProgramRun
+from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
 from memdiag.reports.run.names import numbers
 from memdiag.reports.text import plain
 from memdiag.reports.xray.owners import owner_rows
@@ -25,6 +25,15 @@ _STABLE = (
 """Kinds of owners that do not grow with the work of a process."""
 
 _MAX_COMMAND = 200
+
+
+def may_be_observed(run: ProgramRun, process: ProgramProcess) -> bool:
+    """Return whether `memdiag leak` can probably observe a process that was watched.
+
+    A process whose X-rays were waited for in vain ended meanwhile, as a rule.
+    """
+    lasts = process.ended_s is None and bool(run.xrays or not run.end_waits)
+    return run.is_watched and lasts and process.onnxruntime is not None
 
 
 def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
@@ -52,7 +61,7 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
         text = f"{text} {largest_owner(xrays[0])}".strip()
     if process.onnxruntime is None:  # memdiag leak needs it
         return text, ""
-    subject = str(process.pid) if run.is_watched and process.ended_s is None else ""
+    subject = str(process.pid) if may_be_observed(run, process) else ""
     command = shlex.join(run.command)
     if not subject:
         is_usable = len(command) <= _MAX_COMMAND and plain(command) == command

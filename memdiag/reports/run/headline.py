@@ -17,7 +17,7 @@ from memdiag.records.run import (
     ProgramSession,
 )
 from memdiag.reports.control_group import container_sentence
-from memdiag.reports.run.growth import growth_texts, largest_owner
+from memdiag.reports.run.growth import growth_texts, largest_owner, may_be_observed
 from memdiag.reports.run.names import (
     command_text,
     model_names,
@@ -152,21 +152,22 @@ def _largest_watched(run: ProgramRun, *, is_growing: bool) -> str:
     if run.xrays:
         owner = "" if is_growing else largest_owner(last_xrays(run)[0])
     elif run.processes[0].onnxruntime:
-        owner = "Its owners are not known without an X-ray."
+        reason = "as its X-ray was not completed" if run.end_waits else "without an X-ray"
+        owner = f"Its owners are not known {reason}."
     return " ".join(
         filter(
             None,
             (
                 f"Largest memory during the recording: {format_size(highest)}"
                 f" ({_watched_moment(run)}){before}.",
-                "" if is_growing else _rise_at_rest(run.processes[0]),
+                "" if is_growing else _rise_at_rest(run, run.processes[0]),
                 owner,
             ),
         )
     )
 
 
-def _rise_at_rest(process: ProgramProcess) -> str:
+def _rise_at_rest(run: ProgramRun, process: ProgramProcess) -> str:
     """Return whether the memory of a process that was watched rose; empty if that is not known."""
     rise = rise_at_rest(process)
     if rise is None:
@@ -174,7 +175,7 @@ def _rise_at_rest(process: ProgramProcess) -> str:
     rise_bytes, seconds = rise
     if rise_bytes < MIN_RISE_BYTES:
         return f"No growth was seen in {format_duration(seconds)}."
-    more = f": memdiag leak {process.pid} tells more" if process.onnxruntime else ""
+    more = f": memdiag leak {process.pid} tells more" if may_be_observed(run, process) else ""
     return (
         f"It rose by {format_size(rise_bytes)} in {format_duration(seconds)}, not steadily{more}."
     )
