@@ -438,6 +438,7 @@ class _Search:
             publication,
             only=config.scope.names,
             untried=new_models.optimizers.untried if new_models is not None else (),
+            failed_optimizers=new_models.optimizers.failures if new_models is not None else {},
             is_cut_short=new_models is not None and new_models.is_cut_short,
             notes=(
                 *(new_models.notes if new_models is not None else ()),

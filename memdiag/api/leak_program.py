@@ -27,11 +27,9 @@ from memdiag.programs.assemble import call_site
 from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
-from memdiag.programs.rules import NO_SEARCH_NOTE
 from memdiag.programs.rules.session_per_call import RULE as SESSION_PER_CALL
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.system.process_tree import descendants
-from memdiag.programs.unhooked_process import ONLY_NAMED
 from memdiag.programs.wait_notice import OnWait
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth, Unit
 from memdiag.records.run import ProgramRun
@@ -315,9 +313,7 @@ class _Histories:
         *others, growth = growths
         if growth.subject != subject and (others or kind == "process"):
             subject = f"{subject}, {growth.subject}"
-        # Without an X-ray, which this command has not.
-        notes = [*growth.notes]
-        notes += [note.partition(ONLY_NAMED)[0] for note in run.notes if note != NO_SEARCH_NOTE]
+        notes = [*growth.notes, *run.notes]
         notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
         if has_failed(run.exit_code) and growth.message == SHORT:
             growth = msgspec.structs.replace(

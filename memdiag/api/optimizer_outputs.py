@@ -62,6 +62,7 @@ class OptimizerOutputs:
 
     Attributes:
         notes: sentences about optimizers that wrote nothing.
+        failures: why optimizers that are installed wrote nothing, by name.
         untried: the names of the optimizers for which there was no time.
     """
 
@@ -72,6 +73,7 @@ class OptimizerOutputs:
         self._installed = [name for name in self._wanted if _is_installed(name)]
         self._written: dict[str, Path] = {}
         self.notes: list[str] = []
+        self.failures: dict[str, str] = {}
         self.untried = [*self._installed]
 
     def write(
@@ -127,11 +129,12 @@ class OptimizerOutputs:
             if remaining_s <= 0:
                 break
             if shutil.disk_usage(folder).free < needed_bytes:
-                self.notes.append(
-                    f"{', '.join(installed[index:])}: not tried, since each needs"
-                    f" {format_size(needed_bytes)} of free space in {tempfile.gettempdir()}. Set"
-                    " TMPDIR to a folder with more"
+                why = (
+                    f"not tried, since each needs {format_size(needed_bytes)} of free space in"
+                    f" {tempfile.gettempdir()}. Set TMPDIR to a folder with more"
                 )
+                self.notes.append(f"{', '.join(installed[index:])}: {why}")
+                self.failures |= dict.fromkeys(installed[index:], why)
                 self.untried.clear()  # more time would not help
                 break
             report_progress(f"optimizing with {name}")
@@ -149,7 +152,8 @@ class OptimizerOutputs:
                 self.untried.remove(name)
             if result.path is None:
                 if name not in self.untried:
-                    self.notes.append(f"{name} wrote no model: {result.message}")
+                    self.failures[name] = f"wrote no model: {result.message}"
+                    self.notes.append(f"{name} {self.failures[name]}")
                 shutil.rmtree(path.parent, ignore_errors=True)
                 continue
             with open_model(model) as file:

@@ -38,10 +38,6 @@ MAX_SLOPE_POINTS = 500
 """Steps of a generation from which the growth of a token is computed, evenly spread."""
 
 
-BELOW_LIMIT = "the whole process stayed below the memory limit of"
-"""Start of the note on a memory limit that was not reached."""
-
-
 def assemble_profile(
     file: ModelFile,
     job: Job,
@@ -97,6 +93,7 @@ def assemble_profile(
         ),
         inputs=inputs,
         dimensions=dimensions,
+        xray_failure=(xray.failure if xray is not None else None) or "",
         baseline_rss_bytes=baseline.rss_bytes,
         phases=measured.phases,
         spans=measured.spans,
@@ -194,9 +191,6 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
             f"the memory on {measured.unread_device} is not known: NVML does not report that of"
             " this process, as is usual in containers and under WSL"
         )
-    limit = job.limits.memory_limit_bytes
-    if limit is not None and measured.outcome.status == "completed":
-        yield f"{BELOW_LIMIT} {format_limit(limit)}"
     runtime = f"onnxruntime {measured.onnxruntime}"
     optimized = any(span.phase == "initialize" for span in measured.spans)
     transformed = any(span.modified is not None for span in measured.spans)

@@ -15,7 +15,6 @@ import msgspec
 from memdiag.api.budget import pinned
 from memdiag.api.estimate import estimate
 from memdiag.api.profile import profile
-from memdiag.api.profile_record import BELOW_LIMIT
 from memdiag.comparison import runtimes
 from memdiag.errors import MeasurementError, MemdiagError, ProvisionError
 from memdiag.records.codec import escaped
@@ -103,9 +102,6 @@ def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> 
         timeout_s=job.timeout_s,
         memory_limit_bytes=memory_limit_bytes,
     )
-    # The limit is not the user's, but protects other jobs.
-    notes = tuple(note for note in found.notes if not note.startswith(BELOW_LIMIT))
-    found = msgspec.structs.replace(found, notes=notes)
     outcome = found.outcome
     status: JobStatus = outcome.status
     sentence = "" if status == "completed" else f"{outcome.phase}: {outcome.message}"

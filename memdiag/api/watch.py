@@ -27,6 +27,12 @@ PERIOD_S: Final = 0.1
 MIN_PERIOD_S: Final = 0.001
 
 
+_NO_SEARCH_NOTE = (
+    "No waste was searched for: that needs an X-ray of a process that runs for weights and free"
+    " memory, and memdiag run for sessions."
+)
+
+
 def watch(
     pid: int,
     *,
@@ -107,6 +113,8 @@ def watch(
         recorder.wait_for_xrays(stops, on_progress)
         if not recorder.peak_rss_bytes:
             raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
+        if not recorder.xrays and any(each.runtime_version for each in recorder.processes):
+            recorder.notes.append(_NO_SEARCH_NOTE)
         return assemble_run(
             recorder, command, None, memdiag_version=memdiag.__version__, is_watched=True
         )

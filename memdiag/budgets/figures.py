@@ -153,8 +153,8 @@ def why_missing(profile: Profile, name: str) -> str:
             return "a generation has the phase prefill in its place"
         return f"{runtime} did not log that phase with these session options"
     if name == "copies":
-        reasons = [note for note in profile.notes if note.startswith("no X-ray")]
-        return reasons[0] if reasons else "no X-ray was taken"
+        failure = profile.xray_failure
+        return f"no X-ray: {failure}" if failure else "no X-ray was taken"
     if name == "growth_per_run":
         return "it takes two runs after the first one, or more"
     if profile.steady is None:

@@ -1,20 +1,23 @@
 """Causes of differences between two columns, as sentences: empty if no cause is known.
 
-Each cause of a difference in memory is stated with the bytes that it accounts for, and what remains
-is stated as not explained.
+Each cause of a difference in memory is stated with the bytes that it accounts for, and with the
+setting that is known to have this effect, if it differs between two profiles. What remains is
+stated as not explained, or with the settings if the profiles differ in nothing else.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from memdiag.comparison.comparable import differ_only_in_settings, different_settings
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.comparison.predicted_memory import (
     PredictedMemory,
     predicted_growth,
     predicted_peak,
 )
-from memdiag.records.attribution import OwnerKind
+from memdiag.defaults import PINNING
+from memdiag.records.attribution import CopyKind, OwnerKind
 from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChange
 from memdiag.records.estimate import TermName
 from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
@@ -77,16 +80,36 @@ _TERMS: dict[TermName, str] = {
 }
 
 
+_CauseKind = OwnerKind | CopyKind | TermName
+
+_ARENA = frozenset[_CauseKind]({"arena", "unused arena"})
+_EFFECTS: dict[str, frozenset[_CauseKind]] = {
+    "enable_cpu_mem_arena": _ARENA,
+    "memory.enable_memory_arena_shrinkage": _ARENA,
+    "enable_mem_pattern": frozenset({"planned block"}),
+    # Without packed copies the runtime uses the weights as they are stored, mapped ones in place.
+    "session.disable_prepacking": frozenset(
+        {"packed", "packed weights", "original", "weights", "mapped weights", "external_data"}
+    ),
+    "graph_optimization_level": frozenset({"reordered", "reordered filters", "folded constants"}),
+    "intra_op_num_threads": frozenset({"kernel scratch"}),
+    PINNING: frozenset({"allocator_retained"}),
+}
+"""What settings change in memory, as far as the runtime and malloc leave no doubt."""
+
+
 class _Cause(NamedTuple):
     """One cause of a difference.
 
     Attributes:
         text: the cause in words.
         bytes: the bytes of the difference that it accounts for.
+        kind: what the memory is.
     """
 
     text: str
     bytes: int
+    kind: _CauseKind
 
 
 def explain_steady(
@@ -101,12 +124,13 @@ def explain_steady(
     Causes are copies of weights, and other owners. `tolerance` is the number of bytes by which
     figures differ without a cause.
     """
+    settings = _Settings.of(before, after)
     if not _has_xrays(before, after):
-        return ""
+        return settings.as_only_difference()
     assert before.profile is not None
     assert after.profile is not None
     owners = _of_owners(before.profile, after.profile)
-    return _explained(
+    return settings.explained(
         [*_of_copies(copies), *(owner for owner in owners if abs(owner.bytes) > tolerance)], size
     )
 
@@ -136,14 +160,16 @@ def explain_peak(
             f"the peak of {after.label} is in {new.peak_phase}, the peak of {before.label} in"
             f" {old.peak_phase}"
         )
+    settings = _Settings.of(before, after)
     predicted = _predicted(predicted_peak(before), predicted_peak(after))
     causes = _copies_until_peak(copies, before, after, size, tolerance)
     if causes is None:
-        explained = _explained(predicted, size) if _leaves_little(predicted, size) else ""
+        known = _leaves_little(predicted, size)
+        explained = settings.explained(predicted, size) if known else settings.as_only_difference()
         return "; ".join(filter(None, (moved, explained)))
     if not _has_xrays(before, after):
-        return ""
-    return _explained(_better(causes, predicted, size), size)
+        return settings.as_only_difference()
+    return settings.explained(_better(causes, predicted, size), size)
 
 
 def _copies_until_peak(
@@ -195,8 +221,9 @@ def explain_kept(
     the arena. The growth is not measured for each of these phases: the size of the arena at steady
     state is a cause in both.
     """
+    settings = _Settings.of(before, after)
     if not _has_xrays(before, after):
-        return ""
+        return settings.as_only_difference()
     assert before.profile is not None
     assert after.profile is not None
     made_here = [copy for copy in copies if phase_of(copy) == phase]
@@ -204,11 +231,12 @@ def explain_kept(
     arena = _owner_differences(before.profile, after.profile)["arena"]
     if phase not in RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
         predicted = _predicted(predicted_growth(before, phase), predicted_growth(after, phase))
-        return _explained(_better(causes, predicted, size), size)
+        return settings.explained(_better(causes, predicted, size), size)
+    of_arena = _Cause(_OWNERS["arena"], arena, "arena")
     if abs(arena) <= abs(size) + tolerance:
-        return _explained([*causes, _Cause(_OWNERS["arena"], arena)], size)
-    part = f"a part of the {format_size(arena, signed=True)} of {_OWNERS['arena']}"
-    made = _explained(causes, sum(cause.bytes for cause in causes)) if causes else ""
+        return settings.explained([*causes, of_arena], size)
+    part = f"a part of the {format_size(arena, signed=True)} of {settings.in_words(of_arena)}"
+    made = settings.explained(causes, sum(cause.bytes for cause in causes)) if causes else ""
     return "; ".join(filter(None, (made, part)))
 
 
@@ -265,7 +293,7 @@ def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[Co
 
 
 def _of_copies(copies: Sequence[CopyChange]) -> list[_Cause]:
-    return [_Cause(in_words(copy), copy.bytes) for copy in copies]
+    return [_Cause(in_words(copy), copy.bytes, copy.kind) for copy in copies]
 
 
 def _predicted(before: PredictedMemory | None, after: PredictedMemory | None) -> list[_Cause]:
@@ -275,7 +303,7 @@ def _predicted(before: PredictedMemory | None, after: PredictedMemory | None) ->
     terms = dict.fromkeys((*after.terms, *before.terms))
     sizes = {name: after.terms[name] - before.terms[name] for name in terms}
     return [
-        _Cause(f"{_term_in_words(name, before if size < 0 else after)} (predicted)", size)
+        _Cause(f"{_term_in_words(name, before if size < 0 else after)} (predicted)", size, name)
         for name, size in sizes.items()
         if size
     ]
@@ -303,7 +331,9 @@ def _leaves_little(causes: Sequence[_Cause], size: int) -> bool:
 def _of_owners(before: Profile, after: Profile) -> list[_Cause]:
     """Return the owners, apart from weights, whose bytes differ."""
     differences = _owner_differences(before, after)
-    return [_Cause(_OWNERS[kind], size) for kind, size in differences.items() if kind in _OWNERS]
+    return [
+        _Cause(_OWNERS[kind], size, kind) for kind, size in differences.items() if kind in _OWNERS
+    ]
 
 
 def _owner_differences(before: Profile, after: Profile) -> Counter[OwnerKind]:
@@ -319,17 +349,49 @@ def _owner_differences(before: Profile, after: Profile) -> Counter[OwnerKind]:
     return differences
 
 
-def _explained(causes: Sequence[_Cause], size: int) -> str:
-    """Return `causes`, the largest first, each with its bytes, and the rest of `size`."""
-    ordered = sorted(causes, key=lambda cause: -abs(cause.bytes))
-    named, others = ordered[:MAX_CAUSES], ordered[MAX_CAUSES:]
-    parts = [f"{format_size(cause.bytes, signed=True)}, {cause.text}" for cause in named]
-    if others:
-        total = sum(cause.bytes for cause in others)
-        parts.append(f"{format_size(total, signed=True)}, {counted(len(others), 'more cause')}")
-    rest = size - sum(cause.bytes for cause in causes)
-    if not causes:
-        return "not explained"
-    if abs(rest) > MAX_UNEXPLAINED_SHARE * abs(size):
-        parts.append(f"{format_size(rest, signed=True)} not explained")
-    return "; ".join(parts)
+class _Settings(NamedTuple):
+    """The settings in which two columns differ.
+
+    Attributes:
+        names: the names of the settings.
+        are_all: whether the profiles of the columns differ in nothing else.
+    """
+
+    names: tuple[str, ...]
+    are_all: bool
+
+    @classmethod
+    def of(cls, before: ComparisonColumn, after: ComparisonColumn) -> Self:
+        if before.profile is None or after.profile is None:
+            return cls((), are_all=False)
+        names = different_settings(before.profile, after.profile)
+        are_all = bool(names) and differ_only_in_settings(before.profile, after.profile)
+        return cls(names, are_all)
+
+    def as_only_difference(self) -> str:
+        """Return a clause that there is no other difference; empty if there are others."""
+        return f"the profiles differ only in {', '.join(self.names)}" if self.are_all else ""
+
+    def in_words(self, cause: _Cause) -> str:
+        """Return a cause in words, with the settings that are known to change such memory."""
+        known = [name for name in self.names if cause.kind in _EFFECTS.get(name, ())]
+        return f"{cause.text}, because of {' and '.join(known)}" if known else cause.text
+
+    def explained(self, causes: Sequence[_Cause], size: int) -> str:
+        """Return `causes`, the largest first, each with its bytes, and the rest of `size`."""
+        rest = size - sum(cause.bytes for cause in causes)
+        if not causes:
+            return self.as_only_difference() or "not explained"
+        ordered = sorted(causes, key=lambda cause: -abs(cause.bytes))
+        named, others = ordered[:MAX_CAUSES], ordered[MAX_CAUSES:]
+        parts = [
+            f"{format_size(cause.bytes, signed=True)}, {self.in_words(cause)}" for cause in named
+        ]
+        if others:
+            total = sum(cause.bytes for cause in others)
+            parts.append(f"{format_size(total, signed=True)}, {counted(len(others), 'more cause')}")
+        if abs(rest) > MAX_UNEXPLAINED_SHARE * abs(size):
+            only = self.as_only_difference()
+            why = f", the rest: {only}" if only else " not explained"
+            parts.append(f"{format_size(rest, signed=True)}{why}")
+        return "; ".join(parts)

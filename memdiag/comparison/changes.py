@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from memdiag.comparison import causes
 from memdiag.comparison.comparable import Comparable
 from memdiag.comparison.copies import copy_changes
-from memdiag.defaults import PINNED_TEXT
+from memdiag.defaults import PINNED_TEXT, PINNING
 from memdiag.records.comparison import (
     ColumnFigures,
     ComparisonColumn,
@@ -248,8 +248,13 @@ def _tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
 
 
 def _retained(before: ComparisonColumn, after: ComparisonColumn) -> int:
-    """Return the bytes that malloc retains in the column in which it retains more."""
+    """Return the bytes that malloc retains by chance in the column in which it retains more.
+
+    If only one of them was told not to retain any, the difference is no chance.
+    """
     profiles = [each.profile for each in (before, after) if each.profile is not None]
+    if len({each.session.environment.get(PINNING) for each in profiles}) > 1:
+        return 0
     return max((each.allocator_retained_bytes or 0 for each in profiles), default=0)
 
 

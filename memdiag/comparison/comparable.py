@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from memdiag.records.comparison import Metric
 from memdiag.records.profile import Profile
 
@@ -40,7 +42,7 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
     """Return which figures of two saved profiles can be compared."""
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     excluded |= dict.fromkeys(("load", "latency"), "the profiles were not taken in turn")
-    remarks = tuple(_different_settings(before, after))
+    remarks = tuple(_settings_remark(before, after))
     if _shapes(before) != _shapes(after):
         if _is_same_model(before, after):
             excluded |= dict.fromkeys(("peak", "steady"), "they ran with different inputs")
@@ -55,25 +57,45 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
     return Comparable(excluded=excluded, remarks=remarks)
 
 
-def _different_settings(before: Profile, after: Profile) -> Iterator[str]:
+def different_settings(before: Profile, after: Profile) -> tuple[str, ...]:
+    """Return the names of the settings that only one of both has, or has with another value."""
+    one, other = (_settings(each) for each in (before, after))
+    return tuple(sorted(name for name in {**one, **other} if one.get(name) != other.get(name)))
+
+
+def differ_only_in_settings(before: Profile, after: Profile) -> bool:
+    """Return whether two profiles are of the same model, release, machine, inputs and runs."""
+    return (
+        _is_same_model(before, after)
+        and before.model.file_bytes == after.model.file_bytes
+        and replace(before.environment, memdiag="") == replace(after.environment, memdiag="")
+        and before.session.providers == after.session.providers
+        and before.session.provider_options == after.session.provider_options
+        and before.session.runs == after.session.runs
+        and before.inputs == after.inputs
+        and before.generation == after.generation
+    )
+
+
+def _settings_remark(before: Profile, after: Profile) -> Iterator[str]:
     """Yield a sentence with the settings that only one of both has, or has with another value."""
-    settings = [_settings(each) for each in (before, after)]
-    only = [", ".join(sorted(one - other)) for one, other in (settings, settings[::-1])]
+    names = different_settings(before, after)
     parts = [
-        f"the {place} ran with {names}"
-        for place, names in zip(("first", "second"), only, strict=True)
-        if names
+        f"the {place} ran with {', '.join(settings[name] for name in names if name in settings)}"
+        for place, settings in (("first", _settings(before)), ("second", _settings(after)))
+        if settings.keys() & names
     ]
     if parts:
         yield " and ".join(parts)
 
 
-def _settings(profile: Profile) -> set[str]:
+def _settings(profile: Profile) -> dict[str, str]:
+    """Return the settings in words, by name."""
     session = profile.session
     named = session.options | session.run_options | session.environment
-    settings = {f"{name}={value}" for name, value in named.items()}
-    settings |= {f"{name} disabled" for name in session.disabled_optimizers}
-    return settings | ({"the file's bytes"} if session.load_from == "bytes" else set())
+    settings = {name: f"{name}={value}" for name, value in named.items()}
+    settings |= {name: f"{name} disabled" for name in session.disabled_optimizers}
+    return settings | ({"bytes": "the file's bytes"} if session.load_from == "bytes" else {})
 
 
 def _shapes(profile: Profile) -> dict[str, tuple[str, tuple[int, ...] | None]]:

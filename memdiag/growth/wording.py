@@ -43,11 +43,13 @@ PATTERN_ADVICE: Final = (
 )
 
 _CALIBRATORS = "onnxruntime/quantization/"
+CALIBRATORS_KEEP: Final = (
+    "onnxruntime.quantization keeps the outputs of all samples until the calibration ends"
+)
 _CALIBRATION_ADVICE = (
-    "give the calibration fewer samples: onnxruntime.quantization keeps the outputs of all samples"
-    " until it ends. Or calibrate with CalibrationMethod.MinMax, which keeps two numbers of each"
-    " tensor for each sample. It chooses other ranges, so compare the accuracy of the model that it"
-    " makes"
+    f"give the calibration fewer samples: {CALIBRATORS_KEEP}. Or calibrate with"
+    " CalibrationMethod.MinMax, which keeps two numbers of each tensor for each sample. It chooses"
+    " other ranges, so compare the accuracy of the model that it makes"
 )
 
 MIN_PATTERN_BYTES = 16 * KIB
@@ -55,6 +57,11 @@ MIN_PATTERN_BYTES = 16 * KIB
 
 MIN_STEP_SHARE = 0.5
 """Share of the growth at the largest input from which on that run is named as its cause."""
+
+
+def is_calibrator(site: str) -> bool:
+    """Return whether `site`, where a session was created or run, is in onnxruntime.quantization."""
+    return _CALIBRATORS in site
 
 
 def rate(slope: Slope, unit: Unit) -> str:
@@ -163,7 +170,7 @@ def advice(
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":
             return "release sessions that are no longer used, or create one and keep it"
-        case "kept", "arena" if _CALIBRATORS in observation.kept_from:
+        case "kept", "arena" if is_calibrator(observation.kept_from):
             return _CALIBRATION_ADVICE
         case "kept", "arena":
             return (

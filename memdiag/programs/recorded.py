@@ -41,7 +41,6 @@ class RecordedProcess:
         searched_rss_bytes: the resident set when that was last searched for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
-        has_searched_models: whether an X-ray has searched for their weights.
         has_hook: whether its hook has noticed an import of onnxruntime.
         connections: the number of connections of its hook.
         telemetry: whether its environment leaves onnxruntime's telemetry on; None if unknown.
@@ -88,7 +87,6 @@ class RecordedProcess:
         self.early_runtime: LoadedRuntime | None = None
         self.searched_rss_bytes = 0
         self.models: dict[str, bool] = {}
-        self.has_searched_models = False
         self.has_hook = False
         self.connections = 0
         self.has_said_exit = False
@@ -129,7 +127,7 @@ class RecordedProcess:
 
     @property
     def uncertain_models(self) -> list[str]:
-        """The models that it may use, by a path in its memory."""
+        """The models that it may use: some of their weights are in its memory."""
         return sorted(name for name, is_used in self.models.items() if not is_used)
 
     @property

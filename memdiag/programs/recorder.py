@@ -188,8 +188,7 @@ class Recorder(RecordedProgram):
             self.notes.append(f"process {root} ended after {format_duration(self.watched_s)}")
         for process in self.live.values():
             if process.unrecorded:
-                # X-rays search the memory, too.
-                find_models(process, searches_memory=not self._xray)
+                find_models(process)
         self.notes += unread_note(self)
 
     def wait_for_xrays(

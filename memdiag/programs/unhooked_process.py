@@ -28,7 +28,7 @@ def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
         process.runtime = loaded_runtime(process.pid)
         if with_models and process.runtime is not None:
             # Samples would be missing while memory is searched.
-            find_models(process, searches_memory=False)
+            find_models(process)
 
 
 def find_runtime_if_grown(process: RecordedProcess) -> None:
@@ -45,17 +45,18 @@ def find_runtime_if_grown(process: RecordedProcess) -> None:
         process.early_runtime = loaded_runtime(process.pid)
 
 
-def find_models(process: RecordedProcess, *, searches_memory: bool) -> None:
-    """Store the names of the models that `process` uses or may use; see `guess_models`."""
+def find_models(process: RecordedProcess) -> None:
+    """Store the names of the models that `process` uses, as far as its files show."""
     from memdiag.programs.system.process_files import guess_models
 
     with suppress(XrayError):  # it has ended
-        for path, is_used in guess_models(process.pid, searches_memory=searches_memory):
-            process.models[path.name] = is_used or process.models.get(path.name, False)
+        for path, is_used in guess_models(process.pid, searches_memory=False):
+            if is_used:
+                process.models[path.name] = True
 
 
 def add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> None:
-    """Store the models whose weights are in `process`, and forget those that are only named.
+    """Store the models whose weights are in `process`.
 
     It is not certain that the process uses a model whose weights another model has, too.
     """
@@ -63,10 +64,8 @@ def add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> Non
 
     indices = {index for copy in attribution.copies for index in copy.models or (0,)}
     found = {PurePath(attribution.models[index].name).name for index in indices}
-    found |= {name for name, is_used in process.models.items() if is_used}
-    process.models = {name: process.models.get(name, False) for name in found}
+    process.models = dict.fromkeys(found, False) | process.models
     process.models |= {PurePath(name).name: True for name in proven_models(attribution)}
-    process.has_searched_models = True
 
 
 def runtime_note(process: RecordedProcess) -> str:
@@ -77,13 +76,5 @@ def runtime_note(process: RecordedProcess) -> str:
     words += filter(None, ["onnxruntime", version, build and f"({build})"])
     words += ["with", ", ".join(process.used_models)] if process.used_models else []
     names = ", ".join(process.uncertain_models)
-    if names and process.has_searched_models:
-        words += ["and may use", names]
-    elif names:
-        words[-1] += ONLY_NAMED
-        words.append(names)
+    words += ["and may use", names] if names else []
     return " ".join(words)
-
-
-ONLY_NAMED = "; only named in its memory (--xray searches for their weights):"
-"""The words before the names of models that a process may not use."""

@@ -144,6 +144,7 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
         remedies: the result of each rewrite.
         points: the measured combinations of changes, in the order of measuring, defaults first.
         untried: the options and optimizers that were not tried; in a dry run those that would be.
+        failed_optimizers: why optimizers that were to be tried wrote no model, by name.
         chosen: the changes of the chosen point; empty for the defaults.
         program: Python that sets up the chosen point; empty for the defaults, if its latency is
             undecided, and if its model could not be written.
@@ -184,6 +185,7 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
     remedies: tuple[Remedy, ...] = ()
     points: tuple[Point, ...] = ()
     untried: tuple[str, ...] = ()
+    failed_optimizers: dict[str, str] = msgspec.field(default_factory=dict)
     chosen: tuple[str, ...] = ()
     program: str = ""
     budget: dict[str, int] = msgspec.field(default_factory=dict)

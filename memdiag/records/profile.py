@@ -364,6 +364,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
             run of another child with ``MALLOC_MMAP_THRESHOLD_=131072``; None if it was not measured
             because malloc retained little.
         attribution: the owners of memory after the last run; None without an X-ray.
+        xray_failure: why an X-ray that was asked for is not there; empty if none failed.
         phase_attributions: the owners at the ends of earlier phases, if that was requested.
         findings: the findings of the rules for this release, matched with `attribution`.
         judgement: the comparison with a budget or baseline, if there was one.
@@ -402,6 +403,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     outcome: Outcome
     attribution: Attribution | None = None
+    xray_failure: str = ""
     phase_attributions: tuple[PhaseAttribution, ...] = ()
     findings: tuple[Finding, ...] = ()
     judgement: Judgement | None = None

@@ -67,6 +67,7 @@ def fix_record(
     *,
     only: Sequence[str] = (),
     untried: Sequence[str] = (),
+    failed_optimizers: dict[str, str],
     is_cut_short: bool = False,
     notes: Sequence[str],
     dimensions: tuple[Dimension, ...],
@@ -80,6 +81,7 @@ def fix_record(
         published: the new model, if there is one, and the outcomes of rewrites.
         only: the names of what was to be tried.
         untried: the names of the optimizers for which there was no time.
+        failed_optimizers: why optimizers wrote no model, by name.
         is_cut_short: whether rewrites or optimizers were not tried; how long they take is unknown.
         notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
@@ -118,6 +120,7 @@ def fix_record(
         remedies=published.remedies,
         points=search.points,
         untried=(*untried, *search.untried()),
+        failed_optimizers=failed_optimizers,
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
         sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),

@@ -50,17 +50,6 @@ def test_peaks_are_called_sampled_only_where_the_child_reached_its_baseline(
     assert len(notes) == has_begun
 
 
-def test_a_run_that_fits_its_memory_limit_says_so(fake_job: Callable[..., Job]) -> None:
-    job = fake_job({}, memory_limit_bytes=8_000_000_000)
-    measured = measure(job)
-    message = "the whole process stayed below the memory limit of 7.45 GiB (8 GB)"
-    assert message in [*measurement_notes(measured, job)]
-    outcome = msgspec.structs.replace(measured.outcome, status="limit")
-    ended = [*measurement_notes(replace(measured, outcome=outcome), job)]
-    assert not any("memory limit" in note for note in ended)
-    assert not any("memory limit" in note for note in measurement_notes(measured, fake_job({})))
-
-
 @pytest.mark.parametrize(
     ("signal", "oom_kills", "reason"),
     [

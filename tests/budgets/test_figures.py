@@ -70,7 +70,7 @@ def test_an_unsplit_resident_set_has_no_parts() -> None:
 
 
 def test_the_reason_why_there_was_no_xray_is_passed_on() -> None:
-    profile = msgspec.structs.replace(profiles.tied_if(), notes=("no X-ray: it may not be read",))
+    profile = msgspec.structs.replace(profiles.tied_if(), xray_failure="it may not be read")
     assert why_missing(profile, "copies") == "no X-ray: it may not be read"
 
 

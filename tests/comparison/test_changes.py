@@ -3,6 +3,7 @@ import pytest
 
 from memdiag.comparison.changes import changes, interleaved_ratio, is_decided, undecided_note
 from memdiag.comparison.comparable import Comparable
+from memdiag.defaults import PINNED
 from memdiag.records.attribution import Owner
 from memdiag.records.comparison import ColumnGrowth, ComparisonColumn, FigureChange, GraphSize
 from memdiag.units import MIB
@@ -144,6 +145,72 @@ def test_other_owners_are_named_where_no_copy_is() -> None:
     before = column("a", attribution=plain)
     after = column("b", measured(1000, 600), attribution=grown)
     assert between(before, after)[0].why == ("+100 MiB, the runtime's arena, apart from weights")
+
+
+def with_session(made: ComparisonColumn, **changes: object) -> ComparisonColumn:
+    assert made.profile is not None
+    session = msgspec.structs.replace(made.profile.session, **changes)
+    profile = msgspec.structs.replace(made.profile, session=session)
+    return msgspec.structs.replace(made, profile=profile)
+
+
+ARENA = "-100 MiB, the runtime's arena, apart from weights"
+
+
+@pytest.mark.parametrize(
+    ("session", "steady", "why"),
+    [
+        ({"options": {"enable_cpu_mem_arena": "0"}}, 400, f"{ARENA}, because of OPTION"),
+        (
+            {"options": {"enable_cpu_mem_arena": "0"}},
+            360,
+            f"{ARENA}, because of OPTION; -40 MiB, the rest: the profiles differ only in OPTION",
+        ),
+        # Another number of runs is a difference as well.
+        (
+            {"options": {"enable_cpu_mem_arena": "0"}, "runs": 77},
+            360,
+            f"{ARENA}, because of OPTION; -40 MiB not explained",
+        ),
+        # What this option does to the arena is not known.
+        ({"options": {"execution_mode": "1"}}, 400, ARENA),
+        ({}, 360, f"{ARENA}; -40 MiB not explained"),
+    ],
+)
+def test_a_setting_that_differs_is_named_as_far_as_its_effect_is_known(
+    session: dict[str, object], steady: int, why: str
+) -> None:
+    plain = attribution(W)
+    slack = Owner(kind="arena", name="slack", bytes=100 * MIB, private_bytes=100 * MIB)
+    before = msgspec.structs.replace(
+        plain,
+        resident_bytes=plain.resident_bytes + 100 * MIB,
+        owners=(*plain.owners, slack),
+    )
+    first = with_session(column("a", attribution=before), options={})
+    second = column("b", measured(1000, steady), attribution=plain)
+    second = with_session(second, **{"options": {}, **session})
+    found = between(first, second)[0]
+    assert found.why == why.replace("OPTION", "enable_cpu_mem_arena")
+
+
+@pytest.mark.parametrize("session", [{"options": {"execution_mode": "1"}}, {"options": {}}])
+def test_without_a_known_cause_the_only_difference_is_named(session: dict[str, object]) -> None:
+    for xray, unknown in ((attribution(W), "not explained"), (None, "")):
+        first = with_session(column("a", attribution=xray), options={})
+        second = with_session(column("b", measured(1200, 700), attribution=xray), **session)
+        only = "the profiles differ only in execution_mode" if session["options"] else unknown
+        assert {each.why for each in between(first, second)} == {only}
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_malloc_retains_nothing_by_chance_where_its_setting_differs(*, pinned: bool) -> None:
+    once = measured(times=1, spread=0, phases=())
+    less = measured(947, 447, times=1, spread=0, phases=())
+    first = with_session(column("a", once), environment={})
+    second = with_session(column("b", less), environment=PINNED if pinned else {})
+    assert [one.metric for one in between(first, second)] == ["steady", "peak"] * pinned
+    assert bool(undecided_note(first, second)) is not pinned
 
 
 def test_a_load_is_told_with_the_phase_that_takes_it() -> None:

@@ -165,6 +165,19 @@ def test_the_place_of_the_creation_is_outside_onnxruntime(
     assert sessions[2].called_from == f"{recorded.path}:{recorded.line_of('# LIBRARY')}"
 
 
+def test_a_session_of_a_calibrator_is_told_as_of_a_library(
+    tmp_path: Path, linear_model: Path
+) -> None:
+    program = "import sys; from onnxruntime.quantization.calibrate import create_calibrator\n"
+    program += "create_calibrator(sys.argv[1], augmented_model_path=sys.argv[2])\n"
+    arguments = [str(linear_model), str(tmp_path / "augmented.onnx")]
+    recorded = Recorded(tmp_path, program, arguments)
+    (session,) = recorded.run.sessions
+    assert session.library == "onnxruntime"
+    assert session.created_at.startswith("onnxruntime/quantization/calibrate.py:")
+    assert session.called_from == f"{recorded.path}:2"
+
+
 def test_options_are_those_that_the_program_set(sessions: tuple[ProgramSession, ...]) -> None:
     assert sessions[0].options == {"intra_op_num_threads": "1"}
     assert sessions[0].intra_op_threads == 1

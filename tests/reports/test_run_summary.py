@@ -150,16 +150,16 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
         (runs.run(), "The program's peak is 310 MiB, at 4.0 s. 1 process, 0 sessions in 10 s."),
         (
             runs.watched(earlier_peak=310),
-            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s). 1 process in 10 s.",
+            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s). Its owners",
         ),
         (
             runs.watched(earlier_peak=334),
             "Largest memory during the recording: 310 MiB (sampled, at 4.0 s); the process's"
-            " peak before was 334 MiB. 1 process in 10 s.",
+            " peak before was 334 MiB. Its owners are not known without an X-ray. 1 process",
         ),
         (
             msgspec.structs.replace(runs.watched(), peak_rss_bytes=320 * MIB),
-            "Largest memory during the recording: 320 MiB (exact). 1 process in 10 s.",
+            "Largest memory during the recording: 320 MiB (exact). Its owners",
         ),
         (
             runs.run(processes=runs.server().processes, is_watched=True),
@@ -275,6 +275,56 @@ def test_memory_that_was_still_growing_is_told_first() -> None:
     answer = run_headline(runs.run(is_watched=True, xrays=(xray,)))
     assert "growing" not in answer.first
     assert "4.0 s). Besides weights and libraries, most is arena slack: 110 MiB" in answer.first
+
+
+@pytest.mark.parametrize(
+    ("onnxruntime", "said"),
+    [("1.31.1", "Its owners are not known without an X-ray."), (None, "1 process in 9.0 s; onnx")],
+)
+def test_a_process_without_onnxruntime_is_not_sent_to_leak(
+    onnxruntime: str | None, said: str
+) -> None:
+    run = _growing(runs.run(is_watched=True, duration_s=9.0))
+    at_rest = runs.process(100, *(100, 104, 108, 100, 112, 100, 104, 108, 104), ended_s=None)
+    for watched in (run, msgspec.structs.replace(run, processes=(at_rest,))):
+        (process,) = watched.processes
+        process = msgspec.structs.replace(process, onnxruntime=onnxruntime)
+        answer = run_headline(msgspec.structs.replace(watched, processes=(process,)))
+        assert ("memdiag leak" in answer.first + answer.second) == (onnxruntime is not None)
+        assert said in answer.first
+
+
+def test_a_process_that_ended_in_its_xray_is_not_sent_to_leak() -> None:
+    sizes = (100, 104, 108, 100, 112, 100, 104, 108, 104)
+    process = runs.process(100, *sizes, ended_s=None)
+    run = runs.run(processes=(process,), is_watched=True)
+    first = run_headline(msgspec.structs.replace(run, end_waits=((9.0, 20.0),))).first
+    assert "It rose by 4.0 MiB in 8.0 s, not steadily." in first
+    assert "Its owners are not known as its X-ray was not completed." in first
+    assert "memdiag leak 100 tells more" in run_headline(run).first
+
+
+@pytest.mark.parametrize(
+    ("site", "is_calibration"),
+    [("onnxruntime/quantization/calibrate.py:320", True), ("app/quantization/main.py:8", False)],
+)
+def test_growth_in_a_calibration_names_what_keeps_outputs(
+    site: str, *, is_calibration: bool
+) -> None:
+    session = runs.session(1, run_count=40, peak=160, created_at=site)
+    session = msgspec.structs.replace(session, first_run_s=1.0, last_run_s=9.0)
+    first = run_headline(_growing(runs.run(session))).first
+    cause = "about 2.0 MiB a run. onnxruntime.quantization keeps the outputs of all samples"
+    assert (cause in first) == is_calibration
+    still = run_headline(runs.run(session)).first
+    assert "quantization keeps" not in still
+
+
+def test_a_command_that_cannot_be_pasted_is_left_out() -> None:
+    run = msgspec.structs.replace(runs.run(), command=("python", "-c", "import a\na.b()"))
+    session = msgspec.structs.replace(runs.session(1, run_count=40), last_run_s=9.0)
+    grown = _growing(msgspec.structs.replace(run, sessions=(session,)))
+    assert run_headline(grown).second.startswith("memdiag leak -- COMMAND tells")
 
 
 @pytest.mark.parametrize(("rise", "largest"), [(60, False), (210, True)])

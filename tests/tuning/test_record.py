@@ -35,7 +35,15 @@ class Recordable(Scripted):
 def recorded(search: OptionSearch, model: Path) -> Fix:
     """Return the record of `search`, as if it had been that of `model`."""
     with open_model(model) as file:
-        return fix_record(file, search, Publication(), notes=(), dimensions=(), duration_s=1.0)
+        return fix_record(
+            file,
+            search,
+            Publication(),
+            failed_optimizers={},
+            notes=(),
+            dimensions=(),
+            duration_s=1.0,
+        )
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,8 @@ class _Creation:
         self._logid = self._options.logid
         self._description = {
             "model": model_source(given.get("path_or_bytes", b"")),
-            "callers": callers(sessions.package),
+            # onnxruntime's own tools, such as its calibrators, are told as libraries are.
+            "callers": callers(os.path.join(sessions.package, "capi")),
             "options": changed_options(self._options),
             "config": named_config(self._options, sessions.config_names),
             "providers": [

@@ -22,13 +22,6 @@ def detectors() -> tuple[ProgramDetector, ...]:
     return load_detectors(__name__, __path__)
 
 
-NO_SEARCH_NOTE = (
-    "No waste was searched for: that needs an X-ray of a process that runs for weights and free"
-    " memory, and memdiag run for sessions."
-)
-"""The note of a recording without an X-ray."""
-
-
 def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
     """Return the findings in `run`, the largest saving first, and notes."""
     found: list[ProgramFinding] = []
@@ -48,10 +41,7 @@ def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple
 
 def _unchecked(run: ProgramRun) -> Iterator[str]:
     """Yield which rules could not be checked in a process that was started without memdiag."""
-    if not run.is_watched or not any(process.onnxruntime for process in run.processes):
-        return
-    if not run.xrays:
-        yield NO_SEARCH_NOTE
+    if not run.is_watched or not run.xrays:
         return
     names = ", ".join(each.rule.name for each in detectors() if each.rule.needs_sessions)
     yield f"rules that need recorded sessions were not checked: {names}; memdiag run checks them"

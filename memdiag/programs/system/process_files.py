@@ -16,7 +16,6 @@ from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.attribution import Attribution
-from memdiag.units import some_of
 
 MAX_GUESSES = 20
 """Models that are searched for if none is given."""
@@ -106,17 +105,12 @@ def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attri
         maybe: list[str] = []
         for model, is_used in zip(attribution.models, are_used, strict=True):
             (used if is_used or model.name in proven else maybe).append(model.name)
-        only_named = [attribution.models[index].name for index in sorted(named)]
+        only_named = {attribution.models[index].name for index in named}
         maybe = [name for name in maybe if name not in only_named]
         texts = [f"the process uses {', '.join(used)}"] if used else []
         if maybe:
             names = ", ".join(maybe)
             texts.append(f"it may use {names}, by files or paths in its memory, not by weights")
-        if only_named:
-            texts.append(
-                "only named in its memory, with no weights of their own found there:"
-                f" {some_of(only_named)}"
-            )
         note = f"models were searched for, as none was named: {'; '.join(texts)}"
         attribution = _without_models(attribution, named)
     return msgspec.structs.replace(attribution, notes=(note, *attribution.notes))

@@ -39,6 +39,7 @@ class ProcessXrays:
     Attributes:
         duration_s: seconds that all X-rays took until now.
         incomplete: the ids of processes that ended while their X-ray was taken.
+        failures: sentences on X-rays that could not be taken.
     """
 
     def __init__(self, program: RecordedProgram, selector: selectors.BaseSelector) -> None:
@@ -49,6 +50,7 @@ class ProcessXrays:
         self._lock = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self.duration_s = 0.0
         self.incomplete: set[int] = set()
+        self.failures: list[str] = []
 
     def close(self) -> None:
         """End the X-rays that are being taken."""
@@ -102,7 +104,7 @@ class ProcessXrays:
             sessions = [*process.live_sessions, *process.inherited_sessions]
             task = ProcessXrayTask(process.pid, sessions, program.models, lock=self._lock)
         except OSError as error:
-            program.notes.append(f"process {process.pid}: no X-ray was taken: {error.strerror}")
+            self._fail(f"process {process.pid}: no X-ray was taken: {error.strerror}")
             return None
 
         def read(_: object) -> None:
@@ -157,18 +159,22 @@ class ProcessXrays:
         try:
             keys, attribution = task.result()
         except MemdiagError as error:
-            program.notes.append(f"process {process.pid}: no X-ray: {error}")
+            self._fail(f"process {process.pid}: no X-ray: {error}")
         else:
             if attribution.partial:
                 # A session whose memory could not be read would seem to have no weights.
                 self.incomplete.add(process.pid)
-                program.notes.append(
+                self._fail(
                     f"process {process.pid}: no X-ray {_MOMENTS[reason]}: the process ended while"
                     " its memory was read"
                 )
             else:
                 self._add(task, process, reason, started_s, keys, attribution)
         when_done()
+
+    def _fail(self, text: str) -> None:
+        self.failures.append(text)
+        self._program.notes.append(text)
 
     def _add(
         self,

@@ -13,16 +13,15 @@ def answer_request(
     program: RecordedProgram, xrays: ProcessXrays, answer: Callable[[XrayAnswer], None]
 ) -> None:
     """Take an X-ray of each process with sessions, and call `answer` when all are there."""
-    first, first_note = len(program.xrays), len(program.notes)
+    first, first_failure = len(program.xrays), len(xrays.failures)
 
     def when_done(count: int) -> None:
         taken = [xray for xray in program.xrays[first:] if xray.reason == "request"]
-        failures = [note for note in program.notes[first_note:] if "X-ray" in note]
         answer(
             XrayAnswer(
                 asked=count,
                 processes=tuple(_xrayed(program, xray) for xray in taken),
-                failures=tuple(failures),
+                failures=tuple(xrays.failures[first_failure:]),
             )
         )
 

@@ -137,9 +137,8 @@ def named_table(fix: Fix) -> Table:
 
 
 def _nothing(fix: Fix, name: str) -> str:
-    """Return why there is no result for `name`: a note says it of an optimizer."""
-    about = (note for note in map(plain, fix.notes) if note.startswith(plain(name)))
-    return next(about, "nothing to try in this model")
+    """Return why there is no result for `name`."""
+    return plain(fix.failed_optimizers.get(name, "nothing to try in this model"))
 
 
 def _results(fix: Fix, name: str) -> Iterator[str]:

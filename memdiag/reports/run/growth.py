@@ -3,8 +3,9 @@
 import shlex
 
 from memdiag.growth.recorded_growth import RecordedGrowth
+from memdiag.growth.wording import CALIBRATORS_KEEP, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
-from memdiag.records.run import ProcessXray, ProgramRun
+from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
 from memdiag.reports.run.names import numbers
 from memdiag.reports.text import plain
 from memdiag.reports.xray.owners import owner_rows
@@ -26,6 +27,15 @@ _STABLE = (
 _MAX_COMMAND = 200
 
 
+def may_be_observed(run: ProgramRun, process: ProgramProcess) -> bool:
+    """Return whether `memdiag leak` can probably observe a process that was watched.
+
+    A process whose X-rays were waited for in vain ended meanwhile, as a rule.
+    """
+    lasts = process.ended_s is None and bool(run.xrays or not run.end_waits)
+    return run.is_watched and lasts and process.onnxruntime is not None
+
+
 def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
     """Return the growth with its largest owner in sentences, and what tells more of it."""
     process = growth.process
@@ -44,13 +54,18 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
             f" {numbers(each.number for each in ran)}: {sizes} in {duration}, about"
             f" {format_rate(growth.rate(growth.runs))} a run."
         )
+        if all(is_calibrator(session.created_at) for session in ran):
+            text = f"{text} {CALIBRATORS_KEEP}."
     xrays = [each for each in last_xrays(run) if each.pid == process.pid]
     if xrays and xrays[0].attribution.resident_bytes >= MIN_MEMORY_SHARE * growth.end_bytes:
         text = f"{text} {largest_owner(xrays[0])}".strip()
-    subject = str(process.pid) if run.is_watched and process.ended_s is None else ""
-    command = shlex.join(map(plain, run.command))
+    if process.onnxruntime is None:  # memdiag leak needs it
+        return text, ""
+    subject = str(process.pid) if may_be_observed(run, process) else ""
+    command = shlex.join(run.command)
     if not subject:
-        subject = f"-- {command if len(command) <= _MAX_COMMAND else 'COMMAND'}"
+        is_usable = len(command) <= _MAX_COMMAND and plain(command) == command
+        subject = f"-- {command if is_usable else 'COMMAND'}"
     return text, f"memdiag leak {subject} tells whether it is a leak, and of what."
 
 

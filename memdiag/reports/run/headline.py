@@ -17,7 +17,7 @@ from memdiag.records.run import (
     ProgramSession,
 )
 from memdiag.reports.control_group import container_sentence
-from memdiag.reports.run.growth import growth_texts, largest_owner
+from memdiag.reports.run.growth import growth_texts, largest_owner, may_be_observed
 from memdiag.reports.run.names import (
     command_text,
     model_names,
@@ -141,28 +141,33 @@ def _answer(run: ProgramRun, pss: PssReading | None, growth: RecordedGrowth | No
 def _largest_watched(run: ProgramRun, *, is_growing: bool) -> str:
     """Return the largest memory of a process that was watched, and its peak before if higher.
 
-    Its largest owner follows, unless the sentence on growth has it.
+    Its largest owner follows, unless the sentence on growth has it, or no X-ray was taken.
     """
     highest = run.peak_rss_bytes
     earlier = max((each.earlier_peak_rss_bytes or 0 for each in run.processes), default=0)
     before = ""
     if earlier > highest and format_size(earlier) != format_size(highest):
         before = f"; the process's peak before was {format_size(earlier)}"
-    owner = "" if is_growing or not run.xrays else largest_owner(last_xrays(run)[0])
+    owner = ""
+    if run.xrays:
+        owner = "" if is_growing else largest_owner(last_xrays(run)[0])
+    elif run.processes[0].onnxruntime:
+        reason = "as its X-ray was not completed" if run.end_waits else "without an X-ray"
+        owner = f"Its owners are not known {reason}."
     return " ".join(
         filter(
             None,
             (
                 f"Largest memory during the recording: {format_size(highest)}"
                 f" ({_watched_moment(run)}){before}.",
-                "" if is_growing else _rise_at_rest(run.processes[0]),
+                "" if is_growing else _rise_at_rest(run, run.processes[0]),
                 owner,
             ),
         )
     )
 
 
-def _rise_at_rest(process: ProgramProcess) -> str:
+def _rise_at_rest(run: ProgramRun, process: ProgramProcess) -> str:
     """Return whether the memory of a process that was watched rose; empty if that is not known."""
     rise = rise_at_rest(process)
     if rise is None:
@@ -170,9 +175,9 @@ def _rise_at_rest(process: ProgramProcess) -> str:
     rise_bytes, seconds = rise
     if rise_bytes < MIN_RISE_BYTES:
         return f"No growth was seen in {format_duration(seconds)}."
+    more = f": memdiag leak {process.pid} tells more" if may_be_observed(run, process) else ""
     return (
-        f"It rose by {format_size(rise_bytes)} in {format_duration(seconds)}, not steadily:"
-        f" memdiag leak {process.pid} tells more."
+        f"It rose by {format_size(rise_bytes)} in {format_duration(seconds)}, not steadily{more}."
     )
 
 
@@ -262,6 +267,9 @@ def _counts(run: ProgramRun) -> str:
     text = f"{subject} in {format_duration(run.duration_s)}"
     if run.end_xrays_s >= MIN_END_XRAYS_S:
         text += f", {format_duration(run.end_xrays_s)} of them for X-rays at the end"
+    uses_onnxruntime = run.xrays or any(process.onnxruntime for process in run.processes)
+    if run.is_watched and not uses_onnxruntime:
+        text += "; onnxruntime was not recognized in it"
     return f"{text}."
 
 

@@ -15,8 +15,7 @@ from tests.programs.rules.records import copy, xray
             [(0,), (0, 1)],
             [False, False],
             ["a.onnx"],
-            "the process uses a.onnx; only named in its memory, with no weights of their own found"
-            " there: b.onnx",
+            "the process uses a.onnx",
             id="b has weights of a only",
         ),
         pytest.param(
@@ -44,8 +43,7 @@ from tests.programs.rules.records import copy, xray
             [(0, 1)],
             [True, False],
             ["a.onnx"],
-            "the process uses a.onnx; only named in its memory, with no weights of their own found"
-            " there: b.onnx",
+            "the process uses a.onnx",
             id="a is open and has the weights of b",
         ),
     ],
