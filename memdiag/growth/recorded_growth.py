@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from memdiag.growth.steady_growth import steady_slope
-from memdiag.records.run import ProgramProcess, ProgramRun
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.units import MIB
 
 MIN_GROWTH_BYTES = 8 * MIB
@@ -51,6 +51,7 @@ class RecordedGrowth(NamedTuple):
         start_bytes, end_bytes: the least resident set in the first and the last slice of the time.
         seconds: the time from the start to the end.
         runs: about the runs of the process in it; 0 if they are not known.
+        sessions: the numbers of the sessions that ran in it.
     """
 
     process: ProgramProcess
@@ -58,6 +59,7 @@ class RecordedGrowth(NamedTuple):
     end_bytes: int
     seconds: float
     runs: int
+    sessions: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -89,18 +91,20 @@ def rise_at_rest(process: ProgramProcess) -> tuple[int, float] | None:
 
 def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | None:
     sessions = [session for session in run.sessions if session.pid == process.pid]
-    runs = sum(session.run_count for session in sessions)
-    times = [
-        time_s
-        for session in sessions
-        for time_s in (session.first_run_s, session.last_run_s)
-        if time_s is not None
-    ]
     t_s = process.samples.t_s
     if not t_s:
         return None
-    if runs >= MIN_RUNS and times:
-        start_s, end_s = min(times), max(times)
+    # What sessions take when they are created, and when they first run, is no growth of runs.
+    created_s = max((each.created_s + (each.creation_s or 0) for each in sessions), default=0.0)
+    runs = _runs_since(sessions, created_s)
+    start_s = created_s
+    if runs < MIN_RUNS:
+        start_s = 0.0
+        runs = _runs_since(sessions, start_s)
+    ran = [each for each in sessions if (each.last_run_s or 0) > start_s]
+    if runs >= MIN_RUNS:
+        start_s = max(start_s, min(each.first_run_s or 0 for each in ran))
+        end_s = max(each.last_run_s or 0 for each in ran)
     elif run.is_watched:
         runs, start_s = 0, t_s[0]
         end_s = min([t_s[-1], *(start for start, _ in run.end_waits)])
@@ -119,8 +123,21 @@ def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | No
         values = _least(process, end_s - seconds, end_s)
         grown = values[-1] - values[0]
         if _grows(values) and max(all_values) - all_values[-1] <= MAX_FALL_SHARE * grown:
-            return RecordedGrowth(process, values[0], values[-1], seconds, round(part * runs))
+            numbers = tuple(session.number for session in ran)
+            part_of_runs = round(part * runs)
+            return RecordedGrowth(process, values[0], values[-1], seconds, part_of_runs, numbers)
     return None
+
+
+def _runs_since(sessions: Sequence[ProgramSession], start_s: float) -> int:
+    """Return about how many runs of `sessions` there were from `start_s` on."""
+    count = 0.0
+    for session in sessions:
+        first_s, last_s = session.first_run_s, session.last_run_s
+        if first_s is not None and last_s is not None and last_s > start_s:
+            late = last_s - max(first_s, start_s)
+            count += session.run_count * (late / (last_s - first_s) if last_s > first_s else 1)
+    return round(count)
 
 
 def _grows(values: Sequence[int]) -> bool:

@@ -121,6 +121,50 @@ def test_a_program_is_judged_by_its_runs() -> None:
     assert recorded_growth(before_and_after) is None
 
 
+@pytest.mark.parametrize(
+    ("mebibytes", "sessions"),
+    [
+        pytest.param(lambda t: 200 + 100 * (t > 20) + 2 * min(t, 40), None, id="until the last"),
+        pytest.param(lambda t: 200 + 2 * t, (3,), id="in the last, too"),
+    ],
+)
+def test_growth_is_that_of_runs_after_the_last_creation(
+    mebibytes: Callable[[float], float], sessions: tuple[int, ...] | None
+) -> None:
+    """Three sessions one after another, each with 50 runs: each takes memory of its own."""
+    made = [
+        msgspec.structs.replace(
+            runs.session(number, run_count=50),
+            created_s=start_s,
+            creation_s=1.0,
+            first_run_s=start_s + 1,
+            last_run_s=start_s + 19,
+        )
+        for number, start_s in ((1, 0.0), (2, 20.0), (3, 40.0))
+    ]
+    run = msgspec.structs.replace(recorded(mebibytes), sessions=tuple(made), is_watched=False)
+    growth = recorded_growth(run)
+    assert (growth and growth.sessions) == sessions
+    if growth is not None:
+        assert growth.runs == pytest.approx(50, rel=0.1)
+
+
+def test_sessions_that_are_created_again_and_again_are_judged_together() -> None:
+    made = [
+        msgspec.structs.replace(
+            runs.session(number, run_count=5),
+            created_s=2.0 * number,
+            creation_s=0.5,
+            first_run_s=2.0 * number + 0.6,
+            last_run_s=2.0 * number + 1.9,
+        )
+        for number in range(1, 25)
+    ]
+    run = recorded(lambda t: 200 + 2 * t)
+    run = msgspec.structs.replace(run, sessions=tuple(made), is_watched=False)
+    assert found(run).sessions == tuple(range(1, 25))
+
+
 def test_of_several_processes_that_with_most_growth_is_told() -> None:
     (less,), (more,) = (
         recorded(lambda t, rate=rate: 200 + rate * t).processes  # type: ignore[misc]

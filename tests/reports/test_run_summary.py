@@ -312,7 +312,7 @@ def test_growth_in_a_calibration_names_what_keeps_outputs(
     site: str, *, is_calibration: bool
 ) -> None:
     session = runs.session(1, run_count=40, peak=160, created_at=site)
-    session = msgspec.structs.replace(session, first_run_s=1.0, last_run_s=9.0)
+    session = msgspec.structs.replace(session, creation_s=0.5, first_run_s=1.0, last_run_s=9.0)
     first = run_headline(_growing(runs.run(session))).first
     cause = "about 2.0 MiB a run. onnxruntime.quantization keeps the outputs of all samples"
     assert (cause in first) == is_calibration
@@ -330,7 +330,7 @@ def test_a_command_that_cannot_be_pasted_is_left_out() -> None:
 @pytest.mark.parametrize(("rise", "largest"), [(60, False), (210, True)])
 def test_growth_by_runs_is_told_before_a_smaller_rise(rise: int, largest: bool) -> None:
     session = runs.session(1, run_count=40, peak=100 + rise)
-    session = msgspec.structs.replace(session, first_run_s=1.0, last_run_s=9.0)
+    session = msgspec.structs.replace(session, creation_s=0.5, first_run_s=1.0, last_run_s=9.0)
     answer = run_headline(_growing(runs.run(session)))
     assert answer.first.startswith(
         "Memory was still growing at the last run of session 1: 210 MiB to 286 MiB in 8.0 s, about"

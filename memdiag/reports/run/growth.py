@@ -47,7 +47,7 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
         end = "the end of the recording" if process.ended_s is None else "its end"
         text = f"{subject} was still growing at {end}: {sizes} in {duration}, {a_second} a second."
     else:
-        ran = [each for each in run.sessions if each.pid == process.pid and each.run_count]
+        ran = [each for each in run.sessions if each.number in growth.sessions]
         plural = "s" if len(ran) > 1 else ""
         text = (
             f"{subject} was still growing at the last run of session{plural}"
