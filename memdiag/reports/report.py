@@ -62,6 +62,9 @@ class Report(Generic[R]):
         files: Mapping[str, str],
         document: Callable[[R], Document],
         draw: Callable[[R], Figure] | None = None,
+        trace: Callable[[R], bytes] | None = None,
+        *,
+        outlines_letters: bool = False,
     ) -> Report[R]:
         """Return the report of records whose parts `document` lists."""
 
@@ -87,7 +90,16 @@ class Report(Generic[R]):
 
             return document_markdown(document(record))
 
-        return cls(name=name, files=files, show=show, page=page, markdown=markdown, draw=draw)
+        return cls(
+            name=name,
+            files=files,
+            show=show,
+            page=page,
+            markdown=markdown,
+            draw=draw,
+            trace=trace,
+            outlines_letters=outlines_letters,
+        )
 
     def formats(self) -> tuple[str, ...]:
         """Return the formats that can be written, in alphabetical order."""
