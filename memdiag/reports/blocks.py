@@ -125,7 +125,7 @@ class Code(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(Block):
-    """Names and values, a card of a page."""
+    """Names and values: a card of a page, and folded in Markdown."""
 
     formats: Sequence[Format] = NOT_ON_TERMINALS
     rows: Sequence[tuple[str, str]]
@@ -193,7 +193,7 @@ class Document:
         line: the same with the subject, for a terminal; by default both, with a colon.
         style: the colour of the answer on a terminal.
         is_bad: whether the answer is a finding.
-        second: the rest of the answer, which is printed with it whatever is asked for.
+        rest: the rest of the answer, which is printed with it whatever is asked for.
         seconds: sentences below it.
         facts: on the conditions, in a few words.
         ended: why the record is not complete, with its label; empty if it is.
@@ -206,7 +206,7 @@ class Document:
     line: str = ""
     style: str = "bold"
     is_bad: bool = False
-    second: str = ""
+    rest: str = ""
     seconds: Sequence[str] = ()
     facts: str = ""
     ended: str = ""
@@ -229,7 +229,7 @@ def print_document(
 ) -> None:
     """Print `document`; `written` are the files to name; `detail` is how much."""
     line(console, document.line or f"{document.subject}: {document.answer}", document.style)
-    line(console, document.second)
+    line(console, document.rest)
     if detail is not Detail.ANSWER:
         for text in document.seconds:
             line(console, text)
@@ -297,7 +297,7 @@ def document_markdown(document: Document) -> str:
             f"## {capitalized(document.kind)}: {md.code(document.subject)}",
             f"**{md.escape(capitalized(document.answer))}**",
             f"**{md.escape(document.ended)}**" if document.ended else "",
-            *map(md.escape, (document.second, *document.seconds, document.facts)),
+            *map(md.escape, (document.rest, *document.seconds, document.facts)),
             *map(_block_markdown, document.filled("markdown")),
         )
     )
@@ -309,7 +309,8 @@ def _block_markdown(each: Block) -> str:
         command = f" {md.code(each.command)}" if each.command else ""
         return f"**{title}:** {md.escape(each.text)}{command}".removeprefix("**:** ")
     body = "\n\n".join(filter(None, _parts_in_markdown(each)))
-    return md.folded(title, body) if each.is_folded else md.section(title, body)
+    is_folded = each.is_folded or isinstance(each, Facts)
+    return md.folded(title, body) if is_folded else md.section(title, body)
 
 
 def _parts_in_markdown(each: Block) -> Iterator[str]:

@@ -83,15 +83,13 @@ def _preformatted(text: str) -> str:
 
 def _parts(record: Profile | ProgramRun) -> Iterator[str]:
     """Yield what a terminal prints of `record` below its answer, and what it prints on request."""
-    from memdiag.reports import profile, run
+    from memdiag.reports import report_of
     from memdiag.reports.blocks import print_blocks
     from memdiag.reports.console import plain_output
 
-    document = profile.document(record) if isinstance(record, Profile) else run.document(record)
+    printable = report_of(record).document(record).filled("console")
     for is_usual in (True, False):
-        blocks = [
-            each for each in document.filled("console") if (each.detail <= Detail.USUAL) is is_usual
-        ]
+        blocks = [each for each in printable if (each.detail <= Detail.USUAL) is is_usual]
         console, out = _console(_WIDTH)
         with plain_output(console):
             print_blocks(blocks, console, Detail.ALL)

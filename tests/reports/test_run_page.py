@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from memdiag.records import codec
@@ -208,3 +209,12 @@ def test_hostile_names_stay_text_on_a_phone(opened: Callable[..., Any]) -> None:
     assert page.execute_script("return document.images.length") == 0
     assert "<img src=x onerror" in hover_text(page, "sessions", 0, find="findIndex")
     assert_quiet(page)
+
+
+def test_a_finding_has_the_documentation_of_its_rule() -> None:
+    known, unknown = "duplicate-session", "no-such-rule"
+    run = runs.server()
+    found = [msgspec.structs.replace(run.findings[0], rule=rule) for rule in (known, unknown)]
+    page = html(msgspec.structs.replace(run, findings=tuple(found)))
+    assert f'<details id="rule-{known}">' in page
+    assert f'<details id="rule-{unknown}">' not in page

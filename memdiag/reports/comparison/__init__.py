@@ -68,6 +68,6 @@ def document(comparison: Comparison) -> Document:
     )
 
 
-REPORT: Report[Comparison] = Report.of_documents(
+REPORT: Report[Comparison] = Report(
     "comparison", file_names("comparison") | ISSUE_FILE, document, draw
 )

@@ -168,4 +168,4 @@ def draw(fix: Fix) -> Figure:
     return figure
 
 
-REPORT: Report[Fix] = Report.of_documents("fix", file_names("fix"), document, draw)
+REPORT: Report[Fix] = Report("fix", file_names("fix"), document, draw)

@@ -93,6 +93,4 @@ def draw(limit: MemoryLimit) -> Figure:
     return picture.draw(limit)
 
 
-REPORT: Report[MemoryLimit] = Report.of_documents(
-    "memory limit", file_names("limit"), document, draw
-)
+REPORT: Report[MemoryLimit] = Report("memory limit", file_names("limit"), document, draw)

@@ -54,6 +54,7 @@ from memdiag.units import counted, format_size, some_of
 
 _MAX_NAMED_OWNERS = 2
 _MAX_SPANS = 500
+_MAX_UNFOLDED_SPANS = 12
 _TIMELINE = "timeline.js"
 
 
@@ -68,7 +69,7 @@ def document(profile: Profile) -> Document:
         line=f"{answer.model}: {lowered(answer.first)}",
         style="bold" if answer.completed else "bold red",
         is_bad=not answer.completed,
-        second=answer.second,
+        rest=answer.second,
         facts=" · ".join(facts),
         blocks=[
             *_glance(profile),
@@ -226,7 +227,7 @@ def _spans(profile: Profile) -> list[Block]:
             title="Graph transformers and steps",
             table=span_table(spans[:_MAX_SPANS]),
             caption=f"{more:,} smaller ones are in the record (JSON) only." if more > 0 else "",
-            is_sortable=True,
+            is_folded=len(spans) > _MAX_UNFOLDED_SPANS,
             formats=PAGE_ONLY,
         ),
     ]
@@ -250,7 +251,7 @@ def _runs(profile: Profile) -> list[Block]:
     return blocks
 
 
-REPORT = Report[Profile].of_documents(
+REPORT = Report[Profile](
     "profile",
     {
         "html": "report.html",

@@ -47,7 +47,6 @@ from memdiag.reports.text import plain
 from memdiag.reports.xray.charts import tile_columns
 from memdiag.units import format_duration, format_size
 
-_MAX_USUAL_FINDINGS = 3
 _MAX_USUAL_ROWS = 5
 _MAX_OWNERS = 8
 _MAX_PHASE_TABLES = 6
@@ -63,15 +62,15 @@ def document(run: ProgramRun) -> Document:
         line=answer.first,
         style="bold" if answer.is_success else "bold red",
         is_bad=not answer.is_success,
-        second=answer.second,
+        rest=answer.second,
         facts=answer.facts,
         blocks=[
             FindingList(
                 title="Findings",
                 findings=[*map(_finding, run.findings)],
                 summary=" ".join(after_findings(run)),
-                # The owners of a process without known sessions say more than further findings.
-                max_rows=_MAX_USUAL_FINDINGS if run.sessions else 1,
+                # The table below says more than further findings.
+                max_rows=1,
                 detail=Detail.ANSWER,
             ),
             *_timeline(run, answer.first),
@@ -217,6 +216,7 @@ def _owners(run: ProgramRun) -> list[Block]:
             Figures(
                 title=f"Owners in process {each.process.pid} {each.moment}",
                 table=each.table(),
+                max_rows=_MAX_USUAL_ROWS,
                 detail=usual,
                 short="owners of the memory" if number == 0 else "",
                 is_folded=number > 0,
@@ -237,7 +237,7 @@ def _environment(run: ProgramRun) -> Sequence[tuple[str, str]]:
     )
 
 
-REPORT = Report[ProgramRun].of_documents(
+REPORT = Report[ProgramRun](
     "run",
     {
         "html": "report.html",

@@ -53,7 +53,6 @@ MIN_WASTE_SHARE = 0.1
 """A waste is the headline from this size and this share of the resident set on."""
 
 _OWNERS = "Owners of the memory"
-_MAX_CONSOLE_COPIES = 4
 _MAX_CONSOLE_MODELS = 12
 _MAX_PAGE_ROWS = 100
 _MAX_COPY_BYTES = 800_000
@@ -182,6 +181,7 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
         freed_summary(attribution.copies),
         *not_located(attribution),
         verification_summary(attribution),
+        _timing(attribution),
     )
     return XrayText(
         first=f"{weights[0].title}: {weights[0].summary}" if weights else nothing,
@@ -255,7 +255,7 @@ def _timing(attribution: Attribution) -> str:
     return (
         f"{scanned}{f' ({speed:.1f} GB/s)' if speed else ''},"
         f" {format_size(timing.verified_bytes)} compared in {format_duration(timing.verify_s)},"
-        f" {format_duration(timing.total_s)} in all"
+        f" {format_duration(timing.total_s)} in all."
     )
 
 
@@ -274,7 +274,6 @@ def document(attribution: Attribution) -> Document:
         subject=f"process {attribution.pid}",
         kind="X-ray of a process",
         answer=f"{found.headline}.",
-        facts=_timing(attribution),
         blocks=[
             *(
                 Sentence(title="" if number else "What to do", text=text, detail=Detail.ANSWER)
@@ -333,8 +332,7 @@ def owner_blocks(
         Figures(
             title="Weights with several copies",
             table=repeated_table(owned.repeated),
-            max_rows=_MAX_CONSOLE_COPIES,
-            detail=detail,
+            detail=Detail.ALL,
             short="copies of weights",
             formats=NOT_ON_PAGES,
         ),
@@ -442,4 +440,4 @@ def _kind_bytes(attribution: Attribution, kind: str) -> int:
     )
 
 
-REPORT = Report[Attribution].of_documents("X-ray", file_names("xray"), document, draw)
+REPORT = Report[Attribution]("X-ray", file_names("xray"), document, draw)
