@@ -16,7 +16,7 @@ from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line, terminal_text
+from memdiag.reports.console import files, labelled, line, terminal_text
 from memdiag.reports.findings import (
     FindingText,
     findings_markdown,
@@ -240,13 +240,17 @@ def print_document(
     # What users copy is last.
     codes = [each for each in printed if isinstance(each, Code)]
     print_blocks([each for each in printed if not isinstance(each, Code)], console, detail)
-    if left_out and detail is Detail.USUAL:
-        block(console, [f"With -v: {', '.join(left_out)}."])
+    is_usual = detail is Detail.USUAL
+    hint = f"With -v: {', '.join(left_out)}." if left_out and is_usual else ""
+    # Not below a blank line, as the files: a usual summary has few lines.
+    line(console, hint)
     if document.ended:
         console.print()
         line(console, document.ended, "bold red")
-    if detail is not Detail.ANSWER:
-        files(console, written)
+    if written and detail is not Detail.ANSWER:
+        if document.ended or not hint:
+            console.print()
+        files(console, written, is_short=is_usual)
     for each in codes:
         console.print()
         _print_block(each, console, detail)

@@ -326,7 +326,7 @@ def owner_blocks(
             title=_OWNERS,
             table=replace(owner_table(owned.owners, heading=heading), caption=f"{owned.share}."),
             detail=detail,
-            short="owners of the memory",
+            short="owners",
             formats=NOT_ON_PAGES,
         ),
         Figures(
