@@ -18,7 +18,7 @@ from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.records.codec import escaped
-from memdiag.records.profile import NO_RUN_PEAK, InsideNode, NodeOutputs, PeakNode, Profile
+from memdiag.records.profile import InsideNode, NodeOutputs, PeakNode, Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 
@@ -26,7 +26,7 @@ from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Path) -> Profile:
     """Return `profile` with the peak of a run, measured in a child of its own.
 
-    What is not available becomes a note.
+    If it is not available, the profile says why.
 
     Args:
         profile: the profile of `job`, with its estimate.
@@ -38,18 +38,18 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         MeasurementError: the interpreter cannot be started.
     """
     if job.runs is None or profile.outcome.status != "completed":
-        return _with_note(profile, f"{NO_RUN_PEAK}: the model was not run to the end")
+        return _without(profile, "the model was not run to the end")
     profile = _with_details(profile, ctx)
     if ctx.runtime < NODE_MEMORY_SINCE:
-        return _with_note(
+        return _without(
             profile,
-            f"{NO_RUN_PEAK}: onnxruntime {ctx.runtime} does not write the memory of nodes in its"
-            f" profile, as {NODE_MEMORY_SINCE} and newer do",
+            f"onnxruntime {ctx.runtime} does not write the memory of nodes in its profile, as"
+            f" {NODE_MEMORY_SINCE} and newer do",
         )
     try:
         measured = arena_peak(job, scratch, _free_resident_bytes)
     except NoNodeMemory as reason:
-        return _with_note(profile, f"{NO_RUN_PEAK}: {reason}")
+        return _without(profile, str(reason))
     estimated = None if profile.estimate is None else ctx.activations(ctx.sizes)
     node = ""
     if estimated is not None and estimated.scope is not None and estimated.node is not None:
@@ -129,5 +129,5 @@ def _doubled(model: ModelFile, sizes: Mapping[str, int]) -> dict[str, dict[str, 
         return {}
 
 
-def _with_note(profile: Profile, note: str) -> Profile:
-    return escaped(msgspec.structs.replace(profile, notes=(*profile.notes, note)))
+def _without(profile: Profile, reason: str) -> Profile:
+    return escaped(msgspec.structs.replace(profile, run_peak_failure=reason))

@@ -145,16 +145,12 @@ def show(
     written: Sequence[Path] = (),
     *,
     detail: Detail = Detail.USUAL,
-    **options: bool,
 ) -> None:
-    """Print the summary of `record` on standard output, and the files that were written.
-
-    `options` are the options of this kind's console summary.
-    """
+    """Print the summary of `record` on standard output, and the files that were written."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    report_of(record).print_summary(record, console, written=written, detail=detail, **options)
+    report_of(record).print_summary(record, console, written=written, detail=detail)
 
 
 def print_wait(text: str) -> None:
@@ -169,13 +165,12 @@ def print_record(
     *,
     format: str,
     detail: Detail = Detail.USUAL,
-    **options: bool,
 ) -> None:
     """Print `record` on standard output, as JSON or as a summary."""
     if format == "json":
         sys.stdout.buffer.write(encode(record))
     else:
-        show(record, written, detail=detail, **options)
+        show(record, written, detail=detail)
 
 
 def append_job_summary(text: str) -> None:

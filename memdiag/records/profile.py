@@ -258,10 +258,6 @@ class Outcome(Record, frozen=True, kw_only=True):
     message: str
 
 
-NO_RUN_PEAK: Final = "the peak of a run is not known"
-"""The beginning of a note that explains why `Profile.run_peak` was asked for and is missing."""
-
-
 class NodeOutputs(Record, frozen=True, kw_only=True):
     """The outputs of one node in the first run; in a loop those of its largest iteration.
 
@@ -374,6 +370,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
             before it; None for other providers than the CPU's, and if the estimate failed.
         run_peak: the runtime's own figures of the peak of a run, if they were requested and are
             available. The values in memory then are in `estimate`.
+        run_peak_failure: why these were requested and are missing; empty otherwise.
         group: what the control group counted, memdiag and all other processes in it included; None
             if no group counts memory.
         device: the memory on devices; None without a device, or without its figures.
@@ -411,6 +408,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
     estimate: EstimatedPoint | None = None
     run_peak: PeakNode | None = None
+    run_peak_failure: str = ""
     group: GroupMemory | None = None
     device: DeviceMemory | None = None
     generation: Generation | None = None

@@ -6,20 +6,35 @@ renderers know the kinds of blocks and nothing of records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line, terminal_text
+from memdiag.reports.console import files, labelled, line, terminal_text
+from memdiag.reports.findings import (
+    FindingText,
+    findings_markdown,
+    print_findings,
+    rule_documentation,
+)
 from memdiag.reports.page import page
 from memdiag.reports.picture import embedded
-from memdiag.reports.table import Table, markdown_table, print_table
+from memdiag.reports.table import (
+    ALL_FORMATS,
+    Cell,
+    Column,
+    Format,
+    Row,
+    Table,
+    markdown_table,
+    print_table,
+)
 from memdiag.reports.text import capitalized, plain
 from memdiag.units import counted
 
@@ -28,8 +43,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+PAGE_ONLY: tuple[Format, ...] = ("html",)
+TERMINAL_ONLY: tuple[Format, ...] = ("console",)
+NOT_ON_PAGES: tuple[Format, ...] = ("console", "markdown")
+NOT_ON_TERMINALS: tuple[Format, ...] = ("markdown", "html")
+"""Formats of blocks that not all outputs have."""
+
 _MAX_MARKDOWN_ROWS = 50
 _MAX_PAGE_ROWS = 1000
+_MAX_PAGE_FINDINGS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +59,32 @@ class Block:
     """A part of a report below its answer.
 
     Attributes:
-        title: its heading; on a page every block has one.
-        detail: how much has to be asked for, so that a terminal prints it; None for never.
+        title: its heading; on a page every block but a sentence has one.
+        detail: how much has to be asked for, so that a terminal prints it.
         short: what names it among what a terminal left out, such as ``2 notes``.
+        formats: the outputs that have it.
+        is_folded: whether pages and Markdown show the title only, which unfolds it.
     """
 
     title: str = ""
-    detail: Detail | None = Detail.USUAL
+    detail: Detail = Detail.USUAL
     short: str = ""
+    formats: Sequence[Format] = ALL_FORMATS
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence(Block):
-    """One sentence, or several in a row. On a terminal it is printed next to its title."""
+    """One sentence, or several in a row. On a terminal it is printed next to its title.
+
+    Without a title, it continues the sentence before.
+
+    Attributes:
+        command: what to enter in a shell; empty for nothing.
+    """
 
     text: str
+    command: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +124,28 @@ class Code(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Facts(Block):
+    """Names and values: a card of a page, and folded in Markdown."""
+
+    formats: Sequence[Format] = NOT_ON_TERMINALS
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingList(Block):
+    """Findings, each with its place, its cost and the documentation of its rule.
+
+    Attributes:
+        summary: a sentence on all of them.
+        max_rows: how many a terminal prints unless everything is asked for.
+    """
+
+    findings: Sequence[FindingText]
+    summary: str = ""
+    max_rows: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Picture(Block):
     """The picture of the record: on a page only, and there with `alt` for those who do not see it.
 
@@ -98,9 +153,33 @@ class Picture(Block):
         hint: how to read it.
     """
 
-    detail: Detail | None = None
+    formats: Sequence[Format] = PAGE_ONLY
     alt: str
     hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart(Block):
+    """A chart that a script of the page draws.
+
+    Attributes:
+        name: the `id` of the element that it is drawn in.
+        script: the file of the script in ``templates``.
+        data: returns what the script draws, by the names under which it finds it.
+        alt: what the chart shows, for those who do not see it.
+        hints: how to read it.
+        has_ranges: whether users choose the range of time that it shows, also by keys.
+        below: returns HTML that the script works on as well.
+    """
+
+    formats: Sequence[Format] = PAGE_ONLY
+    name: str
+    script: str
+    data: Callable[[], Mapping[str, Any]]
+    alt: str
+    hints: Sequence[str] = ()
+    has_ranges: bool = False
+    below: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +193,7 @@ class Document:
         line: the same with the subject, for a terminal; by default both, with a colon.
         style: the colour of the answer on a terminal.
         is_bad: whether the answer is a finding.
+        rest: the rest of the answer, which is printed with it whatever is asked for.
         seconds: sentences below it.
         facts: on the conditions, in a few words.
         ended: why the record is not complete, with its label; empty if it is.
@@ -126,15 +206,15 @@ class Document:
     line: str = ""
     style: str = "bold"
     is_bad: bool = False
+    rest: str = ""
     seconds: Sequence[str] = ()
     facts: str = ""
     ended: str = ""
     blocks: Sequence[Block]
 
-    @property
-    def filled(self) -> list[Block]:
-        """The blocks with content."""
-        return [each for each in self.blocks if _has_content(each)]
+    def filled(self, format: Format) -> list[Block]:
+        """Return the blocks that have content in `format`."""
+        return [each for each in self.blocks if format in each.formats and _has_content(each)]
 
 
 def notes_block(notes: Iterable[str], *, detail: Detail = Detail.ALL) -> Points:
@@ -149,34 +229,42 @@ def print_document(
 ) -> None:
     """Print `document`; `written` are the files to name; `detail` is how much."""
     line(console, document.line or f"{document.subject}: {document.answer}", document.style)
+    line(console, document.rest)
     if detail is not Detail.ANSWER:
         for text in document.seconds:
             line(console, text)
         line(console, document.facts, "dim")
-    printable = [each for each in document.filled if each.detail is not None]
-    printed = [each for each in printable if (each.detail or 0) <= detail]
-    left_out = [each.short for each in printable if each not in printed and each.short]
+    printable = document.filled("console")
+    printed = [each for each in printable if each.detail <= detail]
+    left_out = [each.short for each in printable if each.detail > detail and each.short]
     # What users copy is last.
     codes = [each for each in printed if isinstance(each, Code)]
+    print_blocks([each for each in printed if not isinstance(each, Code)], console, detail)
+    is_usual = detail is Detail.USUAL
+    hint = f"With -v: {', '.join(left_out)}." if left_out and is_usual else ""
+    # Not below a blank line, as the files: a usual summary has few lines.
+    line(console, hint)
+    if document.ended:
+        console.print()
+        line(console, document.ended, "bold red")
+    if written and detail is not Detail.ANSWER:
+        if document.ended or not hint:
+            console.print()
+        files(console, written, is_short=is_usual)
+    for each in codes:
+        console.print()
+        _print_block(each, console, detail)
+
+
+def print_blocks(blocks: Sequence[Block], console: Console, detail: Detail) -> None:
+    """Print `blocks`, each below a blank line, unless only the answer is asked for."""
     last: Block | None = None
-    for each in printed:
-        if each in codes:
-            continue
+    for each in blocks:
         is_further = isinstance(each, Sentence) and isinstance(last, Sentence)
         if not is_further and detail is not Detail.ANSWER:
             console.print()
         _print_block(each, console, detail)
         last = each
-    if left_out and detail is Detail.USUAL:
-        block(console, [f"With -v: {', '.join(left_out)}."])
-    if document.ended:
-        console.print()
-        line(console, document.ended, "bold red")
-    if detail is not Detail.ANSWER:
-        files(console, written)
-    for each in codes:
-        console.print()
-        _print_block(each, console, detail)
 
 
 def _print_block(each: Block, console: Console, detail: Detail) -> None:
@@ -187,6 +275,11 @@ def _print_block(each: Block, console: Console, detail: Detail) -> None:
             line(console, f"{each.prefix}{text}")
     elif isinstance(each, Sentence):
         labelled(console, each.title, each.text)
+        labelled(console, "", each.command, "bold")
+    elif isinstance(each, FindingList):
+        shown = {Detail.ANSWER: 1, Detail.USUAL: each.max_rows, Detail.ALL: None}[detail]
+        print_findings(each.findings, console, shown)
+        line(console, each.summary)
     elif isinstance(each, Figures):
         # One of several tables is named, and one that was asked for.
         if each.detail is Detail.ALL or each.max_rows is not None:
@@ -208,30 +301,42 @@ def document_markdown(document: Document) -> str:
             f"## {capitalized(document.kind)}: {md.code(document.subject)}",
             f"**{md.escape(capitalized(document.answer))}**",
             f"**{md.escape(document.ended)}**" if document.ended else "",
-            *map(md.escape, document.seconds),
-            md.escape(document.facts),
-            *map(_block_markdown, document.filled),
+            *map(md.escape, (document.rest, *document.seconds, document.facts)),
+            *map(_block_markdown, document.filled("markdown")),
         )
     )
 
 
 def _block_markdown(each: Block) -> str:
     title = md.escape(each.title)
+    if isinstance(each, Sentence):
+        command = f" {md.code(each.command)}" if each.command else ""
+        return f"**{title}:** {md.escape(each.text)}{command}".removeprefix("**:** ")
+    body = "\n\n".join(filter(None, _parts_in_markdown(each)))
+    is_folded = each.is_folded or isinstance(each, Facts)
+    return md.folded(title, body) if is_folded else md.section(title, body)
+
+
+def _parts_in_markdown(each: Block) -> Iterator[str]:
     match each:
-        case Sentence():
-            return f"**{title}:** {md.escape(each.text)}"
         case Points():
-            return md.section(title, md.bullets(each.texts))
+            yield md.bullets(each.texts)
         case Code():
-            return md.section(title, md.code_block(each.text.splitlines(), each.language))
+            yield md.code_block(each.text.splitlines(), each.language)
+        case Facts():
+            yield markdown_table(_facts_table(each))
+        case FindingList():
+            yield md.escape(each.summary)
+            yield findings_markdown(each.findings)
         case Figures(table=table):
-            parts = (
-                markdown_table(table.first_rows(_MAX_MARKDOWN_ROWS)),
-                _more_rows(table, _MAX_MARKDOWN_ROWS),
-                md.escape(each.caption or table.caption),
-            )
-            return md.section(title, "\n\n".join(filter(None, parts)))
-    return ""
+            yield markdown_table(table.first_rows(_MAX_MARKDOWN_ROWS))
+            yield _more_rows(table, _MAX_MARKDOWN_ROWS)
+            yield md.escape(each.caption or table.caption)
+
+
+def _facts_table(facts: Facts) -> Table:
+    rows = (Row(name, Cell(value, is_code=True)) for name, value in facts.rows)
+    return Table(columns=(Column(), Column()), rows=tuple(rows))
 
 
 def _more_rows(table: Table, shown: int) -> str:
@@ -248,24 +353,25 @@ def document_page(
     `draw` draws its picture; None without one.
     """
     blocks = [
-        _cut(each) for each in document.filled if draw is not None or not isinstance(each, Picture)
+        _cut(each)
+        for each in document.filled("html")
+        if draw is not None or not isinstance(each, Picture)
     ]
+    charts = [each for each in blocks if isinstance(each, Chart)]
+    found = [text for each in blocks if isinstance(each, FindingList) for text in each.findings]
+    has_picture = any(isinstance(each, Picture) for each in blocks)
     return page(
-        "document.html.j2",
-        (),
+        tuple(dict.fromkeys(chart.script for chart in charts)),
         {
             "document": document,
-            "blocks": [
-                (kind.__name__, [*group] if kind is Sentence else each)
-                for kind, group in groupby(blocks, type)
-                for each in ([group] if kind is Sentence else group)
-            ],
-            "picture": embedded(draw) if draw is not None else "",
+            "groups": [(kind.__name__, [*group]) for kind, group in groupby(blocks, type)],
+            "picture": embedded(draw) if draw is not None and has_picture else "",
+            "rules": {each.name: rule_documentation(each.name) for each in found},
+            "max_findings": _MAX_PAGE_FINDINGS,
         },
-        charts={},
+        charts={name: value for chart in charts for name, value in chart.data().items()},
         record=codec.encode(record),
         record_name=name,
-        record_kind="record",
     )
 
 
@@ -284,6 +390,8 @@ def _has_content(each: Block) -> bool:
             return bool(content)
         case Points(texts=content):
             return bool(content)
-        case Figures(table=content):
-            return bool(content.rows)
+        case Facts(rows=content) | Figures(table=Table(rows=content)):
+            return bool(content)
+        case FindingList():
+            return bool(each.findings or each.summary)
     return True

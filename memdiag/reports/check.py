@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from memdiag.detail import Detail
 from memdiag.records.dimension import ModelInput
-from memdiag.records.finding import Check, CheckedModel, Finding
+from memdiag.records.finding import Check, CheckedModel
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, line, plain_output
 from memdiag.reports.findings import (
+    FindingText,
     check_summary,
     finding_text,
     findings_markdown,
-    show_findings,
+    print_findings,
 )
 from memdiag.reports.text import plain
 from memdiag.units import counted, some_of
@@ -42,7 +43,7 @@ def _show_all(check: Check, console: Console) -> None:
     if check.findings or any(model.inputs or model.notes for model in check.models):
         console.print()
     for model in check.models:
-        show_findings(_found_in(check, model), console, names_model=True)
+        print_findings(_found_in(check, model), console, names_model=True)
         for text in (*_inputs(model), *(f"note: {plain(note)}" for note in model.notes)):
             line(console, f"{plain(model.path)}: {text}", "dim")
     names = dict.fromkeys(plain(finding.name) for finding in check.findings)
@@ -72,8 +73,8 @@ def _show_costliest(check: Check, console: Console, detail: Detail) -> None:
         block(console, [f"With -v: {', '.join([*left_out, 'details'])}."])
 
 
-def _found_in(check: Check, model: CheckedModel) -> list[Finding]:
-    return [finding for finding in check.findings if finding.model == model.path]
+def _found_in(check: Check, model: CheckedModel) -> list[FindingText]:
+    return [finding_text(finding) for finding in check.findings if finding.model == model.path]
 
 
 def markdown(check: Check) -> str:
@@ -84,7 +85,7 @@ def markdown(check: Check) -> str:
         blocks += [
             f"### {md.code(plain(model.path))}",
             md.escape(plain(model.error or "")),
-            *findings_markdown(found),
+            findings_markdown(found),
             md.bullets([*_inputs(model), *map(plain, model.notes)]),
         ]
     return md.document(blocks)

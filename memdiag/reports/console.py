@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.reports.text import plain
+from memdiag.units import some_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _WORKFLOW_COMMANDS = ("::", "##[")
 _LABEL_WIDTH = 10
+_SHORT_FILES = 3
 _ASCII = str.maketrans(
     {"×": "x", "·": "|", "…": "...", "µ": "u", "→": "->", "←": "<-", "≥": ">=", "✗": "x", "²": "^2"}
 )
@@ -69,18 +71,14 @@ def block(console: Console, lines: Sequence[str]) -> None:
         line(console, text)
 
 
-def files(console: Console, paths: Sequence[Path]) -> None:
-    """Print the files that were written, one folder per line; nothing if there are none."""
+def files(console: Console, paths: Sequence[Path], *, is_short: bool) -> None:
+    """Print the files that were written, one folder per line, and if `is_short` some of many."""
     folders: dict[Path, list[str]] = {}
     for path in paths:
         folders.setdefault(path.parent, []).append(plain(path.name))
-    block(
-        console,
-        [
-            f"{plain(str(folder))}{os.sep}   {' · '.join(names)}"
-            for folder, names in folders.items()
-        ],
-    )
+    for folder, names in folders.items():
+        shown = _SHORT_FILES if is_short and len(names) > _SHORT_FILES + 1 else len(names)
+        line(console, f"{plain(str(folder))}{os.sep}   {some_of(names, shown, ' · ')}")
 
 
 def terminal_text(console: Console, text: str) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from memdiag.records.finding import Check, Finding
 from memdiag.records.profile import Profile
+from memdiag.reports import markdown as md
 from memdiag.reports.console import line
-from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
 from memdiag.reports.text import plain
 from memdiag.units import counted, format_duration, format_size
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _AGREEMENT = 0.05  # relative difference up to which prediction and measurement agree
 _MAX_FINDINGS_OF_A_RULE = 5
-_MAX_TABLE_ROWS = 50
+_MAX_MARKDOWN_FINDINGS = 50
 _TRY = "memdiag fix tries {}options of the session and optimizers"
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
@@ -39,23 +39,25 @@ class FindingText:
     """A finding as plain text.
 
     Attributes:
-        rule, name: code and name of the rule.
+        rule, name: code and name of the rule; empty if the message names it.
+        size_bytes: what it costs at steady state.
         path: the uses of the first weight.
         cost: bytes and phase: ``costs 64 MiB steady, in prepack``.
         evidence: ``predicted``, or the measured cost.
         remedies: names of remedies, the preferred one first.
     """
 
-    model: str
-    rule: str
-    name: str
+    model: str = ""
+    rule: str = ""
+    name: str = ""
     message: str
     detail: str
-    path: str
-    cost: str
-    evidence: str
-    is_refuted: bool
-    remedies: tuple[str, ...]
+    path: str = ""
+    cost: str = ""
+    evidence: str = ""
+    is_refuted: bool = False
+    remedies: tuple[str, ...] = ()
+    size_bytes: int = 0
 
     @property
     def prose(self) -> str:
@@ -83,6 +85,7 @@ def finding_text(finding: Finding) -> FindingText:
         evidence=_evidence(finding),
         is_refuted=finding.evidence == "refuted",
         remedies=tuple(map(plain, finding.remedies)),
+        size_bytes=finding.bytes,
     )
 
 
@@ -146,69 +149,57 @@ def check_summary(check: Check) -> str:
     return f"{answer}. {unsaved}." if unsaved else answer
 
 
-def show_findings(
-    findings: Sequence[Finding],
+def print_findings(
+    findings: Sequence[FindingText],
     console: Console,
+    limit: int | None = None,
     *,
     names_model: bool = False,
 ) -> None:
-    """Print `findings`, the first of each rule in full.
+    """Print the first `limit` of `findings`, or the first of each rule, and count the others.
 
     `names_model` starts each with its model.
     """
-    for finding in _first_of_each_rule(findings):
-        text = finding_text(finding)
-        model = f"{text.model}: " if names_model else ""
-        style = "dim" if text.is_refuted else "bold"
-        line(console, f"{model}{text.message} [{text.name}]", style)
-        line(console, f"  {text.detail}" if text.detail else "")
-        line(console, f"  {text.path}" if text.path else "")
-        line(console, f"  {text.facts}", "dim")
-    for sentence in _left_out(findings):
-        line(console, sentence)
+    shown = _first_of_each_rule(findings) if limit is None else findings[:limit]
+    for finding in shown:
+        model = f"{finding.model}: " if names_model else ""
+        name = f" [{finding.name}]" if finding.name else ""
+        line(console, f"{model}{finding.message}{name}", "dim" if finding.is_refuted else "bold")
+        line(console, f"  {finding.detail}" if finding.detail else "")
+        line(console, f"  {finding.path}" if finding.path else "")
+        line(console, f"  {finding.facts}" if finding.facts else "", "dim")
+    if limit is None:
+        for sentence in _left_out(findings):
+            line(console, sentence)
+    elif len(findings) > limit:
+        line(console, f"{counted(len(findings) - limit, 'more finding')} in the reports")
 
 
-def findings_markdown(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the table of `findings`, and how many are not in it, as blocks of Markdown."""
-    left_out = len(findings) - _MAX_TABLE_ROWS
-    return (
-        markdown_table(_findings_table(findings[:_MAX_TABLE_ROWS])),
-        f"and {left_out:,} more" if left_out > 0 else "",
-    )
+def findings_markdown(findings: Sequence[FindingText]) -> str:
+    """Return `findings` as a list in Markdown, and how many are not in it."""
+    lines = []
+    for finding in findings[:_MAX_MARKDOWN_FINDINGS]:
+        facts = f" *{md.escape(finding.facts)}*" if finding.facts else ""
+        lines.append(f"- {md.code(finding.name)}: {md.escape(finding.prose)}{facts}")
+    left_out = len(findings) - _MAX_MARKDOWN_FINDINGS
+    return "\n".join([*lines, f"- and {left_out:,} more"] if left_out > 0 else lines)
 
 
-def _findings_table(findings: Sequence[Finding]) -> Table:
-    rows = []
-    for finding in findings:
-        text = finding_text(finding)
-        rows.append(
-            Row(
-                Cell(text.name, is_code=True),
-                text.prose,
-                text.cost.removeprefix("costs "),
-                text.evidence,
-                Cell(", ".join(text.remedies), is_code=True),
-            )
-        )
-    headings = ("rule", "finding", "cost", "evidence", "remedy")
-    return Table(columns=tuple(map(Column, headings)), rows=tuple(rows))
-
-
-def _first_of_each_rule(findings: Sequence[Finding]) -> Iterator[Finding]:
+def _first_of_each_rule(findings: Sequence[FindingText]) -> Iterator[FindingText]:
     counts: Counter[str] = Counter()
     for finding in findings:
-        counts[finding.rule] += 1
-        if counts[finding.rule] <= _MAX_FINDINGS_OF_A_RULE:
+        counts[finding.name] += 1
+        if counts[finding.name] <= _MAX_FINDINGS_OF_A_RULE:
             yield finding
 
 
-def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
+def _left_out(findings: Sequence[FindingText]) -> Iterator[str]:
     """Yield a sentence for each rule with more findings than are printed."""
     for name in dict.fromkeys(finding.name for finding in findings):
-        rest = [f for f in findings if f.name == name][_MAX_FINDINGS_OF_A_RULE:]
+        rest = [each for each in findings if each.name == name][_MAX_FINDINGS_OF_A_RULE:]
         if rest:
-            size = format_size(sum(finding.bytes for finding in rest))
-            more = f"and {len(rest):,} more of {plain(name)}"
+            size = format_size(sum(finding.size_bytes for finding in rest))
+            more = f"and {len(rest):,} more of {name}"
             yield f"{more}, {size} together (all with --format json)"
 
 

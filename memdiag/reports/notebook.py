@@ -39,7 +39,6 @@ _ANY_WIDTH = 10_000
 _MAX_MESSAGE = 200
 _DPI = 100
 _OMITTED_FIELDS = ("expected",)
-_INDENT = "; padding-left: 1.5em"
 _DRAWN = (Profile, Comparison, Fix, ProgramRun, Growth, Estimate, MemoryLimit)
 
 
@@ -68,21 +67,13 @@ def html(record: Any) -> str:
     if isinstance(record, Finding):
         rest = _preformatted(_rest(record))
         return f"<details><summary>{answer}</summary>{rest}</details>"
-    visible, details = "", _rest(record)
-    if isinstance(record, Profile):
-        from memdiag.reports.profile import show_details
-
-        visible = _advice(record) + _phases(record)
-        details = _shown(record, show_details)
-    elif isinstance(record, ProgramRun):
-        from memdiag.reports import run
-
-        visible = _preformatted(_shown(record, run.show_sessions_and_findings))
-        details = _shown(record, run.show_details)
+    visible, details = "", _preformatted(_rest(record))
+    if isinstance(record, Profile | ProgramRun):
+        visible, details = map(_preformatted, _parts(record))
     picture = _picture(record) if isinstance(record, _DRAWN) else ""
     is_open = "" if visible or picture else " open"
-    text = _preformatted(details)
-    folded = f"<details{is_open}><summary>Details</summary>{text}</details>" if text else ""
+    summary = "<summary>Details</summary>"
+    folded = f"<details{is_open}>{summary}{details}</details>" if details else ""
     return f"<div>{answer}{picture}{visible}{folded}</div>"
 
 
@@ -90,14 +81,19 @@ def _preformatted(text: str) -> str:
     return f'<pre style="white-space: pre; overflow-x: auto">{escape(text)}</pre>' if text else ""
 
 
-def _shown(record: Any, show: Callable[[Any, Console], None]) -> str:
-    """Return what `show` prints of `record`."""
+def _parts(record: Profile | ProgramRun) -> Iterator[str]:
+    """Yield what a terminal prints of `record` below its answer, and what it prints on request."""
+    from memdiag.reports import report_of
+    from memdiag.reports.blocks import print_blocks
     from memdiag.reports.console import plain_output
 
-    console, out = _console(_WIDTH)
-    with plain_output(console):
-        show(record, console)
-    return out.getvalue().strip("\n")
+    printable = report_of(record).document(record).filled("console")
+    for is_usual in (True, False):
+        blocks = [each for each in printable if (each.detail <= Detail.USUAL) is is_usual]
+        console, out = _console(_WIDTH)
+        with plain_output(console):
+            print_blocks(blocks, console, Detail.ALL)
+        yield out.getvalue().strip("\n")
 
 
 def _picture(record: Any) -> str:
@@ -110,49 +106,6 @@ def _picture(record: Any) -> str:
     return (
         f'<img alt="the picture of the report" style="{style}" src="data:image/png;base64,{png}">'
     )
-
-
-def _advice(profile: Profile) -> str:
-    """Return the result of a profile, why, and what to do, as HTML."""
-    from memdiag.reports.profile.advice import profile_advice
-
-    advice = profile_advice(profile)
-    rows = [("Result", escape(advice.result)), ("Why", escape(advice.reason))]
-    for number, step in enumerate(advice.steps):
-        command = f" <code>{escape(step.command)}</code>" if step.command else ""
-        rows.append(("" if number else "What to do", f"{escape(step.text)}{command}"))
-    cell = 'style="text-align: left; vertical-align: top; white-space: normal"'
-    lines = (
-        f"<tr><th {cell}>{name}</th><td {cell}>{text}</td></tr>" for name, text in rows if text
-    )
-    return f"<table>{''.join(lines)}</table>"
-
-
-def _phases(profile: Profile) -> str:
-    """Return the table of the phases of a profile as HTML; empty if it has none."""
-    from memdiag.reports.profile.phases import phase_table
-
-    table = phase_table(profile).in_format("console").without_empty_columns()
-    if not table.rows:
-        return ""
-    headings = "".join(
-        f'<th style="text-align: {column.align}">{escape(column.heading)}</th>'
-        for column in table.columns
-    )
-    lines = [f"<tr>{headings}</tr>"]
-    for row in table.rows:
-        cells = "".join(
-            f'<td style="text-align: {column.align}{_INDENT if row.level and not index else ""}">'
-            f"{_bold(cell.text) if row.is_strong else escape(cell.text)}</td>"
-            for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True))
-        )
-        lines.append(f"<tr>{cells}</tr>")
-    caption = f"<p><small>{escape(table.caption.removesuffix('.'))}.</small></p>"
-    return f'<table style="margin: 0.5em 0">{"".join(lines)}</table>{caption}'
-
-
-def _bold(text: str) -> str:
-    return f"<b>{escape(text)}</b>"
 
 
 def _rest(record: Any) -> str:
@@ -270,9 +223,9 @@ def _console(width: int) -> tuple[Console, io.StringIO]:
 
 def _console_of(record: Any) -> Callable[[Console, Detail], None]:
     if isinstance(record, Finding):
-        from memdiag.reports.findings import show_findings
+        from memdiag.reports.findings import finding_text, print_findings
 
-        return lambda console, detail: show_findings([record], console)
+        return lambda console, detail: print_findings([finding_text(record)], console)
     if isinstance(record, Check):
         from memdiag.reports import check
 

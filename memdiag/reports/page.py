@@ -24,26 +24,24 @@ MAX_UNBROKEN = 14
 
 _PART_ENDS = re.compile(r"(?<=[/\\_.,:=-])|(?<=[a-z])(?=[A-Z])")
 
-_MAX_MARKUP_BYTES = 600_000  # of tables and findings
+_MAX_MARKUP_BYTES = 1_500_000  # of tables and findings
 _MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
 _MAX_PACKED_RECORD_BYTES = 30_000_000  # it takes seconds to find that larger records do not fit
 
 
 def page(
-    template: str,
     scripts: Sequence[str],
     values: Mapping[str, Any],
     *,
     charts: Mapping[str, Any],
     record: bytes,
     record_name: str,
-    record_kind: str,
 ) -> bytes:
-    """Return the page that `template` renders with `values`.
+    """Return the page of a report with `values`.
 
-    `scripts` are the files that draw `charts` with Plotly; a page without them lacks it. `record`,
-    a `record_kind`, is embedded, to be saved as ``<record_name>.json``: compressed if it is long,
-    and left out if it would still exceed `MAX_PAGE_BYTES`.
+    `scripts` are the files that draw `charts` with Plotly; a page without them lacks it. `record`
+    is embedded, to be saved as ``<record_name>.json``: compressed if it is long, and left out if it
+    would still exceed `MAX_PAGE_BYTES`.
     """
     own = "".join(map(_template, ("page.js", *scripts)))
     inline = (plotly_source(), own) if scripts else (own,)
@@ -66,10 +64,9 @@ def page(
         "script_sources": " ".join(f"'sha256-{_sha256(text)}'" for text in inline),
         "charts": chart_json,
         "record_id": record_name,
-        "record_kind": record_kind,
         **_embedded(record, MAX_PAGE_BYTES - used),
     }
-    text: str = templates().get_template(template).render({**shared, **values})
+    text: str = templates().get_template("document.html.j2").render({**shared, **values})
     return text.encode()
 
 

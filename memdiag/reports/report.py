@@ -6,15 +6,21 @@ Each kind of record has a module with a `REPORT`; `memdiag.reports.report_of` fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from memdiag.detail import Detail
 from memdiag.errors import ReportError, UsageError
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.records.files import save_files
+from memdiag.reports.blocks import (
+    Document,
+    document_markdown,
+    document_page,
+    print_document,
+)
 from memdiag.reports.console import plain_output
 
 if TYPE_CHECKING:
@@ -22,24 +28,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from memdiag.records.schemas import Reported
-    from memdiag.reports.blocks import Document
 
 R = TypeVar("R", bound=Record)
 
 _DEFAULT_FORMATS = ("html", "png", "markdown", "json", "trace")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Report(Generic[R]):
     """The report of one kind of record.
 
     Attributes:
         name: the kind of record in messages, such as ``comparison``.
         files: the name of the file by format: html, issue, json, markdown, png, svg, trace.
-        show: prints the summary: ``show(record, console, written=…, detail=…)``. `print_summary`
-            calls it.
-        page: renders the page.
-        markdown: renders Markdown.
+        document: returns what the report has.
         draw: returns the picture; None for records without one.
         trace: returns the trace for ui.perfetto.dev; None for records without times.
         outlines_letters: whether letters in an SVG are outlines, because their positions depend on
@@ -48,46 +50,21 @@ class Report(Generic[R]):
 
     name: str
     files: Mapping[str, str]
-    show: Callable[..., None]
-    page: Callable[[R], bytes]
-    markdown: Callable[[R], str]
+    document: Callable[[R], Document]
     draw: Callable[[R], Figure] | None = None
     trace: Callable[[R], bytes] | None = None
-    outlines_letters: bool = False
+    outlines_letters: bool = field(default=False, kw_only=True)
 
-    @classmethod
-    def of_documents(
-        cls,
-        name: str,
-        files: Mapping[str, str],
-        document: Callable[[R], Document],
-        draw: Callable[[R], Figure] | None = None,
-    ) -> Report[R]:
-        """Return the report of records whose parts `document` lists."""
+    def page(self, record: R) -> bytes:
+        """Return the page of `record`."""
+        draw = self.draw
+        drawn = None if draw is None else lambda: draw(record)
+        name = Path(self.files["json"]).stem
+        return document_page(self.document(record), record, name, drawn)
 
-        def show(
-            record: R,
-            console: Console,
-            *,
-            written: Sequence[Path] = (),
-            detail: Detail = Detail.USUAL,
-        ) -> None:
-            from memdiag.reports.blocks import print_document
-
-            print_document(document(record), console, written=written, detail=detail)
-
-        def page(record: R) -> bytes:
-            from memdiag.reports.blocks import document_page
-
-            drawn = None if draw is None else lambda: draw(record)
-            return document_page(document(record), record, Path(files["json"]).stem, drawn)
-
-        def markdown(record: R) -> str:
-            from memdiag.reports.blocks import document_markdown
-
-            return document_markdown(document(record))
-
-        return cls(name=name, files=files, show=show, page=page, markdown=markdown, draw=draw)
+    def markdown(self, record: R) -> str:
+        """Return the report of `record` in Markdown."""
+        return document_markdown(self.document(record))
 
     def formats(self) -> tuple[str, ...]:
         """Return the formats that can be written, in alphabetical order."""
@@ -164,15 +141,14 @@ class Report(Generic[R]):
         *,
         written: Sequence[Path] = (),
         detail: Detail = Detail.USUAL,
-        **options: Any,
     ) -> None:
         """Print the summary of `record` on `console`.
 
-        `written` are the files to name; `detail` is how much; `options` are the
-        options of this kind of record.
+        `written` are the files to name; `detail` is how much.
         """
         with plain_output(console):
-            self.show(codec.escaped(record), console, written=written, detail=detail, **options)
+            document = self.document(codec.escaped(record))
+            print_document(document, console, written=written, detail=detail)
 
 
 ISSUE_FILE = {"issue": "issue.md"}

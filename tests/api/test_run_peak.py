@@ -132,34 +132,34 @@ def test_unused_ends_of_chunks_are_reserved_but_hardly_resident(
     assert peak.values_bytes <= peak.free_resident_bytes <= peak.grown_bytes
 
 
-def test_an_older_release_has_a_note(ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_release_says_why(ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "arena_peak", lambda *_: pytest.fail("it was run"))
     ctx.runtime = Runtime(1, 27, 1)
     found = examined(ctx)
     assert found.run_peak is None
     assert found.estimate is not None
-    assert found.notes[-1] == (
-        "the peak of a run is not known: onnxruntime 1.27.1 does not write the memory of nodes in"
-        " its profile, as 1.28.0 and newer do"
+    assert found.run_peak_failure == (
+        "onnxruntime 1.27.1 does not write the memory of nodes in its profile, as 1.28.0 and newer"
+        " do"
     )
 
 
-def test_what_cannot_be_measured_is_a_note(
+def test_what_cannot_be_measured_has_a_reason(
     ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> ArenaPeak:
         raise NoNodeMemory("it does not run")
 
     monkeypatch.setattr(module, "arena_peak", fail)
-    assert examined(ctx).notes[-1] == "the peak of a run is not known: it does not run"
+    assert examined(ctx).run_peak_failure == "it does not run"
 
 
 def test_a_session_that_was_not_run_has_none(ctx: AnalysisContext) -> None:
-    note = "the peak of a run is not known: the model was not run to the end"
-    assert examined(ctx, runs=None).notes[-1] == note
+    reason = "the model was not run to the end"
+    assert examined(ctx, runs=None).run_peak_failure == reason
     killed = profiles.killed()
     found = examined(ctx, killed)
-    assert found.notes[-1] == note
+    assert found.run_peak_failure == reason
     assert found.run_peak is None
 
 

@@ -71,8 +71,8 @@ def test_every_kind_of_record_is_rendered_again_without_model_or_runtime(tmp_pat
         if stem in ("profile", "run"):
             names = ["report.html", "timeline.png", "report.md", "trace.json", f"{stem}.json"]
         files = f"{stem}/   {' · '.join(names)}"
-        if stem == "profile":
-            files = "Written to profile: report.html, timeline.png and 3 more."
+        if stem in ("profile", "run"):
+            files = f"{stem}/   report.html · timeline.png · report.md and 2 more"
         lines = output.splitlines()
         assert files in lines if stem == "fix" else files == lines[-1]  # whose program is last
         assert {path.name for path in (tmp_path / stem).iterdir()} == {*names}

@@ -69,7 +69,7 @@ def test_the_main_points_are_in_the_table_at_most_four() -> None:
         "disable-prepacking + mmap-threshold 150 MiB 75 MiB 1.02 × (0.97–1.07) chosen",
         "defaults 200 MiB 150 MiB 1.00 ×",
         "disable-prepacking 150 MiB 90 MiB 1.01 × (0.96–1.06)",
-        "",
+        "With -v: 1 note.",
     ]
 
 
@@ -295,7 +295,8 @@ def test_everything_that_was_asked_for_by_name_has_a_row() -> None:
     )
     lines = [" ".join(line.split()) for line in printed(fix, width=160)]
     start = lines.index("asked for result")
-    assert lines[start + 1 : lines.index("", start)] == [
+    end = next(i for i in range(start, len(lines)) if lines[i].startswith("With -v"))
+    assert lines[start + 1 : end] == [
         "good-one not kept: because",
         "no-one not possible: because",
         "one-thread slower: peak 200 MiB → 150 MiB, steady 150 MiB → 75 MiB,"

@@ -46,5 +46,5 @@ def test_the_summary_has_the_judgement_before_the_report() -> None:
     text = github.summary(profiles.tied_if(), grown())
     assert text.startswith("## Memory baseline of `models/tied_if.onnx`\n\n**500 MiB over its")
     assert re.search(r"^\| \*\*steady\*\* \| 1.50 GiB \|  \| 1.01 GiB \| \+500 MiB \|$", text, re.M)
-    assert text.index("## Memory baseline") < text.index("## Memory profile of")
-    assert github.summary(profiles.tied_if()).startswith("## Memory profile of")
+    assert text.index("## Memory baseline") < text.index("## Memory profile: ")
+    assert github.summary(profiles.tied_if()).startswith("## Memory profile: ")

@@ -145,6 +145,6 @@ def test_the_page_is_readable_without_scripts(browser: Any, tmp_path: Path) -> N
         text = browser.find_element("tag name", "main").text
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    assert "The timeline needs JavaScript; the tables below contain every figure." in text
+    assert "The chart needs JavaScript; the tables contain every figure." in text
     for figure in ("1,563", "506 MiB", "ConstantFolding", "anonymous +1.50 GiB"):
         assert figure in text

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from typing import Any
 
+import msgspec
 import pytest
 
 from memdiag.records import codec
@@ -26,39 +26,34 @@ RANGE = "return document.getElementById('timeline')._fullLayout.xaxis.range.map(
 EVIL = "</script><img src=x onerror=alert(1)><b>%{x}</b>" + "m" * 300
 
 
-class Sections(HTMLParser):
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "h2":
-            self.found.append(dict(attrs).get("id") or "")
-
-
 def html(run: ProgramRun) -> str:
     return REPORT.render(run, "html").decode()
 
 
 def test_the_page_has_a_section_for_each_part() -> None:
-    assert Sections(html(runs.server())).found[:7] == [
-        "h-findings",
-        "h-timeline",
-        "h-sessions",
-        "h-phases",
-        "h-owners",
-        "h-shapes",
-        "h-processes",
+    titles = re.findall("<h2[^>]*>(.*?)</h2>", html(runs.server()))
+    assert [title for title in titles if " of " not in title and " in " not in title] == [
+        "Findings",
+        "Timeline",
+        "Sessions",
+        "Remarks",
+        "Peak and largest rises",
+        "Who owns it",
+        "Input shapes",
+        "Processes",
+        "Notes",
+        "Environment",
+        "The program",
     ]
-    assert "h-timeline" not in Sections(html(runs.empty())).found
+    assert titles.count("Phases of session 4 (a.onnx)") == 1
+    assert "Timeline" not in re.findall("<h2[^>]*>(.*?)</h2>", html(runs.empty()))
 
 
 def test_what_is_not_listed_is_counted() -> None:
-    run = runs.run(*(runs.session(i, created_s=i / 1000) for i in range(1, 321)))
+    run = runs.run(*(runs.session(i, created_s=i / 1000) for i in range(1, 1021)))
     page = html(run)
-    assert "20 more are in the record (JSON)" in page
-    assert "308 more sessions are in the tables only" in page
+    assert "and 20 more rows, in the record (JSON)." in page
+    assert "1,008 more sessions are in the tables only" in page
     one = html(runs.run(*(runs.session(i, created_s=i / 1000) for i in range(1, 14))))
     assert "1 more session is in the tables only" in one
     twelve = html(runs.run(*(runs.session(i, created_s=i / 1000) for i in range(1, 13))))
@@ -164,11 +159,11 @@ def test_a_dark_phone_draws_sorts_prints_and_saves(opened: Callable[..., Any]) -
     found = page.execute_script(titles)
     assert all(text.endswith("MiB") and fits for text, fits in found), found
     assert len(found) == 4
-    headings = page.find_elements("css selector", "#sessions thead th")
+    headings = page.find_elements("css selector", "table.dense thead th")
     index = [heading.text for heading in headings].index("raised by")
     headings[index].find_element("css selector", "button").send_keys("\n")
     numbers = (
-        "return [...document.querySelectorAll('#sessions tbody tr')].map((row) =>"
+        "return [...document.querySelectorAll('table.dense tbody tr')].map((row) =>"
         f" Number(row.cells[{index}].dataset.value))"
     )
     values = page.execute_script(numbers)
@@ -214,3 +209,12 @@ def test_hostile_names_stay_text_on_a_phone(opened: Callable[..., Any]) -> None:
     assert page.execute_script("return document.images.length") == 0
     assert "<img src=x onerror" in hover_text(page, "sessions", 0, find="findIndex")
     assert_quiet(page)
+
+
+def test_a_finding_has_the_documentation_of_its_rule() -> None:
+    known, unknown = "duplicate-session", "no-such-rule"
+    run = runs.server()
+    found = [msgspec.structs.replace(run.findings[0], rule=rule) for rule in (known, unknown)]
+    page = html(msgspec.structs.replace(run, findings=tuple(found)))
+    assert f'<details id="rule-{known}">' in page
+    assert f'<details id="rule-{unknown}">' not in page

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from memdiag.records.profile import PhaseAttribution
-from memdiag.reports.profile.page import _xrays as page_xrays
+from memdiag.reports.profile.charts import page_xrays
 from memdiag.reports.xray.charts import copy_list
 from memdiag.reports.xray.charts import tiles as make_tiles
 from memdiag.reports.xray.owners import owner_rows

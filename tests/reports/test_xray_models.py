@@ -8,7 +8,7 @@ from rich.console import Console
 
 from memdiag.detail import Detail
 from memdiag.records.attribution import Attribution, SearchedModel
-from memdiag.reports.xray import REPORT, markdown
+from memdiag.reports.xray import REPORT
 from memdiag.units import MIB
 from tests.reports import attributions
 
@@ -33,11 +33,11 @@ def headings(record: Attribution) -> list[list[str]]:
     lines = [re.split(r"\s{2,}", line.strip()) for line in stream.getvalue().splitlines()]
     in_markdown = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in markdown(record).splitlines()
+        for line in REPORT.markdown(record).splitlines()
         if line.startswith("| model ")
     ]
     page = REPORT.page(record).decode()
-    _, _, section = page.partition('id="h-models"')
+    _, _, section = page.partition(">Models</h2>")
     in_html = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', section.partition("</thead>")[0])
     return [next(line for line in lines if line[0] == "model"), *in_markdown, in_html]
 
@@ -56,7 +56,7 @@ def test_the_memory_that_belongs_to_no_model_is_named_beneath_the_table() -> Non
     for record, times in ((several, 1), (single, 0)):
         stream = io.StringIO()
         REPORT.print_summary(record, Console(file=stream, width=300), detail=Detail.ALL)
-        in_markdown = markdown(record)
+        in_markdown = REPORT.markdown(record)
         page = REPORT.page(record).decode()
         for text in (stream.getvalue(), in_markdown, page):
             assert text.count("Only weights are attributed to a model: arena slack") == times

@@ -44,7 +44,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_format(parser)
     add_output_record(parser)
-    add_detail(parser, has_more=False)
+    add_detail(parser)
 
 
 def run(options: Namespace) -> int:

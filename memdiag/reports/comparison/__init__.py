@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from memdiag.detail import Detail
 from memdiag.records.comparison import Comparison
-from memdiag.reports.blocks import Block, Document, Figures, Picture, Points, notes_block
+from memdiag.reports.blocks import (
+    NOT_ON_TERMINALS,
+    Block,
+    Document,
+    Figures,
+    Picture,
+    Points,
+    notes_block,
+)
 from memdiag.reports.comparison.picture import draw, timeline_of
 from memdiag.reports.comparison.sentences import (
     answer,
@@ -53,13 +61,13 @@ def document(comparison: Comparison) -> Document:
             Points(
                 title="Copies of weights that differ",
                 texts=[*map(copies_sentence, comparison.copies)],
-                detail=None,
+                formats=NOT_ON_TERMINALS,
             ),
             notes_block(comparison.notes, detail=Detail.USUAL),
         ],
     )
 
 
-REPORT: Report[Comparison] = Report.of_documents(
+REPORT: Report[Comparison] = Report(
     "comparison", file_names("comparison") | ISSUE_FILE, document, draw
 )

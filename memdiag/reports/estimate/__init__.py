@@ -105,7 +105,7 @@ def draw(estimate: Estimate) -> Figure:
     return picture.draw(estimate)
 
 
-REPORT: Report[Estimate] = Report.of_documents(
+REPORT: Report[Estimate] = Report(
     "estimate",
     {
         "html": "report.html",

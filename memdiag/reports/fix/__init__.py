@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memdiag.detail import Detail
 from memdiag.records.fix import Fix
 from memdiag.reports.blocks import (
+    NOT_ON_TERMINALS,
     Block,
     Code,
     Document,
@@ -59,8 +60,11 @@ def document(fix: Fix) -> Document:
         blocks=[
             Sentence(title="Why", text=why(fix), detail=Detail.ANSWER),
             Sentence(title="Do", text=next_step(fix), detail=Detail.ANSWER),
-            *(Sentence(title=name, text=text, detail=None) for name, text in conditions(fix)),
-            Sentence(title="Measured", text=facts(fix), detail=None),
+            *(
+                Sentence(title=name, text=text, formats=NOT_ON_TERMINALS)
+                for name, text in conditions(fix)
+            ),
+            Sentence(title="Measured", text=facts(fix), formats=NOT_ON_TERMINALS),
             *_tried(fix),
             Figures(title="Asked for", table=named_table(fix)),
             Sentence(title="Files", text=written_files(fix)),
@@ -68,7 +72,7 @@ def document(fix: Fix) -> Document:
             Figures(
                 title="Rewrites",
                 table=remedy_table(fix),
-                detail=None,
+                formats=NOT_ON_TERMINALS,
                 caption="Applied: in the new model. Rejected: built and measured, but not in the"
                 " new model. Refused: it cannot be done here.",
             ),
@@ -77,7 +81,7 @@ def document(fix: Fix) -> Document:
                 title="To do it again",
                 text=shlex.join(map(plain, fix.command)),
                 language="console",
-                detail=None,
+                formats=NOT_ON_TERMINALS,
             ),
             _program(fix),
         ],
@@ -126,14 +130,14 @@ def _changes(fix: Fix) -> list[Block]:
         Figures(
             title="Before and after",
             table=change_table(memory_changes(fix), "figure"),
-            detail=None,
+            formats=NOT_ON_TERMINALS,
             caption="Memory is above the baseline: Python, onnxruntime and inputs;"
             f" {once if fix.measured_once else usual}.",
         ),
         Figures(
             title="Latency and outputs",
             table=change_table(latency_changes(fix), "latency with"),
-            detail=None,
+            formats=NOT_ON_TERMINALS,
             caption="Medians of alternating runs, with the 95 % confidence interval of their"
             f" ratio. Outputs: {outputs_text(fix)}.",
         ),
@@ -164,4 +168,4 @@ def draw(fix: Fix) -> Figure:
     return figure
 
 
-REPORT: Report[Fix] = Report.of_documents("fix", file_names("fix"), document, draw)
+REPORT: Report[Fix] = Report("fix", file_names("fix"), document, draw)

@@ -71,6 +71,4 @@ def draw(growth: Growth) -> Figure:
     return picture.draw(growth)
 
 
-REPORT: Report[Growth] = Report.of_documents(
-    "growth record", file_names("growth") | ISSUE_FILE, document, draw
-)
+REPORT: Report[Growth] = Report("growth record", file_names("growth") | ISSUE_FILE, document, draw)

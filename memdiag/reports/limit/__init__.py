@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
-from memdiag.reports.blocks import Code, Document, Figures, Picture, Sentence, notes_block
+from memdiag.reports.blocks import (
+    NOT_ON_TERMINALS,
+    Code,
+    Document,
+    Figures,
+    Picture,
+    Sentence,
+    notes_block,
+)
 from memdiag.reports.container_resources import compose_service, kubernetes_resources
 from memdiag.reports.limit.rows import limit_rows, trial_table
 from memdiag.reports.limit.sentences import (
@@ -17,6 +24,7 @@ from memdiag.reports.limit.sentences import (
     yaml_comments,
 )
 from memdiag.reports.report import Report, file_names
+from memdiag.reports.table import ALL_FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,9 +36,13 @@ def document(limit: MemoryLimit) -> Document:
     trials = trial_table(limit)
     blocks = [
         Sentence(title="Margin", text=suggestion_reason(limit)),
-        Code(title="Kubernetes", text=kubernetes(limit), language="yaml", detail=None),
-        Code(title="Compose", text=compose(limit), language="yaml", detail=None),
-        Figures(title="Trials", table=trials, detail=Detail.USUAL if trials.rows[1:] else None),
+        Code(title="Kubernetes", text=kubernetes(limit), language="yaml", formats=NOT_ON_TERMINALS),
+        Code(title="Compose", text=compose(limit), language="yaml", formats=NOT_ON_TERMINALS),
+        Figures(
+            title="Trials",
+            table=trials,
+            formats=ALL_FORMATS if trials.rows[1:] else NOT_ON_TERMINALS,
+        ),
         notes_block(limit.notes),
     ]
     if any(row.limit_bytes is not None for row in limit_rows(limit)):
@@ -81,6 +93,4 @@ def draw(limit: MemoryLimit) -> Figure:
     return picture.draw(limit)
 
 
-REPORT: Report[MemoryLimit] = Report.of_documents(
-    "memory limit", file_names("limit"), document, draw
-)
+REPORT: Report[MemoryLimit] = Report("memory limit", file_names("limit"), document, draw)

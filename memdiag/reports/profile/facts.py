@@ -19,24 +19,14 @@ def input_table(profile: Profile) -> Table:
         rows.append(Row(name, plain(value.dtype), shape, value.source, plain(note)))
     return Table(
         columns=(
-            Column("input", css="name"),
+            Column("input", css="name", max_width=30),
             Column("dtype"),
-            Column("shape", css="shape"),
+            Column("shape", css="shape", max_width=24),
             Column("source", css="less"),
-            Column("chosen", css="prose"),
+            Column("chosen", css="prose", wraps=True),
         ),
         rows=tuple(rows),
     )
-
-
-def input_sentences(profile: Profile) -> tuple[str, ...]:
-    """Return a line for each input: ``ids int64 [1, 16], generated: within the table``."""
-    sentences = []
-    for row in input_table(profile).rows:
-        name, dtype, shape, source, note = (cell.text for cell in row.cells)
-        value = " ".join(part for part in (name, dtype, shape) if part)
-        sentences.append(f"{value}, {source}" + (f": {note}" if note else ""))
-    return tuple(sentences)
 
 
 def model_facts(profile: Profile) -> Facts:
@@ -105,12 +95,6 @@ def sampling_facts(profile: Profile) -> Facts:
         ),
         ("lag at phase boundaries", None if lag is None else f"at most {format_duration(lag)}"),
     )
-
-
-def facts_table(facts: Facts) -> Table:
-    """Return `facts` as a table without headings, for Markdown."""
-    rows = (Row(label, Cell(value, is_code=True)) for label, value in facts)
-    return Table(columns=(Column(), Column()), rows=tuple(rows))
 
 
 def _weights(profile: Profile) -> str | None:

@@ -9,8 +9,6 @@ from memdiag.units import format_duration
 MAX_STEPS = 5
 """Steps in the table, evenly spread."""
 
-GENERATION_HEADING = "Growth with the context, resident set of the whole process in MiB:"
-
 
 def generation_sentences(profile: Profile) -> tuple[str, ...]:
     """Return the sentences on the generation of `profile`; none without one."""
@@ -78,6 +76,7 @@ def generation_table(profile: Profile) -> Table:
             Column("time", "right"),
         ),
         rows=tuple(rows),
+        caption="Resident set of the whole process in MiB",
     )
 
 

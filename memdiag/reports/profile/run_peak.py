@@ -1,6 +1,6 @@
 """The peak of a run: a sentence from the runtime's figures, and the values in memory then."""
 
-from memdiag.records.profile import NO_RUN_PEAK, PeakNode, Profile
+from memdiag.records.profile import PeakNode, Profile
 from memdiag.reports.estimate.tables import live_table
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain
@@ -10,7 +10,11 @@ _WITH_GRAPHS = ("If", "Loop", "Scan")
 
 
 def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
-    """Return the runtime's figures in sentences; empty if they were not read."""
+    """Return the runtime's figures in sentences, or why they are missing; empty if they were not
+    asked for.
+    """
+    if profile.run_peak_failure:
+        return (f"The peak of a run is not known: {plain(profile.run_peak_failure)}.",)
     peak = profile.run_peak
     if peak is None:
         return ()
@@ -41,11 +45,6 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
         *_largest_outputs(peak),
         f"The arena took {format_size(peak.grown_bytes)} from the system for the run{free}.",
     )
-
-
-def no_run_peak(profile: Profile) -> list[str]:
-    """Return why the runtime's figures are missing, if they were asked for."""
-    return [f"note: {plain(note)}" for note in profile.notes if note.startswith(NO_RUN_PEAK)]
 
 
 def _where(peak: PeakNode) -> str:

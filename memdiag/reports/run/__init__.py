@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 from memdiag.detail import Detail
-from memdiag.records.run import ProgramRun
-from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, line
+from memdiag.records.run import ProgramFinding, ProgramRun
+from memdiag.reports.blocks import (
+    NOT_ON_TERMINALS,
+    PAGE_ONLY,
+    TERMINAL_ONLY,
+    Block,
+    Chart,
+    Code,
+    Document,
+    Facts,
+    Figures,
+    FindingList,
+    Points,
+    notes_block,
+)
+from memdiag.reports.findings import FindingText
 from memdiag.reports.report import Report
-from memdiag.reports.run import page, picture
-from memdiag.reports.run.headline import finding_texts, remarks, run_headline
-from memdiag.reports.run.names import numbers
-from memdiag.reports.run.owners import process_owners
-from memdiag.reports.run.peaks import largest_session
+from memdiag.reports.run import picture
+from memdiag.reports.run.headline import remarks, run_headline
+from memdiag.reports.run.names import model_names, session_name
+from memdiag.reports.run.owners import process_owners, tiles
+from memdiag.reports.run.peaks import largest_session, rise_bytes
 from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
+    OPTIONAL_COLUMNS,
     peak_sentences,
     peak_table,
     phase_table,
@@ -26,171 +40,206 @@ from memdiag.reports.run.sessions import (
     shape_table,
     summary_table,
 )
+from memdiag.reports.run.timeline import RunTimeline, left_out_texts, run_timeline
 from memdiag.reports.run.trace import run_trace
-from memdiag.reports.table import Table, markdown_table, print_table
+from memdiag.reports.table import ALL_FORMATS
 from memdiag.reports.text import plain
-from memdiag.units import counted
+from memdiag.reports.xray.charts import tile_columns
+from memdiag.units import format_duration, format_size
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_MAX_CONSOLE_FINDINGS = 10
-_MAX_USUAL_FINDINGS = 3
 _MAX_USUAL_ROWS = 5
-_MAX_CONSOLE_OWNERS = 3  # processes
-_MAX_MARKDOWN_ROWS = 50
+_MAX_OWNERS = 8
+_MAX_PHASE_TABLES = 6
 
 
-def show(
-    run: ProgramRun,
-    console: Console,
-    *,
-    written: Sequence[Path] = (),
-    detail: Detail = Detail.USUAL,
-) -> None:
-    """Print `run`; `written` are the files to name; `detail` is how much."""
+def document(run: ProgramRun) -> Document:
+    """Return the report of `run`."""
     answer = run_headline(run)
-    line(console, answer.first, "bold" if answer.is_success else "bold red")
-    line(console, answer.second)
-    if detail is Detail.ALL:
-        show_sessions_and_findings(run, console)
-        show_details(run, console)
-        files(console, written)
-        return
-    table = _usual_table(run, console.width)
-    # The owners of a process without known sessions say more than further findings.
-    shown = _MAX_USUAL_FINDINGS if run.sessions and detail is Detail.USUAL else 1
-    _show_findings(run, console, limit=shown)
-    if detail is Detail.ANSWER:
-        return
-    more_rows = 0
-    if table is not None:
-        console.print()
-        print_table(console, table.first_rows(_MAX_USUAL_ROWS))
-        more_rows = len(table.rows) - _MAX_USUAL_ROWS
-    block(console, [_left_out(run, more_rows)])
-    files(console, written)
-
-
-def _usual_table(run: ProgramRun, width: int) -> Table | None:
-    """Return the table of the sessions, of several processes, or of the owners of one."""
-    if run.sessions:
-        return summary_table(run, width=width)
-    if len(run.processes) > 1:
-        return peak_table(run)
-    owners = process_owners(run)
-    return owners[0].table() if owners else None
-
-
-def _left_out(run: ProgramRun, rows: int) -> str:
-    """Return what is printed only on request; `rows` are missing in the table."""
-    is_missing = run.sessions or len(run.processes) > 1
-    parts = [
-        counted(rows, "more row") if rows > 0 else "",
-        "the largest rises",
-        "owners of the memory" if is_missing and process_owners(run) else "",
-        counted(len(run.notes), "note") if run.notes else "",
-    ]
-    return f"With -v: {', '.join(filter(None, parts))}."
-
-
-def show_details(run: ProgramRun, console: Console) -> None:
-    """Print the peaks, the owners of the memory and the notes."""
-    session = largest_session(run)
-    block(console, list(peak_sentences(run)))
-    if session is not None and session.phases:
-        print_table(console, phase_table(session, run))
-    found = process_owners(run)
-    for owners in found[:_MAX_CONSOLE_OWNERS]:
-        console.print()
-        print_table(console, owners.table())
-        line(console, f"Process {owners.process.pid} {owners.moment}.", "dim")
-        for note in owners.notes:
-            line(console, f"note: {note}")
-    left_out = found[_MAX_CONSOLE_OWNERS:]
-    if left_out:
-        pids = numbers(each.process.pid for each in left_out)
-        plural = "es" if len(left_out) > 1 else ""
-        line(console, f"The owners of process{plural} {pids} are in the report.", "dim")
-    block(console, [f"note: {plain(note)}" for note in run.notes])
-
-
-def show_sessions_and_findings(run: ProgramRun, console: Console) -> None:
-    """Print the sessions (without any, the processes), remarks on them, and the findings."""
-    if run.sessions:
-        console.print()
-        print_table(console, summary_table(run, width=console.width))
-    elif len(run.processes) > 1:
-        console.print()
-        print_table(console, peak_table(run))
-    block(console, remarks(run))
-    _show_findings(run, console, limit=_MAX_CONSOLE_FINDINGS)
-
-
-def _show_findings(run: ProgramRun, console: Console, *, limit: int) -> None:
-    if run.findings:
-        console.print()
-    for finding in run.findings[:limit]:
-        message, remedy = finding_texts(finding)
-        line(console, f"- {message}", "bold")
-        line(console, f"  → {remedy}" if remedy else "")
-    more = len(run.findings) - limit
-    line(console, f"{counted(more, 'more finding')} in the reports" if more > 0 else "")
-    block(console, after_findings(run))
-
-
-def markdown(run: ProgramRun) -> str:
-    """Return the report for a pull request or a bug report."""
-    answer = run_headline(run)
-    session = largest_session(run)
-    peaks = md.bullets(peak_sentences(run))
-    if session is not None and session.phases:
-        table = phase_table(session, run)
-        peaks = "\n\n".join((peaks, markdown_table(table), md.escape(table.caption)))
-    owners = [
-        "\n\n".join(
-            (
-                md.escape(f"Process {each.process.pid} {each.moment}:"),
-                markdown_table(each.table()),
-                md.bullets(each.notes),
-            )
-        ).strip()
-        for each in process_owners(run)
-    ]
-    findings = "\n".join(
-        f"- {md.escape(message)}" + (f" **{md.escape(remedy)}**" if remedy else "")
-        for message, remedy in map(finding_texts, run.findings)
+    return Document(
+        subject=answer.program,
+        kind="recording of a program",
+        answer=answer.first,
+        line=answer.first,
+        style="bold" if answer.is_success else "bold red",
+        is_bad=not answer.is_success,
+        rest=answer.second,
+        facts=answer.facts,
+        blocks=[
+            FindingList(
+                title="Findings",
+                findings=[*map(_finding, run.findings)],
+                summary=" ".join(after_findings(run)),
+                # The table below says more than further findings.
+                max_rows=1,
+                detail=Detail.ANSWER,
+            ),
+            *_timeline(run, answer.first),
+            *_sessions(run),
+            *_peaks(run),
+            *_owners(run),
+            Figures(
+                title="Input shapes",
+                table=shape_table(run),
+                formats=NOT_ON_TERMINALS,
+                is_sortable=True,
+            ),
+            Figures(title="Processes", table=process_table(run), formats=NOT_ON_TERMINALS),
+            notes_block(run.notes),
+            Facts(title="Environment", rows=_environment(run)),
+            Code(
+                title="The program",
+                text=shlex.join(map(plain, run.command)),
+                language="console",
+                formats=PAGE_ONLY,
+            ),
+        ],
     )
-    return md.document(
-        (
-            f"## Memory of {md.code(answer.program)}",
-            f"**{md.escape(answer.first)}** {md.escape(answer.second)}".strip(),
-            md.escape(answer.facts),
-            md.section("Findings", findings),
-            md.bullets(after_findings(run)),
-            md.section("Sessions", _long(session_table(run, limit=_MAX_MARKDOWN_ROWS), run)),
-            md.bullets(remarks(run)),
-            md.section("Peak and largest rises", peaks),
-            md.section("Who owns it", "\n\n".join(owners)),
-            md.folded("Input shapes", markdown_table(shape_table(run, limit=_MAX_MARKDOWN_ROWS))),
-            md.folded("Processes", markdown_table(process_table(run, limit=_MAX_MARKDOWN_ROWS))),
-            md.section("Notes", md.bullets(map(plain, run.notes))),
+
+
+def _finding(finding: ProgramFinding) -> FindingText:
+    return FindingText(
+        rule=plain(finding.rule),
+        name=plain(finding.rule),
+        message=plain(finding.message),
+        detail=f"→ {plain(finding.remedy)}" if finding.remedy else "",
+        cost=f"could save {format_size(finding.bytes)}" if finding.bytes else "",
+        size_bytes=finding.bytes or 0,
+    )
+
+
+def _timeline(run: ProgramRun, answer: str) -> list[Block]:
+    line = run_timeline(run)
+    if not run.samples.t_s and not line.lanes:
+        return []
+    has_bars = any(lane.bars for lane in line.lanes)
+    return [
+        Chart(
+            title="Timeline",
+            name="timeline",
+            script="run.js",
+            data=lambda: {"run": asdict(line)},
+            alt="Resident memory of each process over time"
+            f"{', and the lives of its sessions' if has_bars else ''}. {answer}",
+            hints=_hints(run, line, has_bars=has_bars),
+            has_ranges=True,
         )
+    ]
+
+
+def _hints(run: ProgramRun, line: RunTimeline, *, has_bars: bool) -> Sequence[str]:
+    """Return how to read the timeline, and what is not in it."""
+    how = (
+        "Drag to zoom; double-click for the whole run. With the keyboard: arrows, + and −, 0."
+        " trace.json shows the same in ui.perfetto.dev, which reads it in the browser."
     )
+    if has_bars:
+        how += (
+            " Below the memory of a process are its sessions: the phases of the creation (the one"
+            " with the peak is orange), the first run (blue), and the life until the release."
+            " Diamonds are runs that raised the process's peak."
+        )
+    if line.end_xrays:
+        what = (
+            "the X-rays at the end were taken"
+            if run.is_watched
+            else "processes waited for their X-rays at the end"
+        )
+        how += f" In the shaded time, {what}."
+    gap = (
+        "A sample is drawn until the next one: the memory between samples is not known. Two samples"
+        f" that differ are at most {format_duration(line.longest_gap_s)} apart."
+    )
+    return (how, gap if line.longest_gap_s else "", *left_out_texts(line))
 
 
-def _long(table: Table, run: ProgramRun) -> str:
-    """Return the table of sessions, and how many are not in it."""
-    if not table.rows:
-        return ""
-    more = len(run.sessions) - len(table.rows)
-    left_out = f"{counted(more, 'more session')} in the record (JSON). " if more > 0 else ""
-    return f"{markdown_table(table)}\n\n{md.escape(left_out + table.caption)}"
+def _sessions(run: ProgramRun) -> list[Block]:
+    """Return the sessions (on a terminal without any, the processes), and remarks on them."""
+    return [
+        Figures(
+            title="Sessions" if run.sessions else "Processes",
+            table=summary_table(run) if run.sessions else peak_table(run),
+            max_rows=_MAX_USUAL_ROWS,
+            optional=OPTIONAL_COLUMNS,
+            formats=TERMINAL_ONLY,
+        ),
+        Figures(
+            title="Sessions",
+            table=session_table(run),
+            formats=NOT_ON_TERMINALS,
+            is_sortable=True,
+        ),
+        Points(title="Remarks", texts=remarks(run), detail=Detail.ALL, short="remarks"),
+    ]
+
+
+def _peaks(run: ProgramRun) -> list[Block]:
+    """Return what was active at the peak, and the phases of the sessions that rose most."""
+    largest, models = largest_session(run), model_names(run)
+    created = sorted(run.sessions, key=rise_bytes, reverse=True)[:_MAX_PHASE_TABLES]
+    return [
+        Points(
+            title="Peak and largest rises",
+            texts=peak_sentences(run),
+            detail=Detail.ALL,
+            short="the largest rises",
+        ),
+        *(
+            Figures(
+                title=f"Phases of {session_name(session, models)}",
+                table=phase_table(session, run),
+                detail=Detail.ALL,
+                formats=ALL_FORMATS if session is largest else PAGE_ONLY,
+                is_folded=session is not largest,
+            )
+            for session in created
+        ),
+    ]
+
+
+def _owners(run: ProgramRun) -> list[Block]:
+    """Return the owners of the memory of each process that was X-rayed."""
+    found, tiled = process_owners(run), tiles(run)
+    if not tiled:
+        return []
+    usual = Detail.ALL if run.sessions or len(run.processes) > 1 else Detail.USUAL
+    return [
+        Chart(
+            title="Who owns it",
+            name="treemap",
+            script="owners.js",
+            data=lambda: {"xrays": [{"tiles": tile_columns(tiled)}]},
+            alt="Processes, their sessions and the owners of their memory as tiles; the tables"
+            " below contain the same",
+            hints=("Click a tile to zoom in, the bar above to zoom out.",),
+        ),
+        *(
+            Figures(
+                title=f"Owners in process {each.process.pid} {each.moment}",
+                table=each.table(),
+                max_rows=_MAX_USUAL_ROWS,
+                detail=usual,
+                short="owners of the memory" if number == 0 else "",
+                is_folded=number > 0,
+            )
+            for number, each in enumerate(found[:_MAX_OWNERS])
+        ),
+    ]
+
+
+def _environment(run: ProgramRun) -> Sequence[tuple[str, str]]:
+    machine = run.environment
+    return (
+        ("onnxruntime", plain(machine.onnxruntime or "not used")),
+        ("Python", plain(machine.python or "unknown")),
+        ("Platform", plain(machine.platform)),
+        ("CPU", f"{plain(machine.cpu)}, {machine.cpu_count} CPUs"),
+        ("memdiag", plain(machine.memdiag)),
+    )
 
 
 REPORT = Report[ProgramRun](
-    name="run",
-    files={
+    "run",
+    {
         "html": "report.html",
         "issue": "issue.md",
         "json": "run.json",
@@ -199,10 +248,8 @@ REPORT = Report[ProgramRun](
         "svg": "timeline.svg",
         "trace": "trace.json",
     },
-    show=show,
-    page=page.render,
-    markdown=markdown,
-    draw=picture.draw,
-    trace=run_trace,
+    document,
+    picture.draw,
+    run_trace,
     outlines_letters=True,
 )

@@ -38,9 +38,10 @@ class ProcessOwners:
 
     def table(self) -> Table:
         """Return the table of the owners."""
-        return owner_table(
+        table = owner_table(
             self.rows, heading=f"owner ({self.process.pid})", weights_kind=WEIGHTS_KIND
         )
+        return replace(table, caption=" ".join(f"Note: {note}." for note in self.notes))
 
 
 def process_owners(run: ProgramRun) -> tuple[ProcessOwners, ...]:

@@ -1,15 +1,13 @@
 """The tables of a recorded program: processes with their sessions, phases, and input shapes."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
 from memdiag.reports.phase_table import SAMPLED_MARK, arranged, phase_row, table_of
 from memdiag.reports.run.headline import has_run, is_idle, runs_text
 from memdiag.reports.run.names import (
-    created_text,
     model_names,
     numbers,
     process_name,
@@ -30,13 +28,10 @@ from memdiag.reports.run.peaks import (
 )
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain, shortened
-from memdiag.units import MIB, counted, format_duration, format_size
+from memdiag.units import MIB, format_duration, format_size
 
 MAX_SINGLE_SESSIONS = 10
 """From more sessions on, equal sessions of a process are one line of the summary."""
-
-MAX_LINES = 30
-"""Lines of the summary's table."""
 
 _NAME_WIDTH = 30
 _COMMAND_WIDTH = 50
@@ -56,25 +51,21 @@ _PSS_LEGEND = (
 )
 _LEGENDS = {
     "PSS": f" {_PSS_LEGEND}",
-    "weights": " Weights: those of one model.",
     "copies": " Copies: resident copies of weights.",
     "arena": " Arena: in use without weights / free, kept for later runs; both resident.",
 }
 """Explanations of columns below the summary's table."""
 
-_OPTIONAL_COLUMNS = ("created in", "threads", "last run", "weights")
+OPTIONAL_COLUMNS = ("created in", "threads", "last run", "weights")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
 
 
-def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
-    """Return a line for each process and, below it, for each of its sessions, `width` wide."""
-    is_wide = width > 100
-    created = created_text if is_wide else partial(short_created_text, width=_PLACE_WIDTH)
-    lines = list(_lines(run, created))
+def summary_table(run: ProgramRun) -> Table:
+    """Return a line for each process and, below it, for each of its sessions, for a terminal."""
     table = Table(
         columns=(
             Column("process / session", max_width=_NAME_WIDTH, wraps=True),
-            Column("created at", max_width=48 if is_wide else _PLACE_WIDTH, wraps=True),
+            Column("created at", max_width=_PLACE_WIDTH, wraps=True),
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
@@ -86,16 +77,13 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
             Column("runs", "right"),
             Column("last run", "right"),
         ),
-        rows=tuple(lines[:MAX_LINES]),
+        rows=tuple(_lines(run)),
         is_dense=True,
-    )
-    table = table.without_empty_columns().fitted(width, _OPTIONAL_COLUMNS)
-    left_out = len(lines) - MAX_LINES
-    more = f"{left_out:,} more lines are in the report. " if left_out > 0 else ""
+    ).without_empty_columns()
     sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
     headings = {column.heading for column in table.columns}
     caption = (
-        f"{more}MiB. Peak: largest resident set of the process; in the line of a session, during"
+        f"MiB. Peak: largest resident set of the process; in the line of a session, during"
         f" its creation and first run{sampled}. Rise: memory that these two added,"
         " beyond freed memory that they used again."
     )
@@ -103,7 +91,7 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     return replace(table, caption=caption)
 
 
-def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterator[Row]:
+def _lines(run: ProgramRun) -> Iterator[Row]:
     models = model_names(run)
     is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
     alike: dict[tuple[bool, Hashable], list[tuple[ProgramProcess, list[_Equal]]]] = {}
@@ -134,7 +122,7 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
             together = tuple(each for group in alike_groups for each in group.sessions)
-            yield _line(_Equal(together), models, created)
+            yield _line(_Equal(together), models)
 
 
 def _largest_pss(processes: Sequence[ProgramProcess], run: ProgramRun) -> str:
@@ -187,9 +175,7 @@ def equal_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
     return [_Equal(tuple(sessions)) for sessions in found.values()]
 
 
-def _line(
-    group: _Equal, models: Mapping[str, str], created_of: Callable[[ProgramSession], str]
-) -> Row:
+def _line(group: _Equal, models: Mapping[str, str]) -> Row:
     sessions = group.sessions
     first = sessions[0]
     label = numbers(session.number for session in sessions)
@@ -201,7 +187,7 @@ def _line(
     runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
         f"{label}{times} {models[first.model_key]}",
-        created_of(first),
+        short_created_text(first, width=_PLACE_WIDTH),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
         *_peak_and_rise(sessions),
@@ -260,7 +246,7 @@ def mib(size: int) -> str:
     return mebibytes(size, 1 if size < _MIN_WHOLE_BYTES else 0)
 
 
-def session_table(run: ProgramRun, *, limit: int) -> Table:
+def session_table(run: ProgramRun) -> Table:
     """Return a row for each session, with all figures, for Markdown and pages."""
     models = model_names(run)
     sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
@@ -284,7 +270,7 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             Column("last run", "right", css="less"),
             Column("released", "right", css="less"),
         ),
-        rows=tuple(_session_row(session, models) for session in run.sessions[:limit]),
+        rows=tuple(_session_row(session, models) for session in run.sessions),
         caption=(
             "Peak: the largest resident set of the process while the session was created or run"
             f" for the first time{sampled}; raised by: how much that is above the start of the"
@@ -378,9 +364,8 @@ def _earlier_peak(process: ProgramProcess) -> Cell:
 
 
 def peak_table(run: ProgramRun) -> Table:
-    """Return the processes of a program without sessions, the largest first, for the summary."""
+    """Return several processes of a program without sessions, the largest first."""
     processes = sorted(run.processes, key=lambda each: -each.peak_rss_bytes)
-    left_out = len(processes) - MAX_LINES
     caption = (
         "Peak: the largest resident set while it was recorded, by the kernel's high-water mark if"
         " that rose meanwhile, otherwise by samples."
@@ -389,8 +374,6 @@ def peak_table(run: ProgramRun) -> Table:
         caption += " Before: that mark when the recording began, where it is higher."
     if any(process.peak_pss_bytes is not None for process in processes):
         caption += f" {_PSS_LEGEND}"
-    if left_out > 0:
-        caption = f"{counted(left_out, 'more process', 'more processes')} in the report. {caption}"
     return Table(
         columns=(
             Column("process", "right"),
@@ -407,17 +390,18 @@ def peak_table(run: ProgramRun) -> Table:
                 _earlier_peak(process),
                 _size(process.peak_pss_bytes),
             )
-            for process in processes[:MAX_LINES]
+            for process in processes
+            if processes[1:]
         ),
         caption=caption,
         is_dense=True,
     ).without_empty_columns()
 
 
-def process_table(run: ProgramRun, *, limit: int) -> Table:
+def process_table(run: ProgramRun) -> Table:
     """Return a row for each process, for Markdown and pages."""
     rows = []
-    for process in run.processes[:limit]:
+    for process in run.processes:
         count = sum(session.pid == process.pid for session in run.sessions)
         end = "" if process.ended_s is None else format_duration(process.ended_s)
         code = "" if process.exit_code is None else str(process.exit_code)
@@ -454,10 +438,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
 
 
 def peak_sentences(run: ProgramRun) -> tuple[str, ...]:
-    """Return the activities at the peak, and the run and the creation that raised memory most.
-
-    The last sentence is the title of the phase table of `largest_session`.
-    """
+    """Return the activities at the peak, and the run and the creation that raised memory most."""
     return tuple(filter(None, (peak_sentence(run), run_rise_sentence(run), _creation_rise(run))))
 
 
@@ -468,7 +449,7 @@ def _creation_rise(run: ProgramRun) -> str:
     return (
         "Largest rise in a creation and first run:"
         f" {session_name(session, model_names(run))} in process {session.pid},"
-        f" {rise_text(session)} to {peak_text(session)}:"
+        f" {rise_text(session)} to {peak_text(session)}."
     )
 
 
@@ -492,16 +473,16 @@ def phase_table(session: ProgramSession, run: ProgramRun) -> Table:
     return replace(table, caption=caption)
 
 
-def shape_table(run: ProgramRun, *, limit: int) -> Table:
+def shape_table(run: ProgramRun) -> Table:
     """Return a row for each session and shapes of its inputs."""
     models = model_names(run)
-    found = [(session, shapes) for session in run.sessions for shapes in session.shapes]
     raised: dict[tuple[int, str], int] = {}
     for peak in run.peaks:
         key = peak.session, shapes_text(peak.shapes)
         raised[key] = max(raised.get(key, 0), peak.peak_rss_bytes)
     rows = []
-    for session, shapes in found[:limit]:
+    found = ((session, shapes) for session in run.sessions for shapes in session.shapes)
+    for session, shapes in found:
         text = shapes_text(shapes.shapes)
         mean = shapes.total_s / shapes.runs if shapes.runs else 0.0
         rows.append(
@@ -520,7 +501,6 @@ def shape_table(run: ProgramRun, *, limit: int) -> Table:
                 _duration(shapes.max_s),
             )
         )
-    more = len(found) - limit
     table = Table(
         columns=(
             Column("#", "right"),
@@ -533,6 +513,5 @@ def shape_table(run: ProgramRun, *, limit: int) -> Table:
             Column("longest", "right"),
         ),
         rows=tuple(rows),
-        caption=f"{counted(more, 'more row')} are in the record (JSON)." if more > 0 else "",
     )
     return table.without_empty_columns()

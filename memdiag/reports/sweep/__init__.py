@@ -77,6 +77,6 @@ def _group_sentence(group: FindingGroup) -> str:
     return f"{plain(group.rule)}, {plain(group.models[0].model)}: {message}.{remedy}"
 
 
-REPORT = Report[Sweep].of_documents(
+REPORT = Report[Sweep](
     "sweep", {"html": "index.html", "json": "sweep.json", "markdown": "report.md"}, document
 )

@@ -29,6 +29,7 @@
   }
 
   const choice = document.getElementById("moment");
+  if (choice) chart.before(choice.closest(".toolbar"));
   if (choice) choice.addEventListener("change", () => {
     moment = Number(choice.value);
     for (const each of document.querySelectorAll("[data-moment]")) each.hidden = Number(each.dataset.moment) !== moment;

@@ -18,7 +18,7 @@ const breakable = (text) => text.split(/(\s+)/u).flatMap((word) => (word.length 
   ? word.split(/(?<=[/\\_.,:=-])|(?<=[a-z])(?=[A-Z])/u).flatMap((part) => [...part].reduce((parts, letter, i) => { i % data.max_unbroken ? parts.push(parts.pop() + letter) : parts.push(letter); return parts; }, []))
       .flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]))
   : [word]));
-const openDetailsToPrint = () => window.addEventListener("beforeprint", () => {
+window.addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details")) each.open = true;
 });
 // Charts below the first screen are drawn when the page has loaded.

@@ -4,8 +4,6 @@
   const line = data.run, lanes = line.lanes;
   let printing = false;
 
-  openDetailsToPrint();
-
   const clipped = (text, length) => escaped(text.length > length ? text.slice(0, length - 1) + "…" : text);
   const whole = [0, Math.max(line.end_s, 1e-6)];
   const seconds = whole[1] >= 2 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };

@@ -2,8 +2,6 @@
   const line = data.timeline;
   let printing = false;
 
-  openDetailsToPrint();
-
   const clipped = (text) => escaped(text.length > 70 ? text.slice(0, 69) + "…" : text);
 
   const span = line.end - line.start;

@@ -1,27 +1,33 @@
 """The report of an X-ray: who owns the memory of a process, and what to do about it.
 
-`XrayText` and its console, Markdown and page sections are also a part of a profile's report.
+`owner_blocks` are also a part of a profile's report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memdiag.defaults import PINNED_TEXT
 from memdiag.detail import Detail
 from memdiag.programs.repeated_models import repeated_models
-from memdiag.records import codec
 from memdiag.records.attribution import Attribution
-from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line
-from memdiag.reports.page import page
+from memdiag.reports.blocks import (
+    NOT_ON_PAGES,
+    Block,
+    Chart,
+    Document,
+    Figures,
+    Points,
+    Sentence,
+)
+from memdiag.reports.page import templates
 from memdiag.reports.palette import COPIES, OWNERS
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.report import Report, file_names
-from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
+from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import capitalized, plain
 from memdiag.reports.xray.charts import CopyList, chart_data, copy_list
 from memdiag.reports.xray.charts import tiles as make_tiles
@@ -32,25 +38,22 @@ from memdiag.reports.xray.weights import (
     display_name,
     freed_summary,
     not_located,
-    print_copies,
-    rest_summary,
+    repeated_table,
     single_copies_summary,
     verification_summary,
     weight_rows,
 )
-from memdiag.units import MIB, counted, format_duration, format_size
+from memdiag.units import MIB, format_duration, format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 MIN_WASTE_BYTES = 8 * MIB
 MIN_WASTE_SHARE = 0.1
 """A waste is the headline from this size and this share of the resident set on."""
 
-_MAX_CONSOLE_WEIGHTS = 8
+_OWNERS = "Owners of the memory"
 _MAX_CONSOLE_MODELS = 12
-_MAX_MARKDOWN_WEIGHTS = 20
 _MAX_PAGE_ROWS = 100
 _MAX_COPY_BYTES = 800_000
 
@@ -147,9 +150,7 @@ class XrayText:
         first: the weight with most memory, in a sentence.
         share: how much of the memory is identified.
         single: the sum of the weights that have a single copy; empty for none.
-        models: the table of the models, if several were searched for.
         remarks: sentences below the tables, notes first.
-        timing: how long the X-ray took.
     """
 
     first: str
@@ -157,9 +158,7 @@ class XrayText:
     owners: tuple[OwnerRow, ...]
     weights: tuple[WeightRow, ...]
     single: str
-    models: Table
     remarks: tuple[str, ...]
-    timing: str
 
     @property
     def repeated(self) -> tuple[WeightRow, ...]:
@@ -176,12 +175,13 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
     was_searched = attribution.models or attribution.indistinct
     nothing = "no weight was found" if was_searched else "no weight was searched for"
     remarks = (
-        *_notes(attribution),
+        *(f"Note: {plain(note).rstrip('.')}." for note in attribution.notes),
         *_device_arenas(attribution),
         _absent_models(attribution),
         freed_summary(attribution.copies),
         *not_located(attribution),
         verification_summary(attribution),
+        _timing(attribution),
     )
     return XrayText(
         first=f"{weights[0].title}: {weights[0].summary}" if weights else nothing,
@@ -189,9 +189,7 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
         owners=owner_rows(attribution, trimmed_bytes=trimmed_bytes),
         weights=weights,
         single=single_copies_summary(weights),
-        models=_models_table(attribution),
         remarks=tuple(sentence for sentence in remarks if sentence),
-        timing=_timing(attribution),
     )
 
 
@@ -224,6 +222,7 @@ def _models_table(attribution: Attribution) -> Table:
             ),
         ),
         rows=tuple(cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])),
+        caption=_PER_MODEL,
     )
     return table.without_empty_columns()
 
@@ -249,13 +248,6 @@ def _device_arenas(attribution: Attribution) -> Iterator[str]:
         )
 
 
-def _notes(attribution: Attribution) -> tuple[str, ...]:
-    notes = [f"Note: {plain(note).rstrip('.')}." for note in attribution.notes]
-    if attribution.partial:
-        notes.insert(0, "Incomplete: not all memory could be read. The rest is listed.")
-    return tuple(notes)
-
-
 def _timing(attribution: Attribution) -> str:
     timing = attribution.timing
     speed = timing.scan_gb_per_s
@@ -263,7 +255,7 @@ def _timing(attribution: Attribution) -> str:
     return (
         f"{scanned}{f' ({speed:.1f} GB/s)' if speed else ''},"
         f" {format_size(timing.verified_bytes)} compared in {format_duration(timing.verify_s)},"
-        f" {format_duration(timing.total_s)} in all"
+        f" {format_duration(timing.total_s)} in all."
     )
 
 
@@ -274,79 +266,84 @@ def _nothing_unused(attribution: Attribution) -> str:
     )
 
 
-def show(
-    attribution: Attribution,
-    console: Console,
+def document(attribution: Attribution) -> Document:
+    """Return the report of `attribution`."""
+    found = insight(attribution)
+    to_do = found.advice or (_nothing_unused(attribution),)
+    return Document(
+        subject=f"process {attribution.pid}",
+        kind="X-ray of a process",
+        answer=f"{found.headline}.",
+        blocks=[
+            *(
+                Sentence(title="" if number else "What to do", text=text, detail=Detail.ANSWER)
+                for number, text in enumerate(to_do)
+            ),
+            Figures(title="Models", table=_models_table(attribution), max_rows=_MAX_CONSOLE_MODELS),
+            *owner_blocks(
+                xray_text(attribution),
+                lambda: (page_xray("now", attribution),),
+                detail=Detail.USUAL,
+            ),
+        ],
+    )
+
+
+def owner_blocks(
+    owned: XrayText,
+    xrays: Callable[[], Sequence[PageXray]],
     *,
-    written: Sequence[Path] = (),
-    detail: Detail = Detail.USUAL,
-) -> None:
-    """Print `attribution`; `written` are the files to name; `detail` is how much."""
-    result = insight(attribution)
-    line(console, f"process {attribution.pid}: {result.headline}.", "bold")
-    if detail is not Detail.ANSWER:
-        console.print()
-    for number, advice in enumerate(result.advice or (_nothing_unused(attribution),)):
-        labelled(console, "" if number else "What to do", advice)
-    if detail is Detail.ANSWER:
-        return
-    owned = xray_text(attribution)
-    if owned.models.rows:
-        console.print()
-        print_table(console, owned.models.first_rows(_MAX_CONSOLE_MODELS))
-        more = len(owned.models.rows) - _MAX_CONSOLE_MODELS
-        line(console, f"and {counted(more, 'more model')}" if more > 0 else "")
-        line(console, _PER_MODEL, "dim")
-    show_xray(owned, console, heading="owner")
-    line(console, f"{owned.timing}.", "dim")
-    files(console, written)
+    heading: str = "owner",
+    detail: Detail = Detail.ALL,
+    further: Sequence[str] = (),
+) -> list[Block]:
+    """Return the owners of the memory, the weights with several copies, and remarks.
 
-
-def show_xray(owned: XrayText, console: Console, *, heading: str) -> None:
-    """Print the owners, the weights with several copies, and remarks, below a blank line."""
-    console.print()
-    print_table(console, owner_table(owned.owners, heading=heading))
-    line(console, f"{owned.share}.", "dim")
-    console.print()
-    if not owned.weights:
-        line(console, f"{capitalized(owned.first)}.")
-    elif owned.repeated:
-        print_copies(console, owned.repeated[:_MAX_CONSOLE_WEIGHTS])
-        line(console, rest_summary(owned.repeated[_MAX_CONSOLE_WEIGHTS:]))
-    line(console, f"{owned.single}." if owned.single else "")
-    block(console, owned.remarks)
-
-
-def markdown(attribution: Attribution) -> str:
-    """Return an X-ray in Markdown: headline, advice, models, owners, weights."""
-    result, owned = insight(attribution), xray_text(attribution)
-    return md.document(
-        (
-            f"## Memory of process {attribution.pid}",
-            f"**{md.escape(result.headline)}.**",
-            "\n".join(f"- **What to do:** {md.escape(advice)}" for advice in result.advice),
-            markdown_table(owned.models),
-            md.escape(_PER_MODEL) if owned.models.rows else "",
-            *xray_markdown(owned),
-            md.escape(f"{owned.timing}."),
-        )
-    )
-
-
-def xray_markdown(
-    owned: XrayText, *further_remarks: str, heading: str = "owner"
-) -> tuple[str, ...]:
-    """Return the owners, the weights with several copies, and remarks, as blocks of Markdown."""
-    return (
-        "### Owners of the memory",
-        markdown_table(owner_table(owned.owners, heading=heading)),
-        md.escape(f"{owned.share}."),
-        markdown_table(copies_table(owned.repeated[:_MAX_MARKDOWN_WEIGHTS])),
-        md.escape(rest_summary(owned.repeated[_MAX_MARKDOWN_WEIGHTS:])),
-        md.escape(f"{owned.single}.") if owned.single else "",
-        "" if owned.weights else md.escape(f"{capitalized(owned.first)}."),
-        md.bullets((*owned.remarks, *further_remarks)),
-    )
+    Args:
+        owned: the X-ray.
+        xrays: returns it for a page, and after it the X-rays that users can choose instead.
+        heading: the heading of the owners.
+        detail: how much has to be asked for, so that a terminal prints the owners.
+        further: remarks that follow the others; not on pages, which have the X-rays.
+    """
+    made = functools.cache(xrays)
+    single = f"{owned.single}." if owned.single else ""
+    first = "" if owned.weights else f"{capitalized(owned.first)}."
+    return [
+        Chart(
+            title=_OWNERS,
+            name="treemap",
+            script="owners.js",
+            data=lambda: {"xrays": [each.charts for each in made()]},
+            alt="Owners, weights and their copies as tiles; the tables below contain the same",
+            hints=(
+                "Click a tile to zoom in, the bar above to zoom out. Bright colours are copies of"
+                " weights by kind, muted colours are other owners.",
+            ),
+            below=lambda: str(templates().get_template("owners.html.j2").render(xrays=made())),
+        ),
+        Figures(
+            title=_OWNERS,
+            table=replace(owner_table(owned.owners, heading=heading), caption=f"{owned.share}."),
+            detail=detail,
+            short="owners",
+            formats=NOT_ON_PAGES,
+        ),
+        Figures(
+            title="Weights with several copies",
+            table=repeated_table(owned.repeated),
+            detail=Detail.ALL,
+            short="copies of weights",
+            formats=NOT_ON_PAGES,
+        ),
+        Points(
+            title="On the weights",
+            texts=[text for text in (first, single, *owned.remarks, *further) if text],
+            detail=Detail.ALL,
+            short="remarks",
+            formats=NOT_ON_PAGES,
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,24 +387,6 @@ def page_xray(
         rows=copies_table(owned.weights[:max_rows]).first_rows(min(max_rows, len(copies.rows))),
         copies=copies,
         charts=chart_data(tiles, copies),
-    )
-
-
-def _page(attribution: Attribution) -> bytes:
-    xray = page_xray("now", attribution)
-    return page(
-        "xray.html.j2",
-        ("owners.js",),
-        {
-            "pid": attribution.pid,
-            "insight": insight(attribution),
-            "per_model": _PER_MODEL,
-            "xrays": (xray,),
-        },
-        charts={"xrays": [xray.charts]},
-        record=codec.encode(attribution),
-        record_name="xray",
-        record_kind="X-ray",
     )
 
 
@@ -461,11 +440,4 @@ def _kind_bytes(attribution: Attribution, kind: str) -> int:
     )
 
 
-REPORT = Report[Attribution](
-    name="X-ray",
-    files=file_names("xray"),
-    show=show,
-    page=_page,
-    markdown=markdown,
-    draw=draw,
-)
+REPORT = Report[Attribution]("X-ray", file_names("xray"), document, draw)

@@ -164,7 +164,8 @@ def identified_share(attribution: Attribution) -> str:
     """Return the share of identified memory: ``99.7 % of the resident memory is identified``."""
     above = attribution.baseline_bytes is not None
     memory = "memory above the baseline" if above else "resident memory"
-    return f"{percent(attribution.named_share)} of the {memory} is identified"
+    missing = "; not all memory could be read" if attribution.partial else ""
+    return f"{percent(attribution.named_share)} of the {memory} is identified{missing}"
 
 
 def percent(share: float) -> str:

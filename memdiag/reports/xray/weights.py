@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Unidentifiable
-from memdiag.reports.console import line
-from memdiag.reports.table import Cell, Column, Format, Row, Table
+from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, plain, shortened
 from memdiag.reports.xray.owners import percent, rounded_mebibytes
 from memdiag.units import counted, format_size
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 FREED = "freed, kept by malloc or the arena"
 
@@ -22,10 +18,10 @@ _KINDS: tuple[str, ...] = get_args(CopyKind)
 _FILE_TITLE = "the model file's bytes"
 _MAX_NAME = 160
 _MAX_ADDRESSES = 3
+_MAX_LABEL = 60
 _MAX_CONSOLE_LABEL = 30
 _MAX_CONSOLE_BACKING = 24
-_MIN_CONSOLE_MAKER = 12
-_WIDE_CONSOLE_MAKER = 30
+_MAX_CONSOLE_MAKER = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,24 +147,70 @@ def weight_rows(attribution: Attribution) -> tuple[WeightRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.model, row.names)))
 
 
+def repeated_table(weights: Sequence[WeightRow]) -> Table:
+    """Return each of `weights` with a row below it for each copy, for terminals and Markdown."""
+    sizes = [copy.size_bytes for weight in weights for copy in weight.copies]
+    # All sizes have the same number of decimals, so that they can be compared.
+    decimals = decimals_for(max(sizes, default=0))
+    rows = []
+    for weight in weights:
+        rows.append(
+            Row(
+                Cell(weight.titled(_MAX_LABEL), is_code=True),
+                f"{weight.count:,}",
+                _mebibytes(weight, decimals),
+                format_size(weight.resident_bytes),
+                "",
+                "",
+                is_strong=True,
+            )
+        )
+        for copy in weight.copies:
+            parameters = f" ({copy.parameters})" if copy.parameters else ""
+            rows.append(
+                Row(
+                    f"{copy.label}{parameters}",
+                    f"{copy.count:,}",
+                    _mebibytes(copy, decimals),
+                    copy.resident,
+                    copy.backing_and_state,
+                    copy.made_by,
+                    level=1,
+                )
+            )
+    table = Table(
+        columns=(
+            Column("weight", max_width=_MAX_CONSOLE_LABEL),
+            Column("copies", "right"),
+            Column("MiB", "right", formats=("console",)),
+            Column("resident", "right", formats=("markdown",)),
+            Column("backing", max_width=_MAX_CONSOLE_BACKING),
+            Column("made by", wraps=True, max_width=_MAX_CONSOLE_MAKER),
+        ),
+        rows=tuple(rows),
+    )
+    return table.without_empty_columns()
+
+
+def _mebibytes(row: WeightRow | CopyRow, decimals: int) -> str:
+    size = rounded_mebibytes(row.size_bytes, decimals)
+    resident = rounded_mebibytes(row.resident_bytes, decimals)
+    return size if size == resident else f"{resident} of {size}"
+
+
 def copies_table(weights: Sequence[WeightRow]) -> Table:
-    """Return the table of the copies of `weights`, for Markdown and pages."""
-    maker_formats: tuple[Format, ...] = ("html",)
-    if any(copy.made_by for weight in weights for copy in weight.copies):
-        maker_formats = ("markdown", "html")
+    """Return the copies of `weights` for a page, whose script finds cells by their position."""
     return Table(
         columns=(
-            Column("weight", formats=("markdown",)),
-            Column("weight", css="name", formats=("html",)),
+            Column("weight", css="name"),
             Column("copy"),
             Column("copies", "right"),
-            Column("size", "right", formats=("html",)),
+            Column("size", "right"),
             Column("resident", "right"),
             Column("backing", css="name"),
-            # The script of the page finds cells by their position: the page has all columns.
-            Column("made by", css="name", formats=maker_formats),
-            Column("verified", formats=("html",)),
-            Column("at", css="at", formats=("html",)),
+            Column("made by", css="name"),
+            Column("verified"),
+            Column("at", css="at"),
         ),
         rows=tuple(_copy_cells(weight, copy) for weight in weights for copy in weight.copies),
     )
@@ -176,7 +218,6 @@ def copies_table(weights: Sequence[WeightRow]) -> Table:
 
 def _copy_cells(weight: WeightRow, copy: CopyRow) -> Row:
     return Row(
-        Cell(weight.titled(60), is_code=True),
         Cell(weight.title, title=weight.summary),
         Cell(copy.label, color=f"var(--{copy.kind})", note=copy.parameters or " "),
         f"{copy.count:,}",
@@ -187,65 +228,6 @@ def _copy_cells(weight: WeightRow, copy: CopyRow) -> Row:
         copy.verified,
         copy.address_text,
     )
-
-
-def print_copies(console: Console, weights: Sequence[WeightRow]) -> None:
-    """Print each weight of `weights` on a line, with its copies below."""
-    # All sizes have the same number of decimals, so that they can be compared.
-    decimals = decimals_for(max(copy.size_bytes for weight in weights for copy in weight.copies))
-    copies = [copy for weight in weights for copy in weight.copies]
-    headings = ("weight", "copies", "MiB", "backing")
-    for is_brief in (False, True):
-        rows = [
-            (
-                _console_label(copy, is_brief),
-                f"{copy.count:,}",
-                _console_size(copy, decimals),
-                _console_backing(copy, is_brief),
-            )
-            for copy in copies
-        ]
-        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-        maker_width = console.width - sum(widths) - 2 * len(widths)
-        if maker_width >= _WIDE_CONSOLE_MAKER:
-            break
-    maker_width = max(_MIN_CONSOLE_MAKER, maker_width)
-    maker_texts = [shortened(copy.made_by, maker_width) for copy in copies]
-    line(console, _aligned(headings, widths, "made by" if any(maker_texts) else ""), "dim")
-    lines = iter(_aligned(row, widths, maker) for row, maker in zip(rows, maker_texts, strict=True))
-    for weight in weights:
-        summary = f": {weight.summary}"
-        title = weight.titled(max(20, console.width - len(summary)))
-        line(console, f"{title}{summary}", "bold")
-        for _ in weight.copies:
-            line(console, next(lines))
-
-
-def _console_label(copy: CopyRow, is_brief: bool) -> str:
-    detailed = f"  {copy.label} ({copy.parameters})"
-    if copy.parameters and not is_brief and len(detailed) <= _MAX_CONSOLE_LABEL:
-        return detailed
-    return f"  {shortened(copy.label, _MAX_CONSOLE_LABEL - 2)}"
-
-
-def _console_backing(copy: CopyRow, is_brief: bool) -> str:
-    backing = copy.backing.partition(":")[0] if is_brief else copy.backing
-    freed = ", freed" if copy.is_freed else ""
-    return shortened(backing, _MAX_CONSOLE_BACKING - len(freed)) + freed
-
-
-def _console_size(copy: CopyRow, decimals: int) -> str:
-    size = rounded_mebibytes(copy.size_bytes, decimals)
-    resident = rounded_mebibytes(copy.resident_bytes, decimals)
-    return size if size == resident else f"{resident} of {size}"
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int], maker: str) -> str:
-    label, count, size, backing = cells
-    return (
-        f"{label:<{widths[0]}}  {count:>{widths[1]}}  {size:>{widths[2]}}"
-        f"  {backing:<{widths[3]}}  {maker}"
-    ).rstrip()
 
 
 def rest_summary(weights: Sequence[WeightRow]) -> str:

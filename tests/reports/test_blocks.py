@@ -1,0 +1,155 @@
+"""What a document shows on a terminal, in Markdown and on a page, whatever the record is."""
+
+import io
+import re
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from memdiag.detail import Detail
+from memdiag.reports.blocks import (
+    NOT_ON_PAGES,
+    PAGE_ONLY,
+    TERMINAL_ONLY,
+    Block,
+    Chart,
+    Code,
+    Document,
+    Facts,
+    FindingList,
+    Points,
+    Sentence,
+    document_markdown,
+    document_page,
+    print_document,
+)
+from memdiag.reports.findings import FindingText
+from tests.reports import limits
+
+
+def document(*blocks: Block) -> Document:
+    return Document(
+        subject="m.onnx",
+        kind="report",
+        answer="it is large.",
+        rest="It ended.",
+        facts="2 CPUs",
+        blocks=blocks,
+    )
+
+
+def printed(made: Document, detail: Detail) -> list[str]:
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    print_document(made, console, written=(), detail=detail)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def page(made: Document) -> str:
+    """Return the main part of the page, and the data of its charts."""
+    text = document_page(made, limits.limit(), "limit", None).decode()
+    return text.partition("<main")[2].partition("</main>")[0] + text.rpartition('id="charts">')[2]
+
+
+FINDINGS = [
+    FindingText(rule="MD1", name="rule", message=f"finding {n}", detail="why") for n in range(4)
+]
+
+
+@pytest.mark.parametrize(
+    ("formats", "outputs"),
+    [
+        (TERMINAL_ONLY, (True, False, False)),
+        (NOT_ON_PAGES, (True, True, False)),
+        (PAGE_ONLY, (False, False, True)),
+    ],
+)
+def test_a_block_is_in_the_formats_that_it_states(
+    formats: Sequence[str], outputs: tuple[bool, ...]
+) -> None:
+    made = document(Points(title="Parts", texts=("one part",), formats=formats))  # type: ignore[arg-type]
+    texts = ("\n".join(printed(made, Detail.ALL)), document_markdown(made), page(made))
+    assert tuple("one part" in text for text in texts) == outputs
+
+
+def test_the_answer_is_printed_whole_whatever_is_asked_for() -> None:
+    made = document(Sentence(title="Why", text="because", detail=Detail.ANSWER))
+    assert printed(made, Detail.ANSWER) == [
+        "m.onnx: it is large.",
+        "It ended.",
+        "Why        because",
+    ]
+    assert printed(made, Detail.USUAL)[2:4] == ["2 CPUs", ""]
+
+
+def test_a_sentence_without_a_title_goes_on_and_a_command_follows_it() -> None:
+    made = document(Sentence(title="Do", text="one", command="memdiag fix m"), Sentence(text="two"))
+    assert printed(made, Detail.USUAL)[-3:] == [
+        "Do         one",
+        "           memdiag fix m",
+        "           two",
+    ]
+    text = document_markdown(made)
+    assert "**Do:** one `memdiag fix m`\n\ntwo\n" in text
+    assert "<dt></dt><dd>two</dd>" in page(made)
+
+
+def test_what_is_folded_shows_its_title() -> None:
+    code = Code(title="Again", text="run it", language="console", is_folded=True)
+    assert "<details><summary>Again</summary>\n\n```console\nrun it\n```" in document_markdown(
+        document(code)
+    )
+    assert re.search(r"<details><summary><h2[^>]*>Again</h2></summary>", page(document(code)))
+    shown = Code(title="Again", text="run it", language="console")
+    assert "<details>" not in page(document(shown)) + document_markdown(document(shown))
+
+
+@pytest.mark.parametrize(
+    ("detail", "count", "more"),
+    [
+        (Detail.ANSWER, 1, ["3 more findings in the reports"]),
+        (Detail.USUAL, 3, ["1 more finding in the reports"]),
+        (Detail.ALL, 4, []),
+    ],
+)
+def test_a_terminal_prints_as_many_findings_as_are_asked_for(
+    detail: Detail, count: int, more: list[str]
+) -> None:
+    found = FindingList(title="Findings", findings=FINDINGS, max_rows=3, detail=Detail.ANSWER)
+    lines = printed(document(found), detail)
+    assert sum(line.endswith(" [rule]") for line in lines) == count
+    assert [line for line in lines if "more finding" in line] == more
+
+
+def test_a_list_of_findings_may_be_a_summary_only() -> None:
+    assert "Nothing to do." in document_markdown(
+        document(FindingList(title="Findings", findings=(), summary="Nothing to do."))
+    )
+    assert "Findings" not in document_markdown(document(FindingList(title="Findings", findings=())))
+
+
+def test_the_data_of_charts_is_computed_for_pages_only() -> None:
+    calls = []
+
+    def data() -> dict[str, int]:
+        calls.append(1)
+        return {"answer": 42}
+
+    chart = Chart(
+        title="Map",
+        name="treemap",
+        script="owners.js",
+        data=data,
+        alt="tiles",
+        below=lambda: "<p>below</p>",
+    )
+    made = document(chart, Facts(title="Machine", rows=(("CPU", "1"),)))
+    printed(made, Detail.ALL)
+    document_markdown(made)
+    assert calls == []
+    text = page(made)
+    assert calls == [1]
+    assert '"answer":42' in text
+    assert '<div id="treemap" class="chart treemap" role="img" aria-label="tiles">' in text
+    assert "<p>below</p>" in text
