@@ -40,6 +40,24 @@ def offered(*names: str, at: tuple[int, int] = (150, 75)) -> Point:
     return msgspec.structs.replace(point(*names, at=at), offered=True)
 
 
+@pytest.mark.parametrize(("status", "is_named"), [("untried", True), ("rejected", False)])
+def test_the_program_and_what_was_not_tried_are_on_the_terminal(
+    status: str, *, is_named: bool
+) -> None:
+    record = fix_records.fix(
+        remedies=(
+            fix_records.remedy("good-one"),
+            fix_records.remedy("other-one", status=status),
+        ),
+        program="\n".join(f"line_{number} = 1" for number in range(40)),
+    )
+    text = "\n".join(printed(record))
+    assert "line_0 = 1\n" in text
+    assert "line_39 = 1" in text
+    named = "other-one was not tried in this time: memdiag fix dir/m.onnx --only other-one"
+    assert (named in " ".join(text.split())) == is_named
+
+
 def test_the_answer_comes_first_then_why_and_what_to_do_and_quiet_prints_no_more() -> None:
     lines = printed(fix_records.fix(), width=200)
     assert lines[:4] == [

@@ -37,7 +37,8 @@ sessions together.
 
 Sessions with no more threads than CPUs each, as long as all sessions of the process
 that are alive at the same time, with their callers, have no more than 4 threads for
-each CPU: a pipeline of three models, each with all CPUs, runs one after the other.
+each CPU, and no more than 2 threads for each CPU call `run()` at once: a pipeline of
+three models, each with all CPUs, runs one after the other.
 Fractions of a CPU are rounded up. Sessions with the default and another provider than
 the CPU's, which starts threads of its own.
 """
@@ -69,6 +70,7 @@ RULE = Rule(
 )
 
 _MAX_THREADS_PER_CPU = 4
+_MAX_CALLERS_PER_CPU = 2
 _CPU_PROVIDERS = ("CPUExecutionProvider",)
 
 
@@ -86,10 +88,20 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         if process.cpus_allowed is None or threads is None:
             continue
         cpus = ceil(process.cpus_allowed)
-        if threads.of_one_run > cpus or threads.total > _MAX_THREADS_PER_CPU * cpus:
+        is_many = threads.total > _MAX_THREADS_PER_CPU * cpus
+        is_many |= threads.callers > _MAX_CALLERS_PER_CPU * cpus
+        if threads.of_one_run > cpus or is_many:
             alike[process.cpus_allowed, process.onnxruntime, threads] += sessions
     for (allowed, onnxruntime, threads), sessions in alike.items():
-        yield _finding(allowed, onnxruntime, threads, sessions)
+        pids = {session.pid for session in sessions}
+        at_other_times = [
+            session
+            for session in created_sessions(run)
+            if session.pid in pids
+            and session not in sessions
+            and (_intra_op_threads(session) or 0) > ceil(allowed)
+        ]
+        yield _finding(allowed, onnxruntime, threads, sessions, at_other_times)
 
 
 class _ThreadCount(NamedTuple):
@@ -148,6 +160,7 @@ def _finding(
     onnxruntime: str | None,
     threads: _ThreadCount,
     sessions: Sequence[ProgramSession],
+    at_other_times: Sequence[ProgramSession],
 ) -> ProgramFinding:
     cpus = ceil(allowed)
     names = some_of(list(dict.fromkeys(map(model_name, sessions))))
@@ -157,15 +170,20 @@ def _finding(
         f" {'works' if threads.sessions == 1 else 'work'} with {counted(threads.total, 'thread')}"
         f" ({threads.started:,} of {'its' if threads.sessions == 1 else 'their'} own,"
         f" {threads.callers:,} {'calls' if threads.callers == 1 else 'call'} run()),"
-        f" up to {threads.of_one_run} for one run."
+        f" of which up to {threads.of_one_run} work on one run."
     )
+    if at_other_times:
+        others = some_of(list(dict.fromkeys(map(model_name, at_other_times))))
+        message += f" At other times it is the same with {others}."
     if threads.of_one_run <= cpus:
         remedy = " ".join(_advice_on_many(threads, cpus, onnxruntime))
     else:
         remedy = (
             f"Set SessionOptions.intra_op_num_threads to {cpus}, or less where several sessions run"
-            " at once."
+            " at once: it takes less CPU time then, and hardly less memory."
         )
+        if threads.callers > cpus:
+            remedy = f"{_fewer_callers(cpus)} {remedy}"
         defaults = [session for session in sessions if not session.intra_op_threads]
         if max(filter(None, map(_intra_op_threads, defaults)), default=0) > cpus:
             message += (
@@ -196,12 +214,16 @@ def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
 def _advice_on_many(threads: _ThreadCount, cpus: int, onnxruntime: str | None) -> Iterator[str]:
     """Yield how to have fewer threads in all: fewer callers, fewer of the sessions, or both."""
     if threads.callers > cpus and threads.callers >= threads.started:
-        yield (
-            f"Call run() from a pool of {counted(cpus, 'thread')}: each further thread that runs"
-            " at the same time takes the memory of another run, and waits for a CPU."
-        )
+        yield _fewer_callers(cpus)
     if threads.started > cpus:
         yield _sharing_advice(cpus, onnxruntime)
+
+
+def _fewer_callers(cpus: int) -> str:
+    return (
+        f"Call run() from a pool of {counted(cpus, 'thread')}: each further thread that runs"
+        " at the same time takes the memory of another run, and waits for a CPU."
+    )
 
 
 def _sharing_advice(cpus: int, onnxruntime: str | None) -> str:

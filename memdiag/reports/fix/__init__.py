@@ -29,6 +29,7 @@ from memdiag.reports.fix.sentences import (
     answer,
     conditions,
     facts,
+    left,
     next_step,
     offers,
     search_cost,
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
 _MAX_POINTS = 4
 """The rows of the summary on a terminal, which has room for a program below."""
 
-_MAX_PROGRAM = 16
-"""Lines of a program that a terminal prints unasked."""
-
 
 def document(fix: Fix) -> Document:
     """Return the report of `fix`."""
@@ -60,6 +58,7 @@ def document(fix: Fix) -> Document:
         blocks=[
             Sentence(title="Why", text=why(fix), detail=Detail.ANSWER),
             Sentence(title="Do", text=next_step(fix), detail=Detail.ANSWER),
+            Sentence(title="Left", text=left(fix)),
             *(
                 Sentence(title=name, text=text, formats=NOT_ON_TERMINALS)
                 for name, text in conditions(fix)
@@ -145,14 +144,11 @@ def _changes(fix: Fix) -> list[Block]:
 
 
 def _program(fix: Fix) -> Code:
-    lines = plain_lines(fix.program)
-    is_short = len(lines) <= _MAX_PROGRAM
+    """Return the program: always printed, as it may be all that there is of the result."""
     return Code(
         title=f"Program for {' + '.join(map(plain, fix.chosen))}",
-        text="\n".join(lines),
+        text="\n".join(plain_lines(fix.program)),
         language="python",
-        detail=Detail.USUAL if is_short else Detail.ALL,
-        short=f"the program ({counted(len(lines), 'line')})",
     )
 
 

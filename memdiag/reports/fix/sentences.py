@@ -90,6 +90,17 @@ def why(fix: Fix) -> str:
     return f"{outcomes}."
 
 
+def left(fix: Fix) -> str:
+    """Return which rewrites there was no time for, beside a result; empty for none."""
+    names = dict.fromkeys(each.name for each in fix.remedies if each.status == "untried")
+    if not names or not fix.chosen:
+        return ""
+    verb = "was" if len(names) == 1 else "were"
+    first = plain(next(iter(names)))
+    again = f"memdiag fix {shlex.quote(plain(fix.model))} --only {first}"
+    return f"{listed(list(names), limit=3)} {verb} not tried in this time: {again}"
+
+
 def next_step(fix: Fix) -> str:
     """Return what to do with the result."""
     if fix.is_dry_run:

@@ -27,7 +27,7 @@ def test_the_default_on_a_machine_with_more_cores() -> None:
     assert found.bytes is None
     assert "process 10 may use 2 CPUs, and 3 sessions (1.onnx, 2.onnx, 3.onnx)" in found.message
     assert (
-        "work with 46 threads (45 of their own, 1 calls run()), up to 16 for one run. By"
+        "work with 46 threads (45 of their own, 1 calls run()), of which up to 16 work on one run."
         in found.message
     )
     assert "intra_op_num_threads to 2" in found.remedy
@@ -58,7 +58,7 @@ def test_threads_that_the_program_chose() -> None:
 
 def test_callers_count_once_for_all_sessions() -> None:
     (found,) = on_cpus(1.0, *models(3, intra_op_threads=4, started_threads=None, run_threads=2))
-    assert "work with 11 threads (9 of their own, 2 call run()), up to 4" in found.message
+    assert "work with 11 threads (9 of their own, 2 call run()), of which up to 4" in found.message
 
 
 def test_threads_that_were_counted_replace_those_that_were_expected() -> None:
@@ -69,7 +69,7 @@ def test_threads_that_were_counted_replace_those_that_were_expected() -> None:
 def test_many_small_pools() -> None:
     (found,) = on_cpus(2.0, *models(8))
     assert "8 sessions" in found.message
-    assert "work with 9 threads (8 of their own, 1 calls run()), up to 2" in found.message
+    assert "work with 9 threads (8 of their own, 1 calls run()), of which up to 2" in found.message
     assert "onnxruntime.set_global_thread_pool_sizes(2, 1)" in found.remedy
     (found,) = on_cpus(2.0, *models(8), onnxruntime="1.22.1")
     assert "create fewer sessions" in found.remedy
@@ -100,6 +100,32 @@ def test_advice_lowers_what_is_many(
     ]
 
 
+@pytest.mark.parametrize("threads", [1, 8])
+def test_many_callers_are_told_first_whatever_the_threads_of_a_run(threads: int) -> None:
+    pool = session(intra_op_threads=threads, started_threads=threads - 1, run_threads=8)
+    (found,) = on_cpus(2.0, pool)
+    assert found.remedy.startswith("Call run() from a pool of 2 threads")
+    assert ("hardly less memory" in found.remedy) == (threads > 2)
+
+
+def test_sessions_of_other_times_are_named_if_they_have_as_many_threads() -> None:
+    first, second, third = (
+        session(
+            number,
+            model=model(f"/m/{number}.onnx"),
+            created_s=10.0 * number,
+            last_run_s=10.0 * number + 4,
+            released_s=10.0 * number + 5,
+            intra_op_threads=threads,
+            started_threads=threads - 1,
+        )
+        for number, threads in ((1, 8), (2, 6), (3, 1))
+    )
+    (found,) = on_cpus(2.0, first, second, third)
+    assert "1 session (1.onnx) works with 8 threads" in found.message
+    assert found.message.endswith("At other times it is the same with 2.onnx.")
+
+
 def test_workers_have_one_finding() -> None:
     (found,) = on_cpus(1.0, *[session(i, pid=i) for i in (1, 2, 3, 4)])
     assert found.message.startswith("processes 1, 2, 3 and 1 more may use 1 CPU,")
@@ -109,6 +135,7 @@ def test_workers_have_one_finding() -> None:
     ("allowed", "sessions"),
     [
         pytest.param(2.0, models(7), id="sessions that take turns"),
+        pytest.param(2.0, [session(run_threads=4)], id="a pool of two callers for each CPU"),
         pytest.param(1.5, [session()], id="a fraction is rounded up"),
         pytest.param(None, [session(started_threads=63)], id="the limit is unknown"),
         pytest.param(2.0, [session(started_threads=None)], id="the threads are unknown"),
