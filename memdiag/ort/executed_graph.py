@@ -62,6 +62,10 @@ STEP = f"{NEW}step"
 BLOCKS = f"{NEW}blocks"
 """At the end of the names of values in blocks of channels."""
 
+LAST = f"{NEW}last"
+"""At the end of the names of values whose axes are in another order, or that are quantized between
+two nodes that bring axes into another order."""
+
 
 def name_in_model(name: str) -> str:
     """Return the model's value that `name` was derived from; new values have a suffix."""
@@ -72,6 +76,8 @@ def form_of(name: str) -> str:
     """Return in what form a value of the model is in memory; empty if it is the value itself."""
     if STEP in name:
         return "a step towards it"
+    if name.endswith(LAST):
+        return "channels last"
     return "in blocks" if name.endswith(BLOCKS) else ""
 
 
@@ -88,6 +94,8 @@ class ExecutedNode:
         overwrites: the input over which it writes its first output whatever its operator, if
             nothing else reads it; empty without one.
         is_fused: whether an activation is merged into it.
+        has_plain_filter: whether it is a convolution of integers whose filter is in int8 and has no
+            zero point.
         made: the index that it has as the new node that a fusion makes of it; below 0 without one.
     """
 
@@ -98,6 +106,7 @@ class ExecutedNode:
     index: int
     overwrites: str = ""
     is_fused: bool = False
+    has_plain_filter: bool = False
     made: int = -1
 
     @property
@@ -125,6 +134,7 @@ class ExecutedGraph:
         operator: returns the operator of the node that others become a part of.
         rewrite_halves: lets nodes that read float16 compute in fp32 (`widened_graph`).
         rewrite_quantized: rewrites the quantized nodes of this graph (`quantized_graph`).
+        move_channels_last: lets convolutions of integers read channels last (`channels_last`).
         optimizes: whether the runtime optimizes the graph. If not, `nodes` are those of the scope.
         has_blocks: whether convolutions compute blocks of channels.
         block: the channels of a block.
@@ -149,6 +159,7 @@ class ExecutedGraph:
         operator: Callable[[Node], str],
         rewrite_halves: Callable[["ExecutedGraph"], None],
         rewrite_quantized: Callable[["ExecutedGraph"], None],
+        move_channels_last: Callable[["ExecutedGraph"], None],
         *,
         optimizes: bool = True,
         has_blocks: bool = True,
@@ -190,6 +201,7 @@ class ExecutedGraph:
         if has_blocks and any(node.op_type in in_blocks for node in self.nodes):
             _Blocks(self).rewrite()
             self.index_values()
+        move_channels_last(self)
         self._split()
 
     def _overwrite_summands(self) -> None:
@@ -685,7 +697,7 @@ class _Blocks:
         if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
             return False
         channels = kind.shape[1]
-        if not channels or channels % self._graph.block:
+        if kind.dtype != "float" or not channels or channels % self._graph.block:
             return False
         if name in self._blocked:
             return self._as_blocks(node, [self._blocked[name]])
