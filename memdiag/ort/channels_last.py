@@ -2,10 +2,9 @@
 
 At the level ALL each QLinearConv gets a Transpose before and one behind it. Then the runtime goes
 through the nodes once, and moves a Transpose behind the node that reads it if fewer axes are
-transposed before that node then, and none more in all; Transposes that meet cancel out. In between,
-pooling and arithmetic of integers work on channels last as well. A Transpose that a
-DequantizeLinear alone precedes, or a QuantizeLinear alone follows, gets a pair of these on its other
-side.
+transposed before that node then, and fewer in all; Transposes that meet cancel out. In between,
+pooling and arithmetic of integers work on channels last as well. A Transpose with only a
+DequantizeLinear before or a QuantizeLinear behind it gets a pair of these on its other side.
 
 Inferred from the graphs that 1.32.0 saves and from its source; compared with those graphs for the
 installed release (tests/ort/test_channels_last.py). Of the nodes that the runtime moves a Transpose
@@ -145,7 +144,8 @@ class _ChannelsLast:
     def _operands(self, node: ExecutedNode) -> Sequence[str]:
         """Return the inputs that are transposed with the outputs of `node`; none if none are."""
         graph = self._graph
-        if node.op_type not in _MOVED_THROUGH or any(node.output[1:]) and node.op_type == "MaxPool":
+        has_indices = node.op_type == "MaxPool" and any(node.output[1:])
+        if node.op_type not in _MOVED_THROUGH or has_indices:
             return ()
         names = [name for name in node.input if not graph.is_constant(name)]
         return names if len({self._rank(name) for name in names}) == 1 else ()
@@ -231,7 +231,7 @@ class _ChannelsLast:
             self._orders[id(self._add("Transpose", new, name, node.source))] = order
 
     def _pair(self, node: ExecutedNode) -> None:
-        """Quantize and dequantize at both sides of a Transpose; remove a pair without effect."""
+        """Quantize and dequantize at both sides of a Transpose if that is done at one of them."""
         graph = self._graph
         before = graph.producer_of(node.input[0]) if node.input else None
         following = graph.only_reader(node.output[0])
@@ -242,13 +242,14 @@ class _ChannelsLast:
                 following is not None or graph.is_output(node.output[0])
             ):
                 self._requantize(node, before)
-        elif following is not None and following.op_type == "QuantizeLinear":
-            if graph.only_reader(node.input[0]) is node:
-                name = node.input[0]
-                new = self._add_value(name, _identity(self._rank(name)))
-                index = before.output.index(name)
-                self._set_output(before, index, new)
-                self._add_pair(new, name, following, following.output[0])
+            return
+        name = node.input[0]
+        if following is None or following.op_type != "QuantizeLinear":
+            return
+        if graph.only_reader(name) is node:
+            new = self._add_value(name, _identity(self._rank(name)))
+            self._set_output(before, before.output.index(name), new)
+            self._add_pair(new, name, following, following.output[0])
 
     def _requantize(self, transpose: ExecutedNode, like: ExecutedNode) -> None:
         """Quantize and dequantize the result of a Transpose as `like` dequantizes its input."""

@@ -181,6 +181,9 @@ class ExecutedGraph:
         given = (name for name in scope.inputs if not self._is_weight(name))
         self._variables = {*computed, *given}
         self.index_values()
+        for node in self.nodes:
+            if node.op_type == "QLinearConv":
+                node.has_plain_filter = self.is_plain_filter(*node.source.input[3:6:2])
         if not optimizes:
             self._overwrite_summands()
             return
@@ -257,6 +260,14 @@ class ExecutedGraph:
     def is_constant(self, name: str) -> bool:
         """Return whether a value is a weight or a result of constant folding of this graph."""
         return bool(name) and name not in self._variables
+
+    def is_plain_filter(self, name: str = "", zero_point: str = "") -> bool:
+        """Return whether a value is a constant in int8 whose zero points are 0 or left out."""
+        kind = self.type_of(name)
+        if kind is None or kind.dtype != "int8" or not self.is_constant(name):
+            return False
+        zeros = small_constant(self.scope, zero_point) if zero_point else None
+        return not zero_point or (zeros is not None and not zeros.any())
 
     def type_of(self, name: str) -> TensorType | None:
         """Return the type of a value."""

@@ -13,7 +13,7 @@ As 1.24.4 and 1.32.0 save their graphs (tests/ort/test_quantized_graph.py).
 from collections.abc import Callable, Iterator, Sequence
 
 from memdiag.model.graph_index import Node
-from memdiag.model.index_ranges import small_constant, small_integers
+from memdiag.model.index_ranges import small_integers
 from memdiag.ort.executed_graph import NEW, ExecutedGraph, ExecutedNode
 
 _MOVED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -56,9 +56,6 @@ def rewrite_quantized(
         removes: returns whether a node becomes a part of the node that reads its output.
         is_packed: returns whether a DequantizeLinear of a weight becomes a part of its readers.
     """
-    for node in graph.nodes:
-        if node.op_type == "QLinearConv":
-            node.has_plain_filter = _is_plain(graph, *node.source.input[3:6:2])
     if any(node.op_type == "DequantizeLinear" for node in graph.nodes):
         _Rewrite(graph, removes, is_packed).run()
 
@@ -199,7 +196,8 @@ class _Rewrite:
         first, second = (
             [self._graph.content(name) for name in node.source.input[1:]] for node in (one, other)
         )
-        return first == second and len({self._type_of(_quantized(each)) for each in (one, other)}) == 1
+        types = [self._type_of(_quantized(node)) for node in (one, other)]
+        return first == second and types[0] == types[1]
 
     def _merge(self) -> None:
         """Make one node of integers of a node and the nodes that dequantize and quantize."""
@@ -241,7 +239,7 @@ class _Rewrite:
                 weight = before[1]
                 assert weight is not None
                 zero = (*weight.source.input, "")[2]
-                node.has_plain_filter = _is_plain(graph, weight.input[0], zero)
+                node.has_plain_filter = graph.is_plain_filter(weight.input[0], zero)
             name = plain if is_product else _NAMES.get(node.op_type, f"QLinear{node.op_type}")
             node.op_type = name
 
@@ -268,15 +266,6 @@ class _Rewrite:
     def _is_quantized_as_well(self, node: ExecutedNode) -> bool:
         readers = self._graph.readers_of(node.output[0])
         return any(reader.op_type == "QuantizeLinear" for reader in readers)
-
-
-def _is_plain(graph: ExecutedGraph, weight: str, zero_point: str = "") -> bool:
-    """Return whether the constant `weight` is in int8, and `zero_point` only zeros or left out."""
-    kind = graph.type_of(weight)
-    if kind is None or kind.dtype != "int8" or not graph.is_constant(weight):
-        return False
-    zeros = small_constant(graph.scope, zero_point) if zero_point else None
-    return not zero_point or (zeros is not None and not zeros.any())
 
 
 def _quantized(node: ExecutedNode) -> str:
