@@ -31,6 +31,7 @@ from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE
 from memdiag.ort.runtime import Runtime
 
 _CONVOLUTIONS = ("Conv", "FusedConv")
+_NORMALIZING = "BatchNormalization"
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
 _MERGED_INTO_GEMM = (
     *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign"),
@@ -195,8 +196,7 @@ class ExecutedGraph:
         self._order_fused()
         self._merge_transposes()
         self._take_shapes_before_transposes()
-        if runtime < HARD_SWISH_FUSED_SINCE:
-            self._expand_hard_swish()
+        self._expand_hard_swish()
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
             self._merge_pads()
             self._merge_into_convolutions()
@@ -307,9 +307,17 @@ class ExecutedGraph:
         self.index_values()
 
     def _expand_hard_swish(self) -> None:
-        """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
+        """Replace each HardSwish by a HardSigmoid and a product, as its definition does.
+
+        One is left that is merged into the Conv before it.
+        """
         swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
         for node in (each for each in swishes if len(each.input) == 1):
+            before = self._producers.get(node.input[0])
+            is_behind_conv = before is not None and before.op_type in (*_CONVOLUTIONS, _NORMALIZING)
+            is_inside = is_behind_conv and not self.is_output(node.output[0])
+            if is_inside and self.runtime >= HARD_SWISH_FUSED_SINCE:
+                continue
             new = f"{node.output[0]}{NEW}sigmoid"
             if node.output[0] in self.types:
                 self.types[new] = self.types[node.output[0]]
@@ -474,7 +482,7 @@ class ExecutedGraph:
                 if node is None or any(node.output[1:]) or node.source.subgraphs:
                     break
                 others = [name for name in node.input if name and name != conv.output[0]]
-                is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(
+                is_scale = node.op_type in (_NORMALIZING, "Mul", "Add") and all(
                     self.is_constant(name) for name in others
                 )
                 if node.op_type in ("Mul", "Add") and len(others) != 1:
@@ -712,6 +720,8 @@ class _Blocks:
             return False
         if name in self._blocked:
             return self._as_blocks(node, [self._blocked[name]])
+        if node.op_type.startswith("Global") and name in self._graph._producers:
+            return False
         self._add_blocked(node, node.op_type, (self._reorder_input(name),), channels)
         return True
 

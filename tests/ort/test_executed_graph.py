@@ -39,6 +39,16 @@ CASES = {
         "a = Conv <pads=[1,1,1,1]> (x, w0) y = MaxPool <kernel_shape=[3,3], pads=[1,1,1,1]> (a)"
     ),
     "pooling alone": "y = MaxPool <kernel_shape=[3,3], pads=[1,1,1,1]> (x)",
+    "the largest of a channel": "s = Sin (x) g = GlobalMaxPool (s) y = Mul (s, g)",
+    "the largest of a channel of blocks": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) g = GlobalMaxPool (a) y = Mul (a, g)"
+    ),
+    "the largest of a channel of the input": "g = GlobalMaxPool (x) y = Mul (x, g)",
+    "HardSwish": "s = Sin (x) h = HardSwish (s) y = Conv <pads=[1,1,1,1]> (h, w0)",
+    "HardSwish of a Conv": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) h = HardSwish (a) y = Conv <pads=[1,1,1,1]> (h, w1)"
+    ),
+    "HardSwish of a Conv as a result": "a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)",
     "concatenation": (
         "a = Conv <pads=[1,1,1,1]> (x, w0) b = Conv <pads=[1,1,1,1]> (x, w1) "
         "c = Concat <axis=1> (a, b) y = Conv <pads=[1,1,1,1]> (c, v2)"
@@ -200,11 +210,14 @@ def test_the_class_of_a_machine_has_the_length_of_a_block(machine: str, block: i
     assert channel_block(machine) == block
 
 
+SWISH = "a = Conv <pads=[1,1,1,1]> (x, w0) h = HardSwish (a) y = Conv <pads=[1,1,1,1]> (h, w1)"
+
+
 @pytest.mark.parametrize(
     ("body", "version", "operators"),
     [
-        ("a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)", "1.24.4", {"HardSigmoid", "Mul"}),
-        ("a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)", "1.32.0", set()),
+        (SWISH, "1.24.4", {"HardSigmoid", "Mul"}),
+        (SWISH, "1.32.0", set()),
     ],
 )
 def test_releases_differ(body: str, version: str, operators: set[str], tmp_path: Path) -> None:
