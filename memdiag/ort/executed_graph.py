@@ -31,14 +31,13 @@ from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE
 from memdiag.ort.runtime import Runtime
 
 _CONVOLUTIONS = ("Conv", "FusedConv")
-_NORMALIZING = "BatchNormalization"
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
 _MERGED_INTO_GEMM = (
     *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign"),
     *("Tanh", "ThresholdedRelu"),
 )
 _IN_BLOCKS = ("Relu", "Sigmoid", "Tanh")
-_IN_BLOCKS_LATER = ("HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
+_IN_BLOCKS_LATER = ("HardSwish", "HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
 _FROM_NHWC = (0, 3, 1, 2)
@@ -196,7 +195,8 @@ class ExecutedGraph:
         self._order_fused()
         self._merge_transposes()
         self._take_shapes_before_transposes()
-        self._expand_hard_swish()
+        if runtime < HARD_SWISH_FUSED_SINCE:
+            self._expand_hard_swish()
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
             self._merge_pads()
             self._merge_into_convolutions()
@@ -205,6 +205,7 @@ class ExecutedGraph:
             _Blocks(self).rewrite()
             self.index_values()
         move_channels_last(self)
+        self._expand_hard_swish()
         self._split()
 
     def _overwrite_summands(self) -> None:
@@ -307,17 +308,9 @@ class ExecutedGraph:
         self.index_values()
 
     def _expand_hard_swish(self) -> None:
-        """Replace each HardSwish by a HardSigmoid and a product, as its definition does.
-
-        One is left that is merged into the Conv before it.
-        """
+        """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
         swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
         for node in (each for each in swishes if len(each.input) == 1):
-            before = self._producers.get(node.input[0])
-            is_behind_conv = before is not None and before.op_type in (*_CONVOLUTIONS, _NORMALIZING)
-            is_inside = is_behind_conv and not self.is_output(node.output[0])
-            if is_inside and self.runtime >= HARD_SWISH_FUSED_SINCE:
-                continue
             new = f"{node.output[0]}{NEW}sigmoid"
             if node.output[0] in self.types:
                 self.types[new] = self.types[node.output[0]]
@@ -482,7 +475,7 @@ class ExecutedGraph:
                 if node is None or any(node.output[1:]) or node.source.subgraphs:
                     break
                 others = [name for name in node.input if name and name != conv.output[0]]
-                is_scale = node.op_type in (_NORMALIZING, "Mul", "Add") and all(
+                is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(
                     self.is_constant(name) for name in others
                 )
                 if node.op_type in ("Mul", "Add") and len(others) != 1:
@@ -642,7 +635,7 @@ class _Blocks:
             return False
         if node.op_type in ("Add", "Sum", "Mul"):
             return self._binary(node)
-        if node.op_type in (*_ACTIVATIONS, *_IN_BLOCKS_LATER, "HardSwish"):
+        if node.op_type in (*_ACTIVATIONS, *_IN_BLOCKS_LATER):
             return self._activation(node, blocked[0])
         if node.op_type == "Concat":
             return self._concat(node)
@@ -766,7 +759,8 @@ class _Blocks:
         return True
 
     def _activation(self, node: ExecutedNode, value: _Blocked) -> bool:
-        fuses = node.op_type in (*_ACTIVATIONS, "HardSwish")
+        is_result = node.op_type == "HardSwish" and self._graph.is_output(node.output[0])
+        fuses = node.op_type in (*_ACTIVATIONS, "HardSwish") and not is_result
         conv = value.node
         if fuses and conv.op_type == "Conv" and not conv.is_fused and value.uses == 1:
             conv.is_fused = True
