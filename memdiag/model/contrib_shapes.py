@@ -145,6 +145,12 @@ def _joined(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     return EquivalentNode("Concat", tuple(node.input[2::3]))
 
 
+def _quantized_gemm(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+    # Without a scale of the output, the eighth input, the output is of floats.
+    is_quantized = len(node.input) > 8 and all(node.input[index] for index in (7, 8))
+    return EquivalentNode("Gemm", (node.input[0], node.input[3])) if is_quantized else None
+
+
 def _reorder_output(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     channels = integer(node, "channels", 0)
     if channels <= 0 or integer(node, "channels_last", 0):
@@ -186,6 +192,7 @@ _RULES: Mapping[str, EquivalentRule] = {
     "MoE": _like_first,
     "MultiHeadAttention": _multi_head,
     "QAttention": _quantized_attention,
+    "QGemm": _quantized_gemm,
     "QLinearAdd": _as("Add", 0, 3),
     "QLinearAveragePool": _as("AveragePool", 0),
     "QLinearConcat": _joined,

@@ -29,6 +29,7 @@ from memdiag.model.tensor_types import TensorType
 from memdiag.model.trip_counts import free_axes
 from memdiag.ort.arena import Request
 from memdiag.ort.buffer_plan import Buffer, BufferPlan
+from memdiag.ort.channels_last import move_channels_last
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, form_of, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
@@ -542,6 +543,7 @@ class _Simulation:
             fusions.operator,
             partial(rewrite_halves, halves=halves),
             partial(rewrite_quantized, removes=fusions.removes, is_packed=is_packed),
+            move_channels_last,
             optimizes=self._optimizes,
             block=self._block,
         )

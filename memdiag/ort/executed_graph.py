@@ -37,7 +37,7 @@ _MERGED_INTO_GEMM = (
     *("Tanh", "ThresholdedRelu"),
 )
 _IN_BLOCKS = ("Relu", "Sigmoid", "Tanh")
-_IN_BLOCKS_LATER = ("HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
+_IN_BLOCKS_LATER = ("HardSwish", "HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
 _FROM_NHWC = (0, 3, 1, 2)
@@ -62,6 +62,10 @@ STEP = f"{NEW}step"
 BLOCKS = f"{NEW}blocks"
 """At the end of the names of values in blocks of channels."""
 
+LAST = f"{NEW}last"
+"""At the end of the names of values whose axes are in another order, or that are quantized between
+two nodes that bring axes into another order."""
+
 
 def name_in_model(name: str) -> str:
     """Return the model's value that `name` was derived from; new values have a suffix."""
@@ -72,6 +76,8 @@ def form_of(name: str) -> str:
     """Return in what form a value of the model is in memory; empty if it is the value itself."""
     if STEP in name:
         return "a step towards it"
+    if name.endswith(LAST):
+        return "channels last"
     return "in blocks" if name.endswith(BLOCKS) else ""
 
 
@@ -88,6 +94,8 @@ class ExecutedNode:
         overwrites: the input over which it writes its first output whatever its operator, if
             nothing else reads it; empty without one.
         is_fused: whether an activation is merged into it.
+        has_plain_filter: whether it is a convolution of integers whose filter is in int8 and has no
+            zero point.
         made: the index that it has as the new node that a fusion makes of it; below 0 without one.
     """
 
@@ -98,6 +106,7 @@ class ExecutedNode:
     index: int
     overwrites: str = ""
     is_fused: bool = False
+    has_plain_filter: bool = False
     made: int = -1
 
     @property
@@ -125,6 +134,7 @@ class ExecutedGraph:
         operator: returns the operator of the node that others become a part of.
         rewrite_halves: lets nodes that read float16 compute in fp32 (`widened_graph`).
         rewrite_quantized: rewrites the quantized nodes of this graph (`quantized_graph`).
+        move_channels_last: lets convolutions of integers read channels last (`channels_last`).
         optimizes: whether the runtime optimizes the graph. If not, `nodes` are those of the scope.
         has_blocks: whether convolutions compute blocks of channels.
         block: the channels of a block.
@@ -149,6 +159,7 @@ class ExecutedGraph:
         operator: Callable[[Node], str],
         rewrite_halves: Callable[["ExecutedGraph"], None],
         rewrite_quantized: Callable[["ExecutedGraph"], None],
+        move_channels_last: Callable[["ExecutedGraph"], None],
         *,
         optimizes: bool = True,
         has_blocks: bool = True,
@@ -170,6 +181,9 @@ class ExecutedGraph:
         given = (name for name in scope.inputs if not self._is_weight(name))
         self._variables = {*computed, *given}
         self.index_values()
+        for node in self.nodes:
+            if node.op_type == "QLinearConv":
+                node.has_plain_filter = self.is_plain_filter(*node.source.input[3:6:2])
         if not optimizes:
             self._overwrite_summands()
             return
@@ -190,6 +204,8 @@ class ExecutedGraph:
         if has_blocks and any(node.op_type in in_blocks for node in self.nodes):
             _Blocks(self).rewrite()
             self.index_values()
+        move_channels_last(self)
+        self._expand_hard_swish()
         self._split()
 
     def _overwrite_summands(self) -> None:
@@ -245,6 +261,14 @@ class ExecutedGraph:
     def is_constant(self, name: str) -> bool:
         """Return whether a value is a weight or a result of constant folding of this graph."""
         return bool(name) and name not in self._variables
+
+    def is_plain_filter(self, name: str = "", zero_point: str = "") -> bool:
+        """Return whether a value is a constant in int8 whose zero points are 0 or left out."""
+        kind = self.type_of(name)
+        if kind is None or kind.dtype != "int8" or not self.is_constant(name):
+            return False
+        zeros = small_constant(self.scope, zero_point) if zero_point else None
+        return not zero_point or (zeros is not None and not zeros.any())
 
     def type_of(self, name: str) -> TensorType | None:
         """Return the type of a value."""
@@ -611,7 +635,7 @@ class _Blocks:
             return False
         if node.op_type in ("Add", "Sum", "Mul"):
             return self._binary(node)
-        if node.op_type in (*_ACTIVATIONS, *_IN_BLOCKS_LATER, "HardSwish"):
+        if node.op_type in (*_ACTIVATIONS, *_IN_BLOCKS_LATER):
             return self._activation(node, blocked[0])
         if node.op_type == "Concat":
             return self._concat(node)
@@ -685,10 +709,12 @@ class _Blocks:
         if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
             return False
         channels = kind.shape[1]
-        if not channels or channels % self._graph.block:
+        if kind.dtype != "float" or not channels or channels % self._graph.block:
             return False
         if name in self._blocked:
             return self._as_blocks(node, [self._blocked[name]])
+        if node.op_type.startswith("Global") and name in self._graph._producers:
+            return False
         self._add_blocked(node, node.op_type, (self._reorder_input(name),), channels)
         return True
 
@@ -733,7 +759,8 @@ class _Blocks:
         return True
 
     def _activation(self, node: ExecutedNode, value: _Blocked) -> bool:
-        fuses = node.op_type in (*_ACTIVATIONS, "HardSwish")
+        is_result = node.op_type == "HardSwish" and self._graph.is_output(node.output[0])
+        fuses = node.op_type in (*_ACTIVATIONS, "HardSwish") and not is_result
         conv = value.node
         if fuses and conv.op_type == "Conv" and not conv.is_fused and value.uses == 1:
             conv.is_fused = True

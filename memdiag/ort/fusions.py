@@ -145,6 +145,9 @@ class ActivationFusions:
 
     def _find_fusions(self) -> None:
         scope, is_computed = self._scope, self._is_computed
+        for node in scope.nodes:
+            if node.op_type == "MatMulInteger" and is_computed[node.index] and self._is_fused(node):
+                self._fuse_integer_product(node)
         for chain in fused_chains(scope, is_computed, self._shape_of):
             # A LayerNormalization is fused before float16 is cast.
             nodes = () if chain.op_type == "LayerNormalization" else (*chain.inner, chain.last)
@@ -167,8 +170,6 @@ class ActivationFusions:
                 self._skip(node.input[0], {node.index}, node)
             elif node.op_type == "Gelu":
                 self._add_bias(node.input[0], {node.index}, node, _WITH_BIAS["Gelu"])
-            elif node.op_type == "MatMulInteger":
-                self._fuse_integer_product(node)
         for node in scope.nodes:
             if is_computed[node.index] and self._is_fused_into_reader(node):
                 self._removed[node.index] = 1
@@ -210,6 +211,8 @@ class ActivationFusions:
             bias = self._scope.producers.get(name)
             if bias is None or bias.op_type != "Add" or self._only_reader(bias) != added:
                 continue
+            if bias.index in self._operators:  # a product takes it in
+                continue
             if any(not self._is_variable(each) for each in bias.input):
                 self._removed[bias.index] = 1
                 return
@@ -222,7 +225,8 @@ class ActivationFusions:
         added = self._scope.producers.get(name)
         if added is None or added.op_type != "Add" or not self._is_read_by(added, readers):
             return
-        if not self._is_computed[added.index] or len(added.input) != 2:
+        is_in_product = added.index in self._operators
+        if not self._is_computed[added.index] or len(added.input) != 2 or is_in_product:
             return
         biases = [each for each in added.input if not self._is_variable(each)]
         if len(biases) != 1 or len(self._shape_of(biases[0]) or ()) != 1:

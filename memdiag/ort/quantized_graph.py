@@ -71,7 +71,6 @@ class _Rewrite:
     ) -> None:
         self._graph, self._removes, self._is_packed = graph, removes, is_packed
         self._dropped: set[int] = set()
-        self._unsigned: set[str] = set()  # values in int8 that become values in uint8
 
     def run(self) -> None:
         """Do all steps."""
@@ -142,14 +141,16 @@ class _Rewrite:
     def _convert(self) -> None:
         """Turn values in int8 that one DequantizeLinear reads into values in uint8."""
         for node in self._of_type("QuantizeLinear"):
-            if _dequantizes(self._graph.only_reader(node.output[0])):
-                self._unsigned.add(node.output[0])
+            name, types = node.output[0], self._graph.types
+            kind = types.get(name)
+            is_signed = kind is not None and kind.dtype == "int8"
+            if kind is not None and is_signed and _dequantizes(self._graph.only_reader(name)):
+                types[name] = kind._replace(dtype="uint8")
 
     def _type_of(self, name: str) -> str | None:
         """Return the type of a quantized value; None if it is not known."""
         kind = self._graph.type_of(name)
-        dtype = None if kind is None else kind.dtype
-        return "uint8" if dtype == "int8" and name in self._unsigned else dtype
+        return None if kind is None else kind.dtype
 
     def _have_types(self, node: ExecutedNode, quantized: Sequence[str], result: str | None) -> bool:
         """Return whether there is a node of integers for operands and a result of these types."""
@@ -191,11 +192,12 @@ class _Rewrite:
             middle.output = tuple(each.output[0] for each in last if each is not None)
 
     def _is_alike(self, one: ExecutedNode, other: ExecutedNode) -> bool:
-        """Return whether two nodes have the same scale and zero point."""
+        """Return whether two nodes have the same scale, zero point and type of quantized values."""
         first, second = (
             [self._graph.content(name) for name in node.source.input[1:]] for node in (one, other)
         )
-        return first == second
+        types = [self._type_of(_quantized(node)) for node in (one, other)]
+        return first == second and types[0] == types[1]
 
     def _merge(self) -> None:
         """Make one node of integers of a node and the nodes that dequantize and quantize."""
@@ -233,6 +235,11 @@ class _Rewrite:
                 node.output = last[-1].output
             plain = "MatMulIntegerToFloat" if last is None else "QLinearMatMul"
             is_product = node.op_type == "MatMul"
+            if node.op_type == "Conv":
+                weight = before[1]
+                assert weight is not None
+                zero = (*weight.source.input, "")[2]
+                node.has_plain_filter = graph.is_plain_filter(weight.input[0], zero)
             name = plain if is_product else _NAMES.get(node.op_type, f"QLinear{node.op_type}")
             node.op_type = name
 
@@ -259,6 +266,11 @@ class _Rewrite:
     def _is_quantized_as_well(self, node: ExecutedNode) -> bool:
         readers = self._graph.readers_of(node.output[0])
         return any(reader.op_type == "QuantizeLinear" for reader in readers)
+
+
+def _quantized(node: ExecutedNode) -> str:
+    """Return the name of the quantized value of a node that quantizes or dequantizes."""
+    return node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
 
 
 def _dequantizes(node: ExecutedNode | None) -> bool:

@@ -3,10 +3,10 @@
 Measured: for each operator here but three, the regions that the arena takes at ten sizes are those
 that these buffers need (tests/ort/test_scratch.py, on the installed release). Two of them are
 DynamicQuantizeMatMul and DynamicQuantizeLSTM, whose buffers agree with the growth of the first run
-of models with them (docs/estimates.md). The third is QLinearConv, whose buffer agrees with what the
-profiler of 1.32.0 states at three sizes, with one group and with one channel for each. Kernels that
-are not listed were not examined, and count as if they took none. What kernels take from malloc is
-in `heap_bytes`: it is returned when they end.
+of models with them (docs/estimates.md). The third is QLinearConv, whose buffers are those that the
+profiler of 1.32.0 states with AVX2 (tests/ort/test_channels_last.py). Kernels that are not listed
+were not examined, and count as if they took none. What kernels take from malloc is in `heap_bytes`:
+it is returned when they end.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from math import prod
 
 from memdiag.model.graph_index import integer, integers
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.executed_graph import ExecutedNode
+from memdiag.ort.executed_graph import LAST, ExecutedNode
 
 Types = Mapping[str, TensorType]
 
@@ -140,8 +140,29 @@ def _int32_output(node: ExecutedNode, types: Types) -> list[int]:
 
 def _is_pointwise(node: ExecutedNode, weight: tuple[int, ...]) -> bool:
     source = node.source
-    is_moved = {*integers(source, "strides")} > {1} or any(integers(source, "pads"))
+    is_moved = {*integers(source, "strides")} - {1} or any(integers(source, "pads"))
     return prod(weight[2:]) == 1 and not is_moved
+
+
+def _has_symmetric_kernel(
+    node: ExecutedNode,
+    types: Types,
+    weight: tuple[int, ...],
+    groups: int,
+    *,
+    is_by_channel: bool,
+) -> bool:
+    """Return whether the kernel for filters in int8 without a zero point computes a QLinearConv.
+
+    On x86-64, for values in uint8. It needs multiples of 4 input channels and, with AVX2, of 8
+    output channels (with AVX-512 of 4: those that are no multiple of 8 are not told apart).
+    """
+    given = types.get(node.input[0])
+    if not node.has_plain_filter or given is None or given.dtype != "uint8":
+        return False
+    if groups > 1:
+        return is_by_channel and groups % 16 == 0
+    return weight[1] % 4 == 0 and weight[0] % 8 == 0 and weight[0] >= 16
 
 
 def _quantized_filter(node: ExecutedNode, types: Types, input_index: int) -> tuple[int, ...]:
@@ -151,18 +172,36 @@ def _quantized_filter(node: ExecutedNode, types: Types, input_index: int) -> tup
     return shape if len(shape) > 2 else ()
 
 
-def _patch_addresses(node: ExecutedNode, types: Types) -> list[int]:
-    """For each number of the kernel and each place of the output the address of the input there,
-    where the channels of one group, or one channel, are read at once."""
-    index = 1 if node.source.op_type == "Conv" else _QLINEAR_FILTER
-    weight = _quantized_filter(node, types, index)
-    output = _shape(types, node.output[0])
+def _quantized_convolution(node: ExecutedNode, types: Types) -> list[int]:
+    """What a QLinearConv takes.
+
+    The kernel for filters without a zero point takes only the addresses of the input, for each
+    number of the filter and each place of the output of all images. Others take for one image the
+    products in 32 bits, and the columns of a group, or those addresses if each channel is a group.
+    In a graph that is not optimized channels come first: each image is then transposed, and its
+    result, and only the addresses for one image are there.
+    """
+    from_floats = node.source.op_type == "Conv"
+    weight = _quantized_filter(node, types, 1 if from_floats else _QLINEAR_FILTER)
+    given, output = _shape(types, node.input[0]), _shape(types, node.output[0])
+    if not weight or not given or not output or 0 in (*given, *output):
+        return []
+    images, places = output[0], prod(output) // (output[0] * weight[0])
+    transposed: list[int] = []
+    if not node.output[0].endswith(LAST) and not integer(node.source, "channels_last", 0):
+        transposed = [prod(given[1:]), prod(output[1:])]
+        images = 1
     groups = integer(node.source, "group", 1)
-    if not weight or not output or _is_pointwise(node, weight):
-        return []
-    if groups > 1 and (weight[1] > 1 or weight[0] != groups):
-        return []
-    return [prod(weight[2:]) * output[0] * prod(output[2:]) * _ADDRESS]
+    is_by_channel = weight[1] == 1 and weight[0] == groups and groups > 1
+    moves = not _is_pointwise(node, weight)
+    addresses = prod(weight[2:]) * places * _ADDRESS
+    if _has_symmetric_kernel(node, types, weight, groups, is_by_channel=is_by_channel):
+        return [*transposed, images * addresses] if moves or is_by_channel else transposed
+    products = weight[0] * places * _INT32
+    columns = prod(weight[1:]) * places
+    if is_by_channel:
+        return [products, *transposed, addresses]
+    return [products, *transposed, columns] if moves else [products, *transposed]
 
 
 def _quantized_columns(node: ExecutedNode, types: Types) -> list[int]:
@@ -191,7 +230,7 @@ _BUFFERS: dict[str, Callable[[ExecutedNode, Types], list[int]]] = {
     "ConvTranspose": _columns,
     "QLinearMatMul": _int32_output,
     "QGemm": _int32_output,
-    "QLinearConv": _patch_addresses,
+    "QLinearConv": _quantized_convolution,
     "ConvInteger": _quantized_columns,
     "QLinearAveragePool": _floats_of_input,
 }

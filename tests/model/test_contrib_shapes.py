@@ -16,6 +16,8 @@ S: Input = (FLOAT, [])
 Z: Input = (UINT8, [])
 A: Input = (FLOAT, [2, 5, 16])
 Q: Input = (UINT8, [2, 5, 16])
+M: Input = (UINT8, [5, 16])
+BIAS: Input = (TensorProto.INT32, [3])
 
 # The operator, its inputs (type and shape), its attributes, and its first output.
 CASES = [
@@ -40,6 +42,8 @@ CASES = [
     ),
     ("MatMulIntegerToFloat", [Q, (INT8, [16, 24]), S, S], {}, ("float", (2, 5, 24))),
     ("DynamicQuantizeMatMul", [A, (INT8, [16, 24]), S], {}, ("float", (2, 5, 24))),
+    ("QGemm", [M, S, Z, (UINT8, [16, 3]), S, Z, BIAS, S, Z], {}, ("uint8", (5, 3))),
+    ("QGemm", [M, S, Z, (UINT8, [3, 16]), S, Z, BIAS, S, Z], {"transB": 1}, ("uint8", (5, 3))),
     ("QLinearAdd", [Q, S, Z, (UINT8, [16]), S, Z, S, Z], {}, ("uint8", (2, 5, 16))),
     ("QLinearSigmoid", [Q, S, Z, S, Z], {}, ("uint8", (2, 5, 16))),
     ("QLinearConcat", [S, Z, Q, S, Z, Q, S, Z], {"axis": 1}, ("uint8", (2, 10, 16))),

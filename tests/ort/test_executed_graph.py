@@ -39,6 +39,16 @@ CASES = {
         "a = Conv <pads=[1,1,1,1]> (x, w0) y = MaxPool <kernel_shape=[3,3], pads=[1,1,1,1]> (a)"
     ),
     "pooling alone": "y = MaxPool <kernel_shape=[3,3], pads=[1,1,1,1]> (x)",
+    "the largest of a channel": "s = Sin (x) g = GlobalMaxPool (s) y = Mul (s, g)",
+    "the largest of a channel of blocks": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) g = GlobalMaxPool (a) y = Mul (a, g)"
+    ),
+    "the largest of a channel of the input": "g = GlobalMaxPool (x) y = Mul (x, g)",
+    "HardSwish": "s = Sin (x) h = HardSwish (s) y = Conv <pads=[1,1,1,1]> (h, w0)",
+    "HardSwish of a Conv": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) h = HardSwish (a) y = Conv <pads=[1,1,1,1]> (h, w1)"
+    ),
+    "HardSwish of a Conv as a result": "a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)",
     "concatenation": (
         "a = Conv <pads=[1,1,1,1]> (x, w0) b = Conv <pads=[1,1,1,1]> (x, w1) "
         "c = Concat <axis=1> (a, b) y = Conv <pads=[1,1,1,1]> (c, v2)"
@@ -200,11 +210,14 @@ def test_the_class_of_a_machine_has_the_length_of_a_block(machine: str, block: i
     assert channel_block(machine) == block
 
 
+SWISH = "a = Conv <pads=[1,1,1,1]> (x, w0) h = HardSwish (a) y = Conv <pads=[1,1,1,1]> (h, w1)"
+
+
 @pytest.mark.parametrize(
     ("body", "version", "operators"),
     [
-        ("a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)", "1.24.4", {"HardSigmoid", "Mul"}),
-        ("a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)", "1.32.0", set()),
+        (SWISH, "1.24.4", {"HardSigmoid", "Mul"}),
+        (SWISH, "1.32.0", set()),
     ],
 )
 def test_releases_differ(body: str, version: str, operators: set[str], tmp_path: Path) -> None:
@@ -232,3 +245,32 @@ def test_parts_of_an_axis_become_one_split(tmp_path: Path) -> None:
     proto.graph.node[3].input[1] = "b"
     onnx.save(proto, path)
     assert predicted(path)["Split"] == 0
+
+
+GELU = "d = Div (a, r) e = Erf (d) h = Add (e, one) i = Mul (a, h) y = Mul (i, half)"
+DYNAMIC = (
+    "q, s, z = DynamicQuantizeLinear (x) p = MatMulInteger (q, k, z) c = Cast <to = 1> (p) "
+    "f = Mul (s, half) m = Mul (c, f)"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "operators"),
+    [(DYNAMIC, {"DynamicQuantizeMatMul", "Gelu"}), ("m = Sin (x)", {"Sin", "BiasGelu"})],
+)
+def test_the_bias_before_a_gelu_is_in_the_product_that_takes_it_in(
+    before: str, operators: set[str], tmp_path: Path
+) -> None:
+    proto = onnx.parser.parse_model(
+        f"{OPSET} g (float[n, 4, 64] x) => (float[n, 4, 64] y) {{{before} a = Add (m, b) {GELU}}}"
+    )
+    weights: dict[str, object] = {"r": np.float32(2**0.5), "one": np.float32(1)}
+    weights |= {"half": np.float32(0.5), "b": np.ones(64, np.float32)}
+    weights["k"] = np.ones((64, 64), np.int8)
+    for name, value in weights.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    found = predicted(path)
+    assert found == saved(path, tmp_path)
+    assert set(found) == operators

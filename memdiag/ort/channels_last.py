@@ -1,0 +1,337 @@
+"""The Transposes around convolutions of integers, which read and write channels last.
+
+At the level ALL each QLinearConv gets a Transpose before and one behind it. Then the runtime goes
+through the nodes once, and moves a Transpose behind the node that reads it if fewer axes are
+transposed before that node then, and fewer in all; Transposes that meet cancel out. In between,
+pooling and arithmetic of integers work on channels last as well. A Transpose with only a
+DequantizeLinear before or a QuantizeLinear behind it gets a pair of these on its other side.
+
+Inferred from the graphs that 1.32.0 saves and from its source; compared with those graphs for the
+installed release (tests/ort/test_channels_last.py). Of the nodes that the runtime moves a Transpose
+through, those that change the number of axes are left out.
+"""
+
+from collections.abc import Sequence
+
+from memdiag.model.graph_index import Node, integer, integers
+from memdiag.ort.executed_graph import LAST, ExecutedGraph, ExecutedNode
+from memdiag.ort.fusions import Axes
+
+_Order = tuple[int, ...]
+
+_OF_INTEGERS = frozenset(
+    {
+        *("QLinearAdd", "QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool"),
+        *("QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax"),
+    }
+)
+_MOVED_THROUGH = _OF_INTEGERS | {
+    *("Abs", "Acos", "Add", "Asin", "Atan", "Cast", "Ceil", "Celu", "Clip", "Concat", "Cos"),
+    *("DequantizeLinear", "Div", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "HardSigmoid"),
+    *("HardSwish", "LeakyRelu", "Less", "Log", "LogSoftmax", "Max", "MaxPool", "Mean", "Min"),
+    *("Mul", "Neg", "Not", "PRelu", "Pad", "Pow", "QuantizeLinear", "Reciprocal", "Relu", "Resize"),
+    *("Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign"),
+    *("Split", "Sqrt", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Where"),
+}
+"""Operators whose outputs are transposed as their inputs are."""
+
+_REMOVABLE_BEFORE = _MOVED_THROUGH | {
+    *("ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "Reshape", "Shape", "Slice", "Squeeze", "Tile", "Transpose"),
+    "Unsqueeze",
+}
+"""Operators before which the runtime hopes to remove a Transpose."""
+
+_POOLS = frozenset({"MaxPool", "QLinearAveragePool", "QLinearGlobalAveragePool"})
+"""They know two orders of axes only."""
+
+_UNKNOWN_RANK = 5
+
+
+def move_channels_last(graph: ExecutedGraph) -> None:
+    """Let convolutions of integers in `graph` read and write channels last."""
+    convolutions = [
+        node
+        for node in graph.in_order()
+        if node.op_type == "QLinearConv" and not integer(node.source, "channels_last", 0)
+    ]
+    if convolutions:
+        _ChannelsLast(graph).run(convolutions)
+
+
+class _ChannelsLast:
+    """The rewrite of one graph."""
+
+    def __init__(self, graph: ExecutedGraph) -> None:
+        self._graph = graph
+        self._orders = {
+            id(node): tuple(integers(node.source, "perm"))
+            for node in graph.nodes
+            if node.op_type == "Transpose"
+        }
+        self._nodes: dict[ExecutedNode, None] = dict.fromkeys(graph.nodes)
+        self._leading: set[str] = set()  # values from which nodes lead to a Transpose
+
+    def run(self, convolutions: Sequence[ExecutedNode]) -> None:
+        """Surround `convolutions` with Transposes, and move these."""
+        for node in convolutions:
+            self._surround(node)
+        nodes = self._in_order()
+        self._find_leading(nodes)
+        for node in nodes:
+            if node in self._nodes:
+                self._move_before(node)
+        if any(node.op_type == "DequantizeLinear" for node in nodes):
+            for node in self._in_order():
+                if node in self._nodes:
+                    self._pair(node)
+        self._in_order()
+
+    def _in_order(self) -> list[ExecutedNode]:
+        """Return the nodes of the graph in order, after it is brought up to date."""
+        self._graph.nodes = list(self._nodes)
+        self._graph.index_values()
+        return self._graph.in_order()
+
+    def _surround(self, node: ExecutedNode) -> None:
+        rank = self._rank(node.input[0])
+        if rank:
+            to_last = (0, *range(2, rank), 1)
+            self._transpose_input(node, node.input[0], to_last)
+            self._transpose_output(node, 0, _inverse(to_last))
+            node.made = self._graph.take_index()
+
+    def _find_leading(self, nodes: Sequence[ExecutedNode]) -> None:
+        for node in reversed(nodes):
+            if node.op_type == "Transpose":
+                self._leading.add(node.input[0])
+            elif node.op_type in _MOVED_THROUGH and not self._leading.isdisjoint(node.output):
+                self._leading.update(self._operands(node))
+
+    def _move_before(self, node: ExecutedNode) -> None:
+        """Move a Transpose before `node` behind it, if that is worth it."""
+        for name in node.input:
+            before = self._graph.producer_of(name)
+            order = self._orders.get(id(before))
+            if before is None or not order:
+                continue
+            if node.op_type == "Transpose":
+                self._merge(before, node)
+                return
+            if name in self._operands(node) and self._is_worth(node, order):
+                for each in self._operands(node):
+                    self._transpose_input(node, each, _inverse(order))
+                for index in range(len(node.output)):
+                    self._transpose_output(node, index, order)
+                if node.op_type == "MaxPool":
+                    node.op_type, node.made = "NhwcMaxPool", self._graph.take_index()
+                return
+
+    def _merge(self, first: ExecutedNode, second: ExecutedNode) -> None:
+        """Make one Transpose, or none, of two."""
+        orders = self._orders
+        if len(orders[id(first)]) != len(orders[id(second)]):
+            return
+        order = tuple(orders[id(first)][axis] for axis in orders[id(second)])
+        given, result = first.input[0], second.output[0]
+        if list(order) != sorted(order):
+            orders[id(second)] = order
+            self._replace(second, first.output[0], given)
+        elif not self._graph.is_output(result):
+            for reader in list(self._graph.readers_of(result)):
+                self._replace(reader, result, given)
+
+    def _operands(self, node: ExecutedNode) -> Sequence[str]:
+        """Return the inputs that are transposed with the outputs of `node`; none if none are."""
+        graph = self._graph
+        has_indices = node.op_type == "MaxPool" and any(node.output[1:])
+        if node.op_type not in _MOVED_THROUGH or has_indices:
+            return ()
+        names = [name for name in node.input if not graph.is_constant(name)]
+        return names if len({self._rank(name) for name in names}) == 1 else ()
+
+    def _is_worth(self, node: ExecutedNode, order: _Order) -> bool:
+        """Return whether a Transpose is moved behind `node`."""
+        operands = self._operands(node)
+        rank = len(order)
+        kind = self._graph.type_of(node.input[0])
+        is_integer = kind is not None and kind.dtype in ("uint8", "int8")
+        if self._rank(operands[0]) != rank:
+            return False
+        if node.op_type in _POOLS and order != (0, rank - 1, *range(1, rank - 1)):
+            return False
+        if node.op_type == "MaxPool":
+            return is_integer
+        if node.op_type == "Resize" and is_integer and rank == 4 and _is_linear(node.source):
+            return True
+        cost = sum(self._cost(name, order) for name in operands)
+        if cost < 0 and self._leading.isdisjoint(node.output):
+            cost += max(map(self._axes_to_move, node.output))
+        return cost < 0
+
+    def _cost(self, name: str, order: _Order) -> int:
+        """Return how many more axes are transposed if the input `name` of a node is."""
+        graph = self._graph
+        before = graph.producer_of(name)
+        if before is not None and before.op_type == "DequantizeLinear":
+            if graph.is_constant(before.input[0]):
+                return 0
+            before = graph.producer_of(before.input[0]) or before
+        if before is None or before.op_type != "Transpose":
+            return self._axes_to_move(name)
+        readers = graph.readers_of(before.output[0])
+        is_removable = not graph.is_output(before.output[0]) and all(
+            reader.op_type in _REMOVABLE_BEFORE for reader in readers
+        )
+        is_same = self._orders[id(before)] == order
+        return -self._axes_to_move(name) if is_same and is_removable else 0
+
+    def _axes_to_move(self, name: str) -> int:
+        axes = self._graph.axes.get(name)
+        return _UNKNOWN_RANK if axes is None else sum(size != 1 for size in axes)
+
+    def _rank(self, name: str) -> int:
+        """Return the number of axes of a value; 0 if it is not known."""
+        kind = self._graph.type_of(name)
+        return 0 if kind is None or kind.shape is None else len(kind.shape)
+
+    def _transpose_input(self, node: ExecutedNode, name: str, order: _Order) -> None:
+        """Let `node` read the input `name` transposed."""
+        graph = self._graph
+        producer = graph.producer_of(name)
+        dequantizing = producer if _is(producer, "DequantizeLinear") else None
+        before = producer if dequantizing is None else graph.producer_of(dequantizing.input[0])
+        if before is not None and self._orders.get(id(before)) == _inverse(order):
+            if dequantizing is not None:
+                new = self._add_value(name, order)
+                self._replace(dequantizing, before.output[0], before.input[0])
+                self._set_output(dequantizing, 0, new)
+                self._replace(node, name, new)
+            else:
+                self._replace(node, name, before.input[0])
+            return
+        for reader in graph.readers_of(name):
+            if self._orders.get(id(reader)) == order:
+                self._replace(node, name, reader.output[0])
+                return
+        new = self._add_value(name, order)
+        source = node.source if producer is None else producer.source
+        added = self._add("Transpose", name, new, source)
+        self._orders[id(added)] = order
+        self._replace(node, name, new)
+        if dequantizing is not None:
+            self._requantize(added, dequantizing)
+
+    def _transpose_output(self, node: ExecutedNode, index: int, order: _Order) -> None:
+        """Let `node` write its output transposed, and a Transpose bring that into `order`."""
+        name = node.output[index]
+        if name:
+            new = self._add_value(name, _inverse(order))
+            self._set_output(node, index, new)
+            self._orders[id(self._add("Transpose", new, name, node.source))] = order
+
+    def _pair(self, node: ExecutedNode) -> None:
+        """Quantize and dequantize at both sides of a Transpose if that is done at one of them."""
+        graph = self._graph
+        before = graph.producer_of(node.input[0]) if node.input else None
+        following = graph.only_reader(node.output[0])
+        if node.op_type != "Transpose" or before is None:
+            return
+        if before.op_type == "DequantizeLinear":
+            if not _is(following, "QuantizeLinear") and (
+                following is not None or graph.is_output(node.output[0])
+            ):
+                self._requantize(node, before)
+            return
+        name = node.input[0]
+        if following is None or following.op_type != "QuantizeLinear":
+            return
+        if graph.only_reader(name) is node:
+            new = self._add_value(name, _identity(self._rank(name)))
+            self._set_output(before, before.output.index(name), new)
+            self._add_pair(new, name, following, following.output[0])
+
+    def _requantize(self, transpose: ExecutedNode, like: ExecutedNode) -> None:
+        """Quantize and dequantize the result of a Transpose as `like` dequantizes its input."""
+        name = transpose.output[0]
+        new = self._add_value(name, _identity(self._rank(name)))
+        self._set_output(transpose, 0, new)
+        self._add_pair(new, name, like, like.input[0])
+
+    def _add_pair(self, given: str, result: str, like: ExecutedNode, quantized: str) -> None:
+        """Add nodes that quantize `given`, and dequantize that to `result`."""
+        graph = self._graph
+        new = f"{given}{LAST}"
+        graph.add_value(new, given, dtype_of=quantized)
+        constants = tuple(name for name in like.input[1:] if graph.is_constant(name))
+        for op_type, one, other in (
+            ("QuantizeLinear", given, new),
+            ("DequantizeLinear", new, result),
+        ):
+            added = self._add(op_type, one, other, like.source)
+            added.input = (one, *constants)
+
+    def _add_value(self, name: str, order: _Order) -> str:
+        """Add a value that is `name` transposed into `order`."""
+        graph = self._graph
+        new = f"{name}{LAST}"
+        while new in graph.types:
+            new += LAST
+        graph.add_value(new, name)
+        kind, axes = graph.types.get(new), graph.axes.get(new)
+        if kind is not None and kind.shape is not None:
+            shape = kind.shape
+            graph.types[new] = kind._replace(shape=tuple(shape[axis] for axis in order))
+        if axes is not None and len(axes) == len(order):
+            moved: Axes = tuple(axes[axis] for axis in order)
+            graph.axes[new] = moved
+        return new
+
+    def _add(self, op_type: str, given: str, output: str, source: Node) -> ExecutedNode:
+        index = self._graph.take_index()
+        node = ExecutedNode(op_type, (given,), (output,), source, index)
+        self._nodes[node] = None
+        self._graph._producers[output] = node
+        self._graph._readers.setdefault(given, []).append(node)
+        return node
+
+    def _set_output(self, node: ExecutedNode, index: int, name: str) -> None:
+        node.output = (*node.output[:index], name, *node.output[index + 1 :])
+        self._graph._producers[name] = node
+
+    def _replace(self, node: ExecutedNode, old: str, new: str) -> None:
+        """Let `node` read the value `new` in place of `old`."""
+        readers = self._graph._readers
+        node.input = tuple(dict.fromkeys(new if name == old else name for name in node.input))
+        following = readers.setdefault(new, [])
+        if node not in following:
+            following.append(node)
+        readers[old].remove(node)
+        self._drop_unread(old)
+
+    def _drop_unread(self, name: str) -> None:
+        """Drop the Transpose whose result is `name` if nothing reads that any more."""
+        graph = self._graph
+        producer = graph.producer_of(name)
+        if producer is None or id(producer) not in self._orders or producer not in self._nodes:
+            return
+        if not graph.readers_of(name) and not graph.is_output(name):
+            del self._nodes[producer]
+            graph.readers_of(producer.input[0]).remove(producer)
+            self._drop_unread(producer.input[0])
+
+
+def _is(node: ExecutedNode | None, op_type: str) -> bool:
+    return node is not None and node.op_type == op_type
+
+
+def _is_linear(node: Node) -> bool:
+    return any(each.name == "mode" and each.s == b"linear" for each in node.attribute)
+
+
+def _inverse(order: _Order) -> _Order:
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
+def _identity(rank: int) -> _Order:
+    return tuple(range(rank))
