@@ -152,7 +152,7 @@ def explain_peak(
     old, new = before.measured, after.measured
     assert old is not None
     assert new is not None
-    if _peak_is_steady(old) and _peak_is_steady(new):
+    if peak_is_steady(old) and peak_is_steady(new):
         return explain_steady(copies, before, after, size, tolerance)
     moved = ""
     if old.peak_phase != new.peak_phase:
@@ -269,7 +269,8 @@ def explain_disk(before: ComparisonColumn, after: ComparisonColumn) -> str:
     return f"{counts[0]:,} parameters in {before.label}, {counts[1]:,} in {after.label}"
 
 
-def _peak_is_steady(measured: ColumnFigures) -> bool:
+def peak_is_steady(measured: ColumnFigures) -> bool:
+    """Return whether the peak is hardly above the steady memory."""
     peak, steady = measured.peak.median, measured.steady.median
     return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 

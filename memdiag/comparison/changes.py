@@ -85,13 +85,14 @@ class _ColumnPair:
 
     def memory(self) -> Iterator[FigureChange]:
         """Yield the differences in memory: in total, then phase by phase."""
-        steady = self._difference(self._old.steady, self._new.steady)
+        certain = _certain(self._before, self._after)
+        steady = self._difference(self._old.steady, self._new.steady) or certain.get("steady")
         if steady is not None:
             why = causes.explain_steady(
                 self._copies, self._before, self._after, steady, self._tolerance
             )
             yield self._change("steady", None, steady, self._old.steady, why)
-        peak = self._difference(self._old.peak, self._new.peak)
+        peak = self._difference(self._old.peak, self._new.peak) or certain.get("peak")
         if peak is not None:
             why = causes.explain_peak(
                 self._copies, self._before, self._after, peak, self._tolerance
@@ -297,12 +298,40 @@ def undecided(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric,
     tolerance, retained = _tolerance(before, after), _retained(before, after)
     if not _measured_once(before, after) or retained < MIN_CHANGE_BYTES:
         return {}
-    sizes: dict[Metric, int] = {
-        "peak": after.measured.peak.median - before.measured.peak.median,
-        "steady": after.measured.steady.median - before.measured.steady.median,
-    }
+    certain = _certain(before, after)
     return {
-        name: size for name, size in sizes.items() if tolerance - retained < abs(size) <= tolerance
+        name: size
+        for name, size in _sizes(before.measured, after.measured).items()
+        if tolerance - retained < abs(size) <= tolerance and name not in certain
+    }
+
+
+def _sizes(old: ColumnFigures, new: ColumnFigures) -> dict[Metric, int]:
+    return {
+        "peak": new.peak.median - old.peak.median,
+        "steady": new.steady.median - old.steady.median,
+    }
+
+
+def _certain(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
+    """Return the differences in bytes that remain without what malloc retained in each column.
+
+    Of the peak only if it is that of the steady memory: what was retained before is not known.
+    """
+    old, new = before.measured, after.measured
+    if old is None or new is None or not _measured_once(before, after):
+        return {}
+    if before.profile is None or after.profile is None:
+        return {}
+    by_malloc = _retained(after, after) - _retained(before, before)
+    least = _tolerance(before, after) - _retained(before, after)
+    is_steady = causes.peak_is_steady(old) and causes.peak_is_steady(new)
+    return {
+        name: size
+        for name, size in _sizes(old, new).items()
+        if (name == "steady" or is_steady)
+        and abs(size - by_malloc) > least
+        and (size > 0) == (size > by_malloc)
     }
 
 

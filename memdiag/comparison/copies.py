@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memdiag.records.attribution import Attribution, Copy, CopyKind
 from memdiag.records.comparison import CopyChange
@@ -34,6 +34,7 @@ class _CopyGroup:
     count: int
     bytes: int
     made_by: str | None
+    equal_to: str = ""
 
 
 def copy_changes(
@@ -80,6 +81,8 @@ def in_words(change: CopyChange) -> str:
     column = change.to if is_added else change.from_
     others = abs(change.count) - 1
     more = f" (and {counted(others, 'more such copy', 'more such copies')})" if others else ""
+    if change.equal_to:
+        more = f", which is equal to {change.equal_to}{more}"
     if step == "prepack" and node:
         return f"{node} packs {weight} in {column}{more}"
     if change.kind == "original":
@@ -113,7 +116,8 @@ def _without_common(
 ) -> tuple[list[_CopyGroup], list[_CopyGroup], list[_CopyGroup]]:
     """Return copies that only `after` has, that only `before` has, and that differ in size.
 
-    Copies of renamed weights are left out.
+    Copies of renamed weights are left out. If equal content has further names on one side, only
+    the copies under these are different.
     """
     resized: list[_CopyGroup] = []
     added: list[_CopyGroup] = []
@@ -134,7 +138,37 @@ def _without_common(
             removed.remove(same.pop())
         else:
             really_added.append(group)
-    return really_added, removed, resized
+    return (*_of_further_names(really_added, removed), resized)
+
+
+def _of_further_names(
+    added: Sequence[_CopyGroup], removed: Sequence[_CopyGroup]
+) -> tuple[list[_CopyGroup], list[_CopyGroup]]:
+    """Return `added` and `removed` copies, those of equal content under fewer names subtracted."""
+    kept = {1: list(added), -1: list(removed)}
+    for sign, groups in ((1, added), (-1, removed)):
+        for group in groups:
+            fewer = next(
+                (
+                    each
+                    for each in kept[-sign]
+                    if each.kind == group.kind and set(each.weights) < set(group.weights)
+                ),
+                None,
+            )
+            if fewer is None or sign * (group.count + fewer.count) <= 0:
+                continue
+            kept[-sign].remove(fewer)
+            kept[sign].remove(group)
+            further = replace(
+                group,
+                weights=tuple(name for name in group.weights if name not in fewer.weights),
+                count=group.count + fewer.count,
+                bytes=group.bytes + fewer.bytes,
+                equal_to=fewer.weights[0],
+            )
+            kept[sign].append(further)
+    return kept[1], kept[-1]
 
 
 def _difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGroup | None:
@@ -154,11 +188,11 @@ def _difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGro
 def _grouped(
     copies: Sequence[_CopyGroup], labels: tuple[str, str], *, sign: int
 ) -> list[CopyChange]:
-    groups: dict[tuple[CopyKind, str], list[_CopyGroup]] = defaultdict(list)
+    groups: dict[tuple[CopyKind, str, str], list[_CopyGroup]] = defaultdict(list)
     for copy in copies:
-        groups[copy.kind, _step(copy.made_by or "")].append(copy)
+        groups[copy.kind, _step(copy.made_by or ""), copy.equal_to].append(copy)
     found = []
-    for (kind, _), group in groups.items():
+    for (kind, _, equal_to), group in groups.items():
         group.sort(key=lambda copy: (-abs(copy.bytes), copy.weights))
         names = dict.fromkeys(name for copy in group for name in copy.weights)
         found.append(
@@ -170,6 +204,7 @@ def _grouped(
                 count=sign * sum(abs(copy.count) for copy in group),
                 bytes=sum(copy.bytes for copy in group),
                 made_by=group[0].made_by,
+                equal_to=equal_to,
             )
         )
     return found

@@ -205,6 +205,7 @@ class CopyChange(Record, frozen=True, kw_only=True):
             both columns have the copies, in different sizes.
         bytes: the change of resident memory by all these copies.
         made_by: the step that made the largest of them.
+        equal_to: a weight with the same content, of which both columns have a copy; empty for none.
     """
 
     from_: str = msgspec.field(name="from")
@@ -214,6 +215,7 @@ class CopyChange(Record, frozen=True, kw_only=True):
     count: int
     bytes: int
     made_by: str | None
+    equal_to: str = ""
 
 
 class FigureChange(Record, frozen=True, kw_only=True):

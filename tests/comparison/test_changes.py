@@ -73,15 +73,31 @@ def test_one_measurement_alone_is_doubted_more() -> None:
     ) == ["steady"]
 
 
-@pytest.mark.parametrize(("steady", "is_undecided"), [(530, False), (553, True), (560, False)])
+def retaining(column: ComparisonColumn, size_mib: int) -> ComparisonColumn:
+    """Return `column` with a profile of which malloc retained `size_mib`."""
+    assert column.profile is not None
+    profile = msgspec.structs.replace(column.profile, allocator_retained_bytes=size_mib * MIB)
+    return msgspec.structs.replace(column, profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("steady", "retained", "is_undecided", "is_change"),
+    [
+        (530, 6, False, False),
+        (553, 6, False, True),  # both retain as much: it is something else
+        (553, 20, True, False),
+        (575, 20, False, True),
+    ],
+)
 def test_a_difference_that_may_be_memory_that_malloc_retains_is_noted(
-    steady: float, is_undecided: bool
+    steady: float, retained: int, *, is_undecided: bool, is_change: bool
 ) -> None:
     before = column("a", measured(times=1, spread=0, phases=()))
-    after = column("b", measured(1000, steady, times=1, spread=0, phases=()))
+    after = retaining(column("b", measured(1000, steady, times=1, spread=0, phases=())), retained)
     note = undecided_note(before, after)
     assert note.startswith("a, b: differ in steady by 53 MiB. This may be chance") == is_undecided
     assert bool(note) == is_undecided
+    assert metrics(before, after) == ["steady"] * is_change
 
 
 @pytest.mark.parametrize(
@@ -93,7 +109,7 @@ def test_only_what_was_measured_once_is_said_to_have_been(
 ) -> None:
     before = column("a", measured(times=times[0], spread=0, phases=()))
     after = column("b", measured(1000, steady, times=times[1], spread=0, phases=()))
-    note = undecided_note(before, after)
+    note = undecided_note(before, retaining(after, 20))
     assert bool(note) is bool(said)
     assert said in note
 
@@ -207,7 +223,7 @@ def test_without_a_known_cause_the_only_difference_is_named(session: dict[str, o
 def test_malloc_retains_nothing_by_chance_where_its_setting_differs(*, pinned: bool) -> None:
     once = measured(times=1, spread=0, phases=())
     less = measured(947, 447, times=1, spread=0, phases=())
-    first = with_session(column("a", once), environment={})
+    first = with_session(retaining(column("a", once), 20), environment={})
     second = with_session(column("b", less), environment=PINNED if pinned else {})
     assert [one.metric for one in between(first, second)] == ["steady", "peak"] * pinned
     assert bool(undecided_note(first, second)) is not pinned

@@ -89,6 +89,18 @@ def test_a_weight_of_another_name_is_the_same_weight() -> None:
     assert {one.count for one in found(attribution(W), attribution(larger))} == {1, -1}
 
 
+def test_equal_content_under_a_further_name_is_told_as_that_name() -> None:
+    both = copy("original", 64 * MIB, weights=("w", "w_again"))
+    (added,) = found(attribution(W), attribution(both, both))
+    assert (added.weights, added.count, added.bytes) == (("w_again",), 1, 64 * MIB)
+    assert in_words(added) == "b keeps w_again as it is, which is equal to w"
+    (removed,) = found(attribution(both, both), attribution(W))
+    assert (removed.count, removed.bytes, removed.equal_to) == (-1, -64 * MIB, "w")
+    # Another kind of copy is another matter, and so are as many copies under more names.
+    assert len(found(attribution(W), attribution(both, both, PACKED))) == 2
+    assert found(attribution(W), attribution(both)) == ()
+
+
 def test_phases_are_told_by_the_maker() -> None:
     makers = {
         "parse": "parse",
