@@ -4,7 +4,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from memdiag.defaults import DEFAULT_PROVIDERS
-from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.programs.xray_facts import last_xrays
+from memdiag.records.attribution import ARENA_IN_USE
+from memdiag.records.run import ProcessXray, ProgramFinding, ProgramRun, ProgramSession
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.text import plain
 from memdiag.units import MIB, format_size
@@ -12,13 +14,37 @@ from memdiag.units import MIB, format_size
 MIN_COPIES_FACTOR = 1.5
 """Resident copies of this many times the weights of a model are explained by a check."""
 
+MIN_HELD_BYTES = 16 * MIB
+MIN_HELD_SHARE = 0.1
+"""Values in arenas that are worth a sentence: this much, and this share of the process."""
+
 MIN_EXTRA_BYTES = MIB
 """Copies beyond the weights of the model that are worth a sentence."""
 
 
 def after_findings(run: ProgramRun) -> tuple[str, ...]:
     """Return the sentences that follow the findings."""
-    return (*_together(run.findings), *_copies(run))
+    return (*_together(run.findings), *_held(run), *_copies(run))
+
+
+def _held(run: ProgramRun) -> Iterator[str]:
+    """Yield a sentence on the process whose arenas have most in use after its last run."""
+    sizes = [(_in_use(xray), xray) for xray in last_xrays(run) if xray.reason == "end"]
+    size, xray = max(sizes, key=lambda each: each[0], default=(0, None))
+    if xray is None or size < max(MIN_HELD_BYTES, MIN_HELD_SHARE * xray.attribution.resident_bytes):
+        return
+    subject = f"Process {xray.pid}" if len(run.processes) > 1 else "The process"
+    end = " at its end" if not run.is_watched else ""
+    yield (
+        f"{subject} holds {format_size(size)} of values in onnxruntime's arenas{end}: outputs that"
+        " the program keeps, as a rule. memdiag leak tells whether they grow, and names the line."
+    )
+
+
+def _in_use(xray: ProcessXray) -> int:
+    """Return the bytes in use in arenas, besides weights."""
+    owners = xray.attribution.owners
+    return sum(each.bytes for each in owners if (each.kind, each.name) == ("arena", ARENA_IN_USE))
 
 
 def _together(findings: Sequence[ProgramFinding]) -> Iterator[str]:
