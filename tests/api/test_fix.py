@@ -65,7 +65,7 @@ def test_the_tied_weight_loses_its_copies(large_tied: Path) -> None:
     assert fix.largest_difference <= fix.bound
     assert {at.inputs for at in fix.latencies} == {
         f"{size}, use_embedding {flag}"
-        for size in ("sequence 128", "sequence 1")
+        for size in ("tokens 128", "tokens 1")
         for flag in ("true", "false")
     } | {"all inputs in turn (sum)"}
     assert large_tied.read_bytes() == before
@@ -314,7 +314,7 @@ def many_files(folder: Path, rows: int = 65536) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("two_rewrites")
+@pytest.mark.usefixtures("two_rewrites", "halved_memory")
 def test_several_external_files(tmp_path: Path) -> None:
     fix = memdiag.fix(many_files(tmp_path), max_slowdown=10, sizes=[1], only=["gemm-transposed"])
     assert fix.output is not None
@@ -325,7 +325,7 @@ def test_several_external_files(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("two_rewrites")
+@pytest.mark.usefixtures("two_rewrites", "halved_memory")
 def test_more_than_two_gigabytes_of_weights(tmp_path: Path) -> None:
     # All zeros, and no bytes on disk: a sparse file of 2.5 GB.
     rows, columns = 10240, 65536

@@ -28,7 +28,7 @@ def test_a_budget_that_holds_ends_with_0_and_a_breach_with_1(memdiag: RunMemdiag
     words = ("profile", "model.onnx")
     holds = memdiag(*words, "--budget=peak=100MB,copies=3")
     assert holds.returncode == 0, holds.stderr
-    assert "memory budget: model.onnx: within its budget, at sequence 128\n" in holds.stdout
+    assert "memory budget: model.onnx: within its budget, at tokens 128\n" in holds.stdout
     breach = memdiag(*words, "--budget=peak=1MB,copies=2", "-q")
     assert breach.returncode == 1
     *_, last = breach.stdout.splitlines()
@@ -55,11 +55,11 @@ def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: 
     assert missing.returncode == 2
     assert "kept.json: no such file. Create it with --update-baseline" in missing.stderr
     created = memdiag(*words, "--update-baseline").stdout
-    assert "memory baseline: model.onnx: created, at sequence 128\n" in created
+    assert "memory baseline: model.onnx: created, at tokens 128\n" in created
     assert "memory budget" not in created
     again = memdiag(*words)
     assert again.returncode == 0, again.stdout
-    assert "memory budget: model.onnx: within its baseline, at sequence 128\n" in again.stdout
+    assert "memory budget: model.onnx: within its baseline, at tokens 128\n" in again.stdout
     kept = json.loads((tmp_path / "kept.json").read_text())
     (taken,) = kept["machines"].values()
     taken["figures"] = {name: value // 4 for name, value in taken["figures"].items()}
@@ -97,7 +97,7 @@ def test_github_gets_annotations_and_a_summary(memdiag: RunMemdiag, tmp_path: Pa
     assert all(line.startswith("::warning file=model.onnx,title=") for line in rest)
     summary = (tmp_path / "summary").read_text()
     assert summary.startswith("before\n## Memory budget of `model.onnx`\n")
-    assert "## Memory profile of `model.onnx`" in summary
+    assert "## Memory profile: `model.onnx`" in summary
     nowhere = memdiag(*words, GITHUB_STEP_SUMMARY=str(tmp_path / "no" / "summary"))
     assert nowhere.returncode == 2
     assert "summary: cannot be appended to (" in nowhere.stderr

@@ -32,7 +32,7 @@ def test_two_models_are_compared_and_reported(
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     lines = finished.stdout.splitlines()
-    assert lines[0].startswith("2 models at sequence 128: ")
+    assert lines[0].startswith("2 models at tokens 128: ")
     assert max(map(len, lines)) <= 80
     for model in models:
         assert sum(line.startswith(model.name) for line in lines) >= 4
@@ -56,7 +56,7 @@ def test_the_record_alone_is_json_and_the_report_markdown(
     assert column["label"] == runtimes.installed()
     assert column["profile"]["schema"] == "memdiag.profile/1"
     assert memdiag(*words, "--format", "markdown").stdout.startswith(
-        "## plain\\_mlp.onnx: 1 version of"
+        "## Comparison: `plain_mlp.onnx: 1 version of"
     )
 
 
