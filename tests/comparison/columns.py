@@ -107,3 +107,10 @@ def column(
         profile=msgspec.structs.replace(profiles.tied_if(), attribution=attribution),
     )
     return msgspec.structs.replace(made, **more)
+
+
+def retaining(column: ComparisonColumn, size_mib: int) -> ComparisonColumn:
+    """Return `column` with a profile of which malloc retained `size_mib`."""
+    assert column.profile is not None
+    profile = msgspec.structs.replace(column.profile, allocator_retained_bytes=size_mib * MIB)
+    return msgspec.structs.replace(column, profile=profile)

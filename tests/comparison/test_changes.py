@@ -7,7 +7,7 @@ from memdiag.defaults import PINNED
 from memdiag.records.attribution import Owner
 from memdiag.records.comparison import ColumnGrowth, ComparisonColumn, FigureChange, GraphSize
 from memdiag.units import MIB
-from tests.comparison.columns import column, growth, measured, mib, phase, seconds
+from tests.comparison.columns import column, growth, measured, mib, phase, retaining, seconds
 from tests.reports import estimates, profiles
 from tests.reports.attributions import attribution, copy
 
@@ -71,13 +71,6 @@ def test_one_measurement_alone_is_doubted_more() -> None:
     assert metrics(
         column("a", once), column("b", measured(1000, 560, times=1, spread=0, phases=()))
     ) == ["steady"]
-
-
-def retaining(column: ComparisonColumn, size_mib: int) -> ComparisonColumn:
-    """Return `column` with a profile of which malloc retained `size_mib`."""
-    assert column.profile is not None
-    profile = msgspec.structs.replace(column.profile, allocator_retained_bytes=size_mib * MIB)
-    return msgspec.structs.replace(column, profile=profile)
 
 
 @pytest.mark.parametrize(

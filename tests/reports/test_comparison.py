@@ -16,7 +16,7 @@ from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import answer, change_sentence, title
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
-from tests.comparison.columns import column, growth, measured, mib, phase
+from tests.comparison.columns import column, growth, measured, mib, phase, retaining
 from tests.reports import comparisons, profiles
 from tests.reports.attributions import attribution, copy
 
@@ -90,7 +90,7 @@ def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) ->
     once = measured(1000, 500, times=1, spread=0, phases=())
     more = measured(1000, steady, times=1, spread=0, phases=())
     record = comparisons.comparison(
-        column("a.json", once), column("b.json", more), kind="profiles", changes=()
+        column("a.json", once), retaining(column("b.json", more), 20), kind="profiles", changes=()
     )
     doubt = "steady from 500 MiB in a.json to 553 MiB in b.json; this may be chance"
     assert answer(record).startswith(doubt if is_doubted else "no difference beyond")

@@ -57,6 +57,7 @@ def document(comparison: Comparison) -> Document:
             Points(
                 title="What differs",
                 texts=[change_sentence(comparison, change) for change in comparison.changes],
+                detail=Detail.ANSWER,
             ),
             Points(
                 title="Copies of weights that differ",
