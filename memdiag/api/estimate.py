@@ -216,9 +216,14 @@ def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
     points = tuple(session.at(sizes) for sizes in grid.points())
     first = points[0]
     lower: tuple[Reduction, ...] = ()
+    findings: tuple[Finding, ...] = ()
     if asked.details:
         points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
         lower = reductions(session.ctx, session.options, grid, first)
+        findings = half_precision_findings(session)
+        if findings:
+            # At lower levels weights in fp16 are cast in each run: more stays resident after it.
+            lower = tuple(each for each in lower if "optimization_level" not in each.change)
     corrections = _measured_points(file, points, asked) if asked.measure else Corrections()
     fit = _fit(file, session, grid, first, corrections, asked)
     points = tuple(map(corrections.applied_to, points))
@@ -237,7 +242,7 @@ def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
             msgspec.structs.replace(each, peak_bytes=round(ratio * each.peak_bytes))
             for each in lower
         ),
-        findings=half_precision_findings(session) if asked.details else (),
+        findings=findings,
         calibration=corrections.measured,
     )
 

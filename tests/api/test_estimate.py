@@ -17,7 +17,7 @@ from memdiag.api.check import Selection, check_models
 from memdiag.errors import ModelError, UsageError
 from memdiag.ort import overheads
 from memdiag.ort.runtime import Runtime
-from memdiag.records.estimate import Estimate, Fit
+from memdiag.records.estimate import Estimate, Fit, Reduction
 from memdiag.units import GIB, KIB, MIB
 
 RELEASE = "1.32.0"
@@ -86,9 +86,13 @@ def test_parts_of_a_phase_add_up_to_it(weighted: Path) -> None:
 
 
 def test_half_precision_that_is_in_memory_in_fp32_is_named_with_its_remedy(
-    weighted: Path, tmp_path: Path
+    weighted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    options = ("enable_mem_pattern=0", "graph_optimization_level=extended")
+    less = tuple(Reduction(change=name, peak_bytes=MIB, run_bytes=MIB) for name in options)
+    monkeypatch.setattr("memdiag.api.estimate.reductions", lambda *_: less)
     assert not estimate(weighted).findings
+    assert tuple(each.change for each in estimate(weighted).reductions) == options
     model = onnx.load(weighted)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -96,8 +100,11 @@ def test_half_precision_that_is_in_memory_in_fp32_is_named_with_its_remedy(
     model.graph.initializer[0].CopyFrom(weight)
     path = tmp_path / "half.onnx"
     onnx.save(model, path)
-    (found,) = estimate(path).findings
+    half = estimate(path)
+    (found,) = half.findings
     assert (found.name, found.remedies[0]) == ("half-precision-cast", "model-to-fp32")
+    # It lowers the peak alone: each run casts the weights then.
+    assert tuple(each.change for each in half.reductions) == options[:1]
     # At lower levels the casts are others.
     assert not estimate(path, session_options={"graph_optimization_level": "basic"}).findings
 
