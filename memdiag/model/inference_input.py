@@ -140,8 +140,8 @@ def _replace_label_encoder(node: NodeProto) -> None:
         )
         if label_type is not None:
             node.domain, node.op_type = "", "Cast"
-            del node.attribute[:]
-            node.attribute.append(helper.make_attribute("to", label_type))
+            # The others stay: graphs among them have their counterparts in the index.
+            attribute.CopyFrom(helper.make_attribute("to", label_type))
             return
 
 

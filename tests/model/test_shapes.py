@@ -296,6 +296,19 @@ def test_the_type_of_labels(
     assert found.shape == ((4,) if name == "x" else None)
 
 
+def test_a_label_encoder_with_a_graph_keeps_it(tmp_path: Path) -> None:
+    source = "g (int64[4] x) => (int64[4] y) { y = Abs(x) }"
+    model = text(source, more=', "ai.onnx.ml" : 3')
+    inner = parser.parse_graph(
+        "inner () => (float[2] a) { a = Constant<value_floats = [1.0, 2.0]>() }"
+    )
+    node = helper.make_node("LabelEncoder", ["x"], ["z"], domain="ai.onnx.ml", body=inner)
+    node.attribute.append(helper.make_attribute("values_floats", [1.0]))
+    model.graph.node.append(node)
+    of = Inferred(model, tmp_path)
+    assert of("z") == TensorType("float", (4,))
+
+
 @pytest.mark.parametrize(("size", "expected"), [(MAX_DIM, MAX_DIM), (MAX_DIM + 1, None)])
 def test_a_size_that_no_tensor_can_have_stays_free(
     tmp_path: Path, size: int, expected: int | None
