@@ -279,8 +279,9 @@ class _ChannelsLast:
             new += LAST
         graph.add_value(new, name)
         kind, axes = graph.types.get(new), graph.axes.get(new)
-        if kind is not None and kind.shape is not None:
-            shape = kind.shape
+        shape = None if kind is None else kind.shape
+        # In a damaged model it may not have as many axes as the input of the convolution.
+        if kind is not None and shape is not None and len(shape) == len(order):
             graph.types[new] = kind._replace(shape=tuple(shape[axis] for axis in order))
         if axes is not None and len(axes) == len(order):
             moved: Axes = tuple(axes[axis] for axis in order)

@@ -5,9 +5,10 @@ import msgspec
 from rich.console import Console
 
 from memdiag.detail import MAX_LINES, Detail
-from memdiag.records.attribution import Attribution, Copy, DeviceArena, SearchedModel
+from memdiag.records.attribution import Attribution, Copy, DeviceArena, Owner, SearchedModel
 from memdiag.reports import profile as profile_report
 from memdiag.reports import xray
+from memdiag.reports.xray.owners import owner_rows
 from memdiag.units import MIB
 from tests.reports import attributions, profiles, tied_xray
 
@@ -178,3 +179,13 @@ def test_a_profile_shows_its_xray_before_its_spans_and_its_runs() -> None:
         profiles.tied_if(), Console(file=without, width=80), detail=Detail.ALL
     )
     assert "owner (steady)" not in without.getvalue()
+
+
+def test_a_hostile_name_of_an_allocator_is_printed_as_text() -> None:
+    owners = [Owner(kind="other_heap", name="", bytes=9 * MIB, private_bytes=9 * MIB)]
+    record = attributions.attribution(
+        owners=tuple(owners), resident_bytes=9 * MIB, allocator="\x1b]0;title\x07"
+    )
+    rows = owner_rows(record, trimmed_bytes=MIB)
+    assert not any("\x1b" in text for row in rows for text in (row.sentence, row.parts))
+    assert any("title" in row.sentence for row in rows)

@@ -213,13 +213,13 @@ def _with_file_apart(parts: list[Owner], attribution: Attribution) -> list[Owner
 
 def trim_name(allocator: str | None) -> str:
     """Return the name of what returned freed heap to the system."""
-    return "malloc_trim" if allocator is None or allocator == "glibc" else allocator
+    return "malloc_trim" if allocator is None or allocator == "glibc" else plain(allocator)
 
 
 def _with_allocator(row: OwnerRow, attribution: Attribution) -> OwnerRow:
     """Name the allocator in the row of the other heap, if it is not glibc's."""
-    name = attribution.allocator
-    if row.kind != "other_heap" or name in (None, "glibc"):
+    name = plain(attribution.allocator or "")
+    if row.kind != "other_heap" or name in ("", "glibc"):
         return row
     if attribution.bytes_of("other_heap", HEAP_UNKNOWN):
         return replace(row, sentence=f"{name}'s heap, in use or kept, and private mappings")
