@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from memdiag.detail import Detail
-from memdiag.records.dimension import ModelInput
+from memdiag.records.dimension import ModelInput, typed_names
 from memdiag.records.finding import Check, CheckedModel
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, line, plain_output
@@ -96,8 +96,10 @@ def _inputs(model: CheckedModel) -> list[str]:
     if not model.inputs:
         return []
     texts = ["inputs " + some_of([*map(_input, model.inputs)], _MAX_NAMED)]
+    names = typed_names(model.dimensions)
     for source, how in (("given", "given"), ("chosen", "assumed; --dim NAME=N sets others")):
-        sizes = [f"{plain(d.name)}={d.size}" for d in model.dimensions if d.source == source]
+        found = [each for each in model.dimensions if each.source == source]
+        sizes = [f"{plain(names[each.name])}={each.size}" for each in found]
         if sizes:
             texts.append(f"free dimensions {some_of(sizes, _MAX_NAMED)} ({how})")
     return texts

@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from memdiag.errors import UsageError
-from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.dimension import Dimension, in_words, typed_names
 from memdiag.records.profile import PeakKind
 from memdiag.units import MIB, format_duration, format_size, parse_duration, some_of
 
@@ -151,8 +151,9 @@ def dim_hint(dimensions: Sequence[Dimension]) -> str:
         return ""
     # A stable sort: dimensions of one role stay in the order of the model.
     chosen.sort(key=lambda axis: _interest(axis.role))
-    names = ",".join(f"{plain(axis.name)}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS])
-    return f"other sizes: --dim {names}"
+    names = typed_names(dimensions)
+    listed = ",".join(f"{plain(names[axis.name])}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS])
+    return f"other sizes: --dim {listed}"
 
 
 def _interest(role: str) -> int:

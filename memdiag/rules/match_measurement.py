@@ -96,9 +96,16 @@ def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
     if attribution.baseline_bytes is not None:
         above = attribution.resident_bytes - attribution.baseline_bytes
         measured_bytes = min(measured_bytes, max(0, above))
-    evidence: Evidence = (
-        "measured" if measured_bytes > MIN_COPIES_SHARE * finding.bytes else "refuted"
+    # Copies that every way to compute has, too, are no waste of their own: they are there or not.
+    found, waste = (
+        (measured_bytes, finding.bytes)
+        if finding.bytes
+        else (
+            sum(copy.bytes for copy in _copies(finding, attribution)),
+            sum(expected.bytes for expected in finding.expected),
+        )
     )
+    evidence: Evidence = "measured" if found > MIN_COPIES_SHARE * waste else "refuted"
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
 
 
@@ -110,11 +117,7 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
     """
     if not finding.expected or attribution.partial or _indistinct(finding, attribution):
         return None
-    copies = [
-        copy
-        for copy in attribution.copies
-        if any(_is_expected(copy, expected) for expected in finding.expected)
-    ]
+    copies = _copies(finding, attribution)
     copies_bytes = sum(copy.bytes for copy in copies)
     surplus = copies_bytes - sum(expected.bytes for expected in finding.expected)
     measured_bytes = max(0, finding.bytes + surplus)
@@ -122,6 +125,14 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
         resident_bytes = sum(copy.resident_bytes for copy in copies)
         measured_bytes = measured_bytes * resident_bytes // copies_bytes
     return measured_bytes
+
+
+def _copies(finding: Finding, attribution: Attribution) -> list[Copy]:
+    return [
+        copy
+        for copy in attribution.copies
+        if any(_is_expected(copy, expected) for expected in finding.expected)
+    ]
 
 
 def _is_expected(copy: Copy, expected: ExpectedCopies) -> bool:

@@ -101,7 +101,7 @@ def test_a_peak_of_later_runs_is_not_called_steady_and_has_its_own_parts() -> No
     first, row, *rest = lines(at_runs(peak, estimated=peak))
     assert first == (
         "memory budget: models/tied_if.onnx: peak 2.93 GiB over its budget (in the runs after the"
-        " first), at n 1 6"
+        " first), at batch 6"
     )
     assert row.startswith("  peak   2.93 GiB   budget 1.0 MiB")
     assert (

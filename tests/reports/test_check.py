@@ -47,7 +47,7 @@ def test_inputs_are_named_with_the_sizes_that_are_assumed() -> None:
     assert lines[2:] == [
         "m.onnx: inputs ids: int64[batch, ?], image: float of unknown rank",
         "m.onnx: free dimensions batch=4 (given)",
-        "m.onnx: free dimensions ids:1=128 (assumed; --dim NAME=N sets others)",
+        "m.onnx: free dimensions sequence=128 (assumed; --dim NAME=N sets others)",
     ]
     without = msgspec.structs.replace(model, inputs=(), dimensions=())
     assert len(shown(msgspec.structs.replace(check(), models=(without,)))) < len(lines)

@@ -37,8 +37,14 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
         ((TOKENS[0], dimension("m", 128, "size")), "at batch_size 1 × m 128"),
         (
             (dimension("x:2", 224, "height"), dimension("x:3", 224, "width")),
-            "at x:2 224 × x:3 224",
+            "at height 224 × width 224",
         ),
+        (
+            (dimension("x:2", 224, "height"), dimension("y:2", 224, "height")),
+            "at x:2 224 × y:2 224",
+        ),
+        ((dimension("s77", 1, "batch"), dimension("batch", 2, "size")), "at s77 1 × batch 2"),
+        ((dimension("DynamicDimension.1", 1, "size"),), "at DynamicDimension.1 1"),
         (
             [dimension(name, 9, role) for name, role in IMAGE],
             "at n 9 × c 9 × w 9 × h 9",
@@ -85,7 +91,7 @@ def test_sizes_in_words(dimensions: Sequence[Dimension], expected: str) -> None:
         ((dimension("n", 7, "sequence", "given"),), ""),
         (TOKENS, "seq=N"),
         ((TOKENS[0], dimension("m", 128, "size")), "m=N"),
-        ((dimension("x:2", 224, "height"), dimension("x:3", 224, "width")), "x:2=N"),
+        ((dimension("x:2", 224, "height"), dimension("x:3", 224, "width")), "height=N"),
         ((dimension("batch", 128, "sequence"), dimension("n", 1, "batch")), "batch=N"),
         ((dimension("a", 9, "sequence"), dimension("b", 9, "sequence")), "a=N"),
         ((dimension("a\x1b[31m", 5, "size"),), "a\\x1b[31m=N"),

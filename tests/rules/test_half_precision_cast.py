@@ -51,7 +51,7 @@ def halves(
 def test_weights_of_products_are_packed_in_fp32(tmp_path: Path) -> None:
     (one,) = findings(RULE, halves(layers=3), tmp_path)
     assert one.weights == ("w0", "w1", "w2")
-    assert one.bytes == 3 * STORED
+    assert one.bytes == 0  # an fp32 model packs them, too
     assert [(each.kind, each.bytes) for each in one.expected] == [("packed", 2 * STORED)] * 3
     assert one.message.startswith("3 fp16 weights (6.0 MiB: w0, w1, w2) are kept in fp32 (12 MiB)")
     assert one.phase == "optimize"
@@ -68,7 +68,7 @@ def test_the_whole_model_in_fp32_is_the_first_remedy(tmp_path: Path) -> None:
 
 def test_a_gather_keeps_the_half_precision_too(tmp_path: Path) -> None:
     (one,) = findings(RULE, halves(gathered=True), tmp_path)
-    assert one.bytes == 2 * STORED
+    assert one.bytes == STORED
 
 
 def test_what_is_only_gathered_is_clean(tmp_path: Path) -> None:
@@ -92,7 +92,8 @@ def test_the_kind_of_copy_is_the_kernels(
 ) -> None:
     (one,) = findings(RULE, halves(operator, shape=shape, x=x), tmp_path)
     assert [each.kind for each in one.expected] == [kind]
-    assert one.bytes == one.expected[0].bytes - int(np.prod(shape)) * 2
+    # An fp32 model packs, too: only a plain copy is more than it would have.
+    assert one.bytes == (one.expected[0].bytes // 2 if kind == "cast" else 0)
 
 
 @pytest.mark.parametrize("alias", ["b0", "Identity"])

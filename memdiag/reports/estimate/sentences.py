@@ -8,7 +8,7 @@ from math import ceil
 from typing import NamedTuple
 
 from memdiag.defaults import PINNED_TEXT
-from memdiag.records.dimension import in_words
+from memdiag.records.dimension import in_words, typed_names
 from memdiag.records.estimate import Calibration, Estimate, Fit
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, dim_hint, model_file, plain
@@ -138,8 +138,9 @@ def _facts(estimate: Estimate) -> str:
 
 def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
     """Return the sizes of the free dimensions in words, unless they follow from others."""
+    typed = typed_names(estimate.dimensions)
     names = [each.name for each in estimate.dimensions if each.role != "sum"]
-    listed = [f"{plain(name)} {sizes[name]:,}" for name in names if name in sizes]
+    listed = [f"{plain(typed[name])} {sizes[name]:,}" for name in names if name in sizes]
     return " × ".join(listed) or plain(in_words(estimate.dimensions))
 
 
@@ -152,7 +153,10 @@ def fit_text(estimate: Estimate) -> str:
     if not fit.dims:
         return _point_fits_text(estimate, limit)
     # Several dimensions have one size: `a = b = 8 surely fits`.
-    name = " = ".join(map(plain, fit.dims)) + (" =" if len(fit.dims) > 1 else "")
+    typed = typed_names(estimate.dimensions)
+    name = " = ".join(plain(typed.get(each, each)) for each in fit.dims) + (
+        " =" if len(fit.dims) > 1 else ""
+    )
     at = f" at {sizes_text(estimate, fit.others)}" if fit.others else ""
     if fit.probably is None:
         interval = interval_text(fit.low_bytes, fit.high_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memdiag.records.dimension import typed_names
 from memdiag.records.estimate import Estimate, EstimatedPoint, LiveTensor
 from memdiag.reports.estimate.sentences import interval_text
 from memdiag.reports.table import Cell, Column, Row, Table
@@ -148,13 +149,13 @@ def growth_text(tensor: LiveTensor) -> str:
 
 def point_table(estimate: Estimate) -> Table:
     """Return a row for each point; no rows if there is one point only."""
-    names = estimate.varied
+    names, typed = estimate.varied, typed_names(estimate.dimensions)
     points = estimate.points if len(estimate.points) > 1 else ()
     base = estimate.beside_bytes
     limit = _limit(estimate)
     return Table(
         columns=(
-            *(Column(shortened(plain(name), 16), "right") for name in names),
+            *(Column(shortened(plain(typed[name]), 16), "right") for name in names),
             Column("peak", "right", css="strong"),
             Column("interval", "right"),
             Column("in phase"),
@@ -188,6 +189,8 @@ def point_grid(estimate: Estimate) -> Table | None:
     if len(estimate.varied) != 2:
         return None
     first, second = estimate.varied
+    typed = typed_names(estimate.dimensions)
+    varied = shortened(plain(typed[second]), 9)
     rows = sorted({point.dims[first] for point in estimate.points})
     columns = sorted({point.dims[second] for point in estimate.points})
     found = {(point.dims[first], point.dims[second]): point for point in estimate.points}
@@ -197,13 +200,13 @@ def point_grid(estimate: Estimate) -> Table | None:
         columns=(
             Column("peak", "right"),
             *(
-                Column(f"{shortened(plain(second), 9)} {size}" if not i else f"{size}", "right")
+                Column(f"{varied} {size}" if not i else f"{size}", "right")
                 for i, size in enumerate(columns)
             ),
         ),
         rows=tuple(
             Row(
-                f"{shortened(plain(first), 9)} {size}",
+                f"{shortened(plain(typed[first]), 9)} {size}",
                 *(_peak(estimate, found.get((size, other))) for other in columns),
             )
             for size in rows

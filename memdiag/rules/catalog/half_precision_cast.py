@@ -98,10 +98,17 @@ class _CastWeight(NamedTuple):
         return sum(copy.nbytes for copy in self.copies)
 
     @property
+    def packed_bytes(self) -> int:
+        return sum(copy.nbytes for copy in self.copies if copy.kind != "cast")
+
+    @property
+    def resident_bytes(self) -> int:
+        return self.copies_bytes + (self.weight.nbytes if self.is_kept else 0)
+
+    @property
     def nbytes(self) -> int:
-        """The resident bytes beyond the stored size of the weight."""
-        copies = self.copies_bytes
-        return copies if self.is_kept else max(0, copies - self.weight.nbytes)
+        """The resident bytes that neither the file nor an fp32 model with packed weights has."""
+        return max(0, self.resident_bytes - max(self.weight.nbytes, self.packed_bytes))
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -184,10 +191,9 @@ def _weights(ctx: AnalysisContext) -> Iterator[Finding]:
         for weight in halves
         if not ctx.graphs.is_overridable(weight) and (cast := _cast_weight(ctx, weight))
     ]
-    cast_weights.sort(key=lambda cast: -cast.nbytes)
-    total = sum(cast.nbytes for cast in cast_weights)
-    if total >= _MIN_BYTES:
-        yield _finding(ctx, cast_weights, total)
+    cast_weights.sort(key=lambda cast: -cast.resident_bytes)
+    if sum(cast.resident_bytes - cast.weight.nbytes for cast in cast_weights) >= _MIN_BYTES:
+        yield _finding(ctx, cast_weights)
 
 
 def _may_be_cast(weight: Weight) -> bool:
@@ -224,7 +230,7 @@ def _is_cast_for(reader: Reader) -> bool:
     return not reads_half(reader.node) and reader.scope.call(reader.node) is None
 
 
-def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) -> Finding:
+def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight]) -> Finding:
     names = [qualified_name(cast.weight) for cast in cast_weights]
     nodes = [node for cast in cast_weights for node in cast.nodes]
     stored = sum(cast.weight.nbytes for cast in cast_weights)
@@ -238,9 +244,8 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
         if is_once
         else f"cast to fp32 ({size}) at each run, for"
     )
-    packed = sum(
-        copy.nbytes for cast in cast_weights for copy in cast.copies if copy.kind != "cast"
-    )
+    packed = sum(cast.packed_bytes for cast in cast_weights)
+    total = sum(cast.nbytes for cast in cast_weights)
     if is_once:
         detail = f"The fp32 copies take {format_size(copies)} of private memory."
         if packed:
