@@ -258,8 +258,11 @@ def kept_values(
         output_bytes, input_bytes = (
             sum(sizes.get(name, 0) for name in names) for names in (outputs, inputs)
         )
+        # Inputs that were all there before the first run are alive as well, and no block is theirs.
+        largest = max((sizes.get(name, 0) for name in inputs), default=0)
+        has_come = any(each.block_bytes >= largest for each in blocks)
         grown = sum(each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks)
-        are_larger = output_bytes < input_bytes <= grown
+        are_larger = has_come and output_bytes < input_bytes <= grown
         named = outputs if outputs and not are_larger else inputs + outputs
         named.sort(key=lambda name: -sizes.get(name, 0))
         shares = {name: count / earlier for name, (count, earlier) in alive.items() if earlier}
