@@ -116,10 +116,10 @@ def test_kept_values_are_named_with_their_sizes(
             {f"output {number}": (40, 40) for number in range(50)},
             {f"output {number}": 1000 + number for number in range(50)},
             "",
-            KeptValues("output 49 (1 KiB) and at least 49 other outputs", 51_225),
+            KeptValues("output 49 (1 KiB) and at least 49 other outputs", 51_225 + 50 * 512),
         ),
         # Of half of the runs.
-        ({"output 'y'": (30, 60)}, {"output 'y'": 4096}, "", KeptValues("output 'y'", 2048)),
+        ({"output 'y'": (30, 60)}, {"output 'y'": 4096}, "", KeptValues("output 'y'", 2048 + 256)),
         # Values of an unknown size, such as OrtValues.
         ({"output 'y'": (60, 60)}, {}, "", KeptValues("output 'y'", None)),
         ({}, {}, "input 'x'", KeptValues("copies of input 'x'", 8192)),
