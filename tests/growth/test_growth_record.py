@@ -89,21 +89,23 @@ ALIVE = dict.fromkeys(("output 'p'", "output 'state'", "input 'x'"), (40, 40))
 @pytest.mark.parametrize(
     ("alive", "sizes", "grown", "kept"),
     [
-        (ALIVE, (4, 1024, 512), 600, "output 'state' (1 KiB) and output 'p' (4 B)"),
+        (ALIVE, (4, 1024, 512), (600,), "output 'state' (1 KiB) and output 'p' (4 B)"),
         # An input that is kept as well, and one of many that all are there since the start.
         (
-            *(ALIVE, (4, 1024, 1536), 1552),
+            *(ALIVE, (4, 1024, 1536), (1552,)),
             "input 'x' (1.5 KiB) and output 'state' (1 KiB) and output 'p' (4 B)",
         ),
-        (ALIVE, (4, 1024, 1536), 0, "output 'state' (1 KiB) and output 'p' (4 B)"),
-        ({**ALIVE, "output 'p'": (0, 40)}, (4, 1024, 512), 0, "output 'state'"),
-        (ALIVE, (), 0, "output 'p' and output 'state'"),
+        (ALIVE, (4, 1024, 1536), (), "output 'state' (1 KiB) and output 'p' (4 B)"),
+        # Blocks of other sizes grew by as much.
+        (ALIVE, (4, 1024, 1536), (776, 776), "output 'state' (1 KiB) and output 'p' (4 B)"),
+        ({**ALIVE, "output 'p'": (0, 40)}, (4, 1024, 512), (), "output 'state'"),
+        (ALIVE, (), (), "output 'p' and output 'state'"),
     ],
 )
 def test_kept_values_are_named_with_their_sizes(
-    alive: dict[str, tuple[int, int]], sizes: tuple[int, ...], grown: int, kept: str
+    alive: dict[str, tuple[int, int]], sizes: tuple[int, ...], grown: tuple[int, ...], kept: str
 ) -> None:
-    blocks = [GrowingBlocks(block_bytes=grown, blocks=100, blocks_per_run=1.0)] if grown else []
+    blocks = [GrowingBlocks(block_bytes=size, blocks=100, blocks_per_run=1.0) for size in grown]
     assert kept_values(alive, blocks, dict(zip(ALIVE, sizes, strict=False))).names == kept
 
 
@@ -114,10 +116,10 @@ def test_kept_values_are_named_with_their_sizes(
             {f"output {number}": (40, 40) for number in range(50)},
             {f"output {number}": 1000 + number for number in range(50)},
             "",
-            KeptValues("output 49 (1 KiB) and at least 49 other outputs", 51_225),
+            KeptValues("output 49 (1 KiB) and at least 49 other outputs", 51_225 + 50 * 512),
         ),
         # Of half of the runs.
-        ({"output 'y'": (30, 60)}, {"output 'y'": 4096}, "", KeptValues("output 'y'", 2048)),
+        ({"output 'y'": (30, 60)}, {"output 'y'": 4096}, "", KeptValues("output 'y'", 2048 + 256)),
         # Values of an unknown size, such as OrtValues.
         ({"output 'y'": (60, 60)}, {}, "", KeptValues("output 'y'", None)),
         ({}, {}, "input 'x'", KeptValues("copies of input 'x'", 8192)),

@@ -1,14 +1,26 @@
 """The sentence of a verdict: which values and contents it names, and for which owner."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import msgspec
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
+from onnxruntime.quantization import quantize_static
+from onnxruntime.quantization.calibrate import MinMaxCalibrater
 
 from memdiag.growth.observation import KeptValues, Observation
 from memdiag.growth.verdict import GrowthJudgement
-from memdiag.growth.wording import OWNER_LABELS, advice, pattern_note, sentence
+from memdiag.growth.wording import (
+    CALIBRATORS_KEEP,
+    OWNER_LABELS,
+    advice,
+    pattern_note,
+    sentence,
+)
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import (
     GROWING_OWNERS,
@@ -21,6 +33,7 @@ from memdiag.records.growth import (
     Verdict,
 )
 from memdiag.units import MIB
+from tests.programs.conftest import one_product
 
 SLOPE = Slope(bytes_per_unit=1024.0, low=1024.0, high=1024.0)
 BLOCKS = (GrowingBlocks(block_bytes=1040, blocks=90, blocks_per_run=1.0, content="output 'y'"),)
@@ -172,15 +185,84 @@ def test_kept_values_name_the_line_of_their_run() -> None:
     assert text.startswith("the program keeps output 'y' of the run at app.py:7. Malloc blocks in")
 
 
-def test_outputs_that_a_calibrator_keeps_have_an_advice_of_their_own() -> None:
-    judgement = GrowthJudgement("kept", "arena", SLOPE)
-    observation = observed(owned(90, 50 * MIB))
-    own = replace(observation, kept_from="app.py:7")
-    library = replace(
-        observation, kept_from="onnxruntime/quantization/calibrate.py:698 (called from app.py:7)"
+CALIBRATOR = "onnxruntime/quantization/calibrate.py:698 (called from app.py:7)"
+
+
+@pytest.mark.parametrize(
+    ("site", "growths", "is_of_calibration"),
+    [
+        pytest.param(CALIBRATOR, {"arena": 1024}, True, id="whole tensors"),
+        # As numbers of MinMax: 256 bytes of each in the arena.
+        pytest.param(CALIBRATOR, {"heap": 302, "arena": 256, "python": 178}, True, id="numbers"),
+        pytest.param(CALIBRATOR, {"heap": 4096, "arena": 256}, False, id="mostly other blocks"),
+        pytest.param(CALIBRATOR, {"heap": 1024}, False, id="no outputs"),
+        pytest.param("app.py:7", {"arena": 1024}, False, id="own outputs"),
+    ],
+)
+def test_outputs_that_a_calibrator_keeps_are_told_as_such(
+    site: str, growths: dict[GrowingOwner, int], *, is_of_calibration: bool
+) -> None:
+    (first, slope), *others = (
+        (owner, Slope(bytes_per_unit=rate, low=rate, high=rate)) for owner, rate in growths.items()
     )
-    assert "CalibrationMethod.MinMax" in advice(judgement, library, None)
-    assert "CalibrationMethod" not in advice(judgement, own, None)
+    judgement = GrowthJudgement("kept", first, slope, tuple(others))
+    observation = replace(observed(owned(90, 50 * MIB)), kept_from=site)
+    text = sentence(judgement, observation)
+    cause = (
+        f"{CALIBRATORS_KEEP}. The runs are at {site}. {OWNER_LABELS[first].capitalize()} grow by"
+    )
+    assert text.startswith(cause) == is_of_calibration
+    assert ("CalibStridedMinMax" in advice(judgement, observation, None)) == is_of_calibration
+
+
+class _Samples:
+    """A reader that can be read in parts."""
+
+    def __init__(self, samples: list[np.ndarray]) -> None:
+        self._samples = samples
+        self.set_range(0, len(samples))
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        self._rest = iter(self._samples[start_index:end_index])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        sample = next(self._rest, None)
+        return None if sample is None else {"x": sample}
+
+
+def test_the_advice_on_calibration_is_true_of_this_onnxruntime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, quantized = tmp_path / "model.onnx", tmp_path / "quantized.onnx"
+    onnx.save(one_product(), model)
+    samples = [np.full((1, 512), value, np.float32) for value in (9, 1, 2, 3, 4, 5)]
+    kept: list[int] = []
+    clear = MinMaxCalibrater.clear_collected_data
+
+    def counting_clear(self: MinMaxCalibrater) -> None:
+        kept.append(len(self.intermediate_outputs))
+        clear(self)
+
+    monkeypatch.setattr(MinMaxCalibrater, "clear_collected_data", counting_clear)
+
+    def scales(**options: object) -> list[float]:
+        kept.clear()
+        quantize_static(model, quantized, _Samples(samples), extra_options=options)
+        weights = onnx.load(quantized).graph.initializer
+        return [
+            float(numpy_helper.to_array(each).max())
+            for each in sorted(weights, key=lambda each: each.name)
+            if each.name.endswith("_scale")
+        ]
+
+    whole = scales()
+    assert kept == [6]
+    assert scales(CalibStridedMinMax=2) == whole
+    assert kept == [2, 2, 2]
+    assert scales(CalibMaxIntermediateOutputs=4) != whole  # without the largest sample
 
 
 def test_undecided_growth_has_its_rate() -> None:

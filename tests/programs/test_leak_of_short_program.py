@@ -171,3 +171,23 @@ def test_a_process_that_ends_at_once_is_one_sentence() -> None:
         pytest.raises(XrayError, match=r"^process \d+: [^:]+\. [A-Z][^:]+\.$"),
     ):
         leak_process(process.pid, duration_s=60.0)
+
+
+SCALARS = """
+import sys, time, numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+kept, other = [], []
+for _ in range(1500):
+    kept.append(session.run(None, {"x": numpy.zeros(4, numpy.float32)})[0][:1])
+    other.append(bytearray(int(sys.argv[2])))
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.measures
+@pytest.mark.parametrize(("other_bytes", "kept"), [(0, "output 'y'"), (4096, "")])
+def test_arrays_of_a_few_numbers_are_named_unless_most_is_other_memory(
+    model: Path, other_bytes: int, kept: str
+) -> None:
+    growth, _ = leak_program([sys.executable, "-c", SCALARS, str(model), str(other_bytes)])
+    assert (growth.verdict, growth.kept_values) == ("kept", kept)

@@ -100,7 +100,8 @@ def test_the_answer_is_the_first_line() -> None:
     one = run_headline(runs.run(runs.session(1)))
     assert one.first == (
         "Session 1 (a.onnx) takes +60 MiB in its creation and first run; the program's peak is"
-        " 310 MiB, at 4.0 s. 1 process, 1 session of 1 model in 10 s."
+        " 310 MiB, at 4.0 s, while session 1 was in use. 1 process, 1 session of 1 model in"
+        " 10 s."
     )
     assert one.second == ""
 
@@ -278,7 +279,10 @@ def test_memory_that_was_still_growing_is_told_first() -> None:
 
 @pytest.mark.parametrize(
     ("onnxruntime", "said"),
-    [("1.31.1", "Its owners are not known without an X-ray."), (None, "1 process in 9.0 s; onnx")],
+    [
+        ("1.31.1", "Its owners are not known without an X-ray."),
+        (None, "onnxruntime was not recognized in"),
+    ],
 )
 def test_a_process_without_onnxruntime_is_not_sent_to_leak(
     onnxruntime: str | None, said: str
@@ -290,7 +294,10 @@ def test_a_process_without_onnxruntime_is_not_sent_to_leak(
         process = msgspec.structs.replace(process, onnxruntime=onnxruntime)
         answer = run_headline(msgspec.structs.replace(watched, processes=(process,)))
         assert ("memdiag leak" in answer.first + answer.second) == (onnxruntime is not None)
-        assert said in answer.first
+        assert said in answer.first + answer.second
+        # It has an onnxruntime whose release is not known.
+        xrayed = msgspec.structs.replace(watched, processes=(process,), xrays=(runs.xray(100),))
+        assert "not recognized" not in (answer := run_headline(xrayed)).first + answer.second
 
 
 def test_a_process_that_ended_in_its_xray_is_not_sent_to_leak() -> None:
@@ -315,6 +322,8 @@ def test_growth_in_a_calibration_names_what_keeps_outputs(
     first = run_headline(_growing(runs.run(session))).first
     cause = "about 2.0 MiB a run. onnxruntime.quantization keeps the outputs of all samples"
     assert (cause in first) == is_calibration
+    second = run_headline(_growing(runs.run(session))).second
+    assert second.startswith("Calibrate in parts: " if is_calibration else "memdiag leak -- ")
     still = run_headline(runs.run(session)).first
     assert "quantization keeps" not in still
 
@@ -390,6 +399,26 @@ def test_a_peak_without_a_known_cause(peak_s: float, text: str) -> None:
     run = runs.run(runs.session(1), peak_s=peak_s)
     assert peak_sentences(run)[0].endswith(text)
     assert peak_sentences(runs.run()) == ()
+
+
+@pytest.mark.parametrize(
+    ("site", "released_s", "is_told"),
+    [
+        ("onnxruntime/quantization/calibrate.py:320", 9.5, True),
+        ("onnxruntime/quantization/calibrate.py:320", None, True),
+        ("onnxruntime/quantization/calibrate.py:320", 8.0, False),  # the model is quantized then
+        ("app.py:7", 9.5, False),
+    ],
+)
+def test_a_peak_while_a_calibrator_is_alive_is_named(
+    site: str, released_s: float | None, *, is_told: bool
+) -> None:
+    session = msgspec.structs.replace(
+        runs.session(1, created_at=site, peak=160), released_s=released_s
+    )
+    end = ", before the calibration released its session 1" if is_told else ""
+    said = f"after the last run of a session (at 6.0 s){end}."
+    assert said in run_headline(runs.run(session, peak_s=9.0)).first
 
 
 @pytest.mark.parametrize(

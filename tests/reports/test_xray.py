@@ -2,10 +2,18 @@ import io
 import re
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from memdiag.detail import MAX_LINES, Detail
-from memdiag.records.attribution import Attribution, Copy, DeviceArena, Owner, SearchedModel
+from memdiag.records.attribution import (
+    Attribution,
+    Copy,
+    DeviceArena,
+    Owner,
+    OwnerKind,
+    SearchedModel,
+)
 from memdiag.reports import profile as profile_report
 from memdiag.reports import xray
 from memdiag.reports.xray.owners import owner_rows
@@ -139,6 +147,16 @@ def test_a_process_without_a_weight_says_what_to_check() -> None:
     assert not any("byte for byte" in line for line in lines)
     none = msgspec.structs.replace(record, models=(), indistinct=())
     assert "No weight was searched for." in printed(none, width=160)
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"), [("runtime_libraries", "leak"), ("other_heap", "watch")]
+)
+def test_only_a_process_with_onnxruntime_is_sent_to_leak(kind: OwnerKind, command: str) -> None:
+    owner = Owner(kind=kind, name="", bytes=MIB, private_bytes=MIB)
+    lines = printed(attributions.attribution(owners=(owner,), resident_bytes=MIB))
+    text = " ".join(" ".join(lines).split())
+    assert f"memdiag {command} 42 tells whether it grows." in text
 
 
 def test_an_incomplete_xray_says_so_with_its_notes() -> None:

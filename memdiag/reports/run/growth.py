@@ -3,7 +3,7 @@
 import shlex
 
 from memdiag.growth.recorded_growth import RecordedGrowth
-from memdiag.growth.wording import CALIBRATORS_KEEP, is_calibrator
+from memdiag.growth.wording import CALIBRATION_ADVICE, CALIBRATORS_KEEP, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
 from memdiag.reports.run.names import numbers
@@ -39,6 +39,7 @@ def may_be_observed(run: ProgramRun, process: ProgramProcess) -> bool:
 def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
     """Return the growth with its largest owner in sentences, and what tells more of it."""
     process = growth.process
+    remedy = ""
     subject = f"Process {process.pid}" if len(run.processes) > 1 else "Memory"
     sizes = f"{format_size(growth.start_bytes)} to {format_size(growth.end_bytes)}"
     duration = format_duration(growth.seconds)
@@ -56,17 +57,34 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
         )
         if all(is_calibrator(session.created_at) for session in ran):
             text = f"{text} {CALIBRATORS_KEEP}."
+            remedy = f"{CALIBRATION_ADVICE[0].upper()}{CALIBRATION_ADVICE[1:]}."
     xrays = [each for each in last_xrays(run) if each.pid == process.pid]
     if xrays and xrays[0].attribution.resident_bytes >= MIN_MEMORY_SHARE * growth.end_bytes:
         text = f"{text} {largest_owner(xrays[0])}".strip()
+    if remedy:
+        return text, remedy
     if process.onnxruntime is None:  # memdiag leak needs it
-        return text, ""
+        return text, _without_onnxruntime(run, process)
     subject = str(process.pid) if may_be_observed(run, process) else ""
     command = shlex.join(run.command)
     if not subject:
         is_usable = len(command) <= _MAX_COMMAND and plain(command) == command
         subject = f"-- {command if is_usable else 'COMMAND'}"
     return text, f"memdiag leak {subject} tells whether it is a leak, and of what."
+
+
+def _without_onnxruntime(run: ProgramRun, process: ProgramProcess) -> str:
+    """Return what tells more of the growth of a process in which no onnxruntime was recognized.
+
+    Empty if it was X-rayed: then it has an onnxruntime whose release is not known.
+    """
+    if any(xray.pid == process.pid for xray in run.xrays):
+        return ""
+    return (
+        f"onnxruntime was not recognized in process {process.pid}. If it has none, the growth is of"
+        " other code: start the program under a memory profiler of its language, such as memray run"
+        " (Python) or heaptrack (C, C++, Rust), to see which calls allocate."
+    )
 
 
 def largest_owner(xray: ProcessXray) -> str:

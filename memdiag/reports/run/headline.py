@@ -27,7 +27,7 @@ from memdiag.reports.run.names import (
 )
 from memdiag.reports.run.peaks import (
     activities,
-    after_last,
+    between_runs,
     largest_run_rise,
     largest_session,
     moment,
@@ -89,11 +89,12 @@ def run_headline(run: ProgramRun) -> RunHeadline:
         )
     growth = recorded_growth(run)
     grows, advice = growth_texts(run, growth) if growth else ("", "")
+    counts = _counts(run, is_growing=growth is not None)
     version = run.environment.onnxruntime
     cpus = counted(run.environment.cpu_count, "CPU")
     return RunHeadline(
         program=shortened(command_text(run.command), 120) or "program",
-        first=" ".join(filter(None, (grows, _answer(run, pss, growth), _counts(run)))),
+        first=" ".join(filter(None, (grows, _answer(run, pss, growth), counts))),
         second=" ".join(
             filter(
                 None, (advice, _ending(run), shared, container_sentence(run.environment, run.group))
@@ -252,11 +253,11 @@ def _at_peak(run: ProgramRun) -> str:
     where = moment(run, run.peak_s)
     if where:
         return f"in {where}"
-    after = after_last(run, run.peak_s)
-    return f"at {format_duration(run.peak_s)}{after and f', {after}'}"
+    known = between_runs(run, run.peak_s)
+    return f"at {format_duration(run.peak_s)}{known and f', {known}'}"
 
 
-def _counts(run: ProgramRun) -> str:
+def _counts(run: ProgramRun, *, is_growing: bool) -> str:
     """Return the numbers of processes, sessions and models, and the duration."""
     models = {session.model_key for session in run.sessions}
     sessions = counted(len(run.sessions), "session")
@@ -268,7 +269,7 @@ def _counts(run: ProgramRun) -> str:
     if run.end_xrays_s >= MIN_END_XRAYS_S:
         text += f", {format_duration(run.end_xrays_s)} of them for X-rays at the end"
     uses_onnxruntime = run.xrays or any(process.onnxruntime for process in run.processes)
-    if run.is_watched and not uses_onnxruntime:
+    if run.is_watched and not uses_onnxruntime and not is_growing:
         text += "; onnxruntime was not recognized in it"
     return f"{text}."
 

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from memdiag.growth.wording import is_calibrator
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Phase
 from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession
@@ -15,6 +16,7 @@ from memdiag.units import counted, format_duration, format_size
 _TOLERANCE_S = 0.02  # between a sample and the report of a run
 _MAX_ACTIVITIES = 2
 _MAX_PROCESSES = 3
+_NO_SESSION = "while no session was being created or run"
 _PHASE_WORDS: Mapping[PhaseName, str] = {"first_run": "the first run"}
 
 
@@ -199,7 +201,25 @@ def after_last(run: ProgramRun, t_s: float) -> str:
     last_created_s = max(each.created_s + (each.creation_s or 0.0) for each in run.sessions)
     if t_s <= max(*ends, last_created_s) + _TOLERANCE_S:
         return ""
-    return f"after the last run of a session (at {format_duration(max(ends))}){_at_end(run, t_s)}"
+    last = f"after the last run of a session (at {format_duration(max(ends))})"
+    return f"{last}{_of_calibration(run, t_s) or _at_end(run, t_s)}"
+
+
+def between_runs(run: ProgramRun, t_s: float) -> str:
+    """Return what is known of `t_s` if no creation or run was recorded then; empty for nothing."""
+    if not run.sessions or run.earlier_sessions or _has_forked_runs(run):
+        return ""
+    in_use = _in_use(run, t_s)
+    return f"while {in_use}" if in_use else after_last(run, t_s) or _NO_SESSION
+
+
+def _of_calibration(run: ProgramRun, t_s: float) -> str:
+    """Return a clause if a calibrator of onnxruntime was alive at `t_s`; else empty."""
+    for session in run.sessions:
+        is_released = session.released_s is not None and session.released_s < t_s
+        if is_calibrator(session.created_at) and not is_released:
+            return f", before the calibration released its session {session.number}"
+    return ""
 
 
 def _has_forked_runs(run: ProgramRun) -> bool:
@@ -223,7 +243,7 @@ def _nothing(run: ProgramRun, t_s: float) -> str:
             ". No listed session was being created or set a new peak of its process with a run."
             " Sessions from before the recording may have run: their runs are not recorded"
         )
-    in_use = [session.number for session in run.sessions if _is_in_use(session, t_s)]
+    in_use = _in_use(run, t_s)
     if not in_use:
         if _has_forked_runs(run):
             return (
@@ -231,12 +251,17 @@ def _nothing(run: ProgramRun, t_s: float) -> str:
                 " workers may have been running sessions: the time of each of their runs is not"
                 " recorded"
             )
-        return f", {after_last(run, t_s) or 'while no session was being created or run'}"
-    plural = "s" if len(in_use) > 1 else ""
-    return (
-        ". No session was being created, and no run set a new peak of its process"
-        f" (session{plural} {numbers(in_use)} {'were' if plural else 'was'} in use)"
-    )
+        return f", {after_last(run, t_s) or _NO_SESSION}"
+    return f". No session was being created, and no run set a new peak of its process ({in_use})"
+
+
+def _in_use(run: ProgramRun, t_s: float) -> str:
+    """Return ``session 2 was in use``; empty if `t_s` is between runs of no session."""
+    in_use = [session.number for session in run.sessions if _is_in_use(session, t_s)]
+    if not in_use:
+        return ""
+    noun, verb = ("sessions", "were") if len(in_use) > 1 else ("session", "was")
+    return f"{noun} {numbers(in_use)} {verb} in use"
 
 
 def _is_in_use(session: ProgramSession, t_s: float) -> bool:

@@ -260,9 +260,10 @@ def _timing(attribution: Attribution) -> str:
 
 
 def _nothing_unused(attribution: Attribution) -> str:
+    observer = "leak" if attribution.bytes_of("runtime_libraries") else "watch"
     return (
-        "Nothing: no large part of this memory is unused. This was one moment: memdiag leak"
-        f" {attribution.pid} tells whether it grows."
+        "Nothing: no large part of this memory is unused. This was one moment: memdiag"
+        f" {observer} {attribution.pid} tells whether it grows."
     )
 
 
