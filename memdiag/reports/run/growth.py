@@ -81,8 +81,8 @@ def _without_onnxruntime(run: ProgramRun, process: ProgramProcess) -> str:
     if any(xray.pid == process.pid for xray in run.xrays):
         return ""
     return (
-        f"onnxruntime was not recognized in process {process.pid}. If it has none, other code grows:"
-        " start the program under a memory profiler of its language, such as memray run"
+        f"onnxruntime was not recognized in process {process.pid}. If it has none, other code"
+        " grows: start the program under a memory profiler of its language, such as memray run"
         " (Python) or heaptrack (C, C++, Rust), to see which calls allocate."
     )
 
