@@ -214,8 +214,10 @@ def _blocks(operand: _ConstantInput) -> PackedBuffer | None:
 def _transposed_filter(operand: _ConstantInput) -> PackedBuffer | None:
     """Each group's ``[C, M * H * W]`` is transposed, unless it is a row or a column."""
     groups = integer(operand.node, "group", 1)
+    if operand.dtype != "float" or len(operand.shape) < 3:
+        return None
     channels, *kernel = operand.shape
-    if operand.dtype != "float" or len(operand.shape) < 3 or groups < 1 or channels % groups:
+    if groups < 1 or channels % groups:
         return None
     if channels == groups or prod(kernel) == 1:
         return None

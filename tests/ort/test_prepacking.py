@@ -172,6 +172,7 @@ def test_blocks_that_no_kernel_knows() -> None:
         ("ConvTranspose", 1, (1, 20, 3, 3)),
         ("ConvTranspose", 1, (16, 1, 1, 1)),
         ("ConvTranspose", 1, (16, 1)),
+        ("ConvTranspose", 1, ()),
         ("GRU", 2, (1, 120, 0)),
     ],
 )

@@ -54,6 +54,11 @@ def test_one_limit_that_is_both_is_stated_once() -> None:
     assert "In 250 MiB it is killed." in answer.second
 
 
+def test_a_record_without_a_trial_at_its_smallest_limit_is_read() -> None:
+    damaged = msgspec.structs.replace(limits.limit(), smallest_bytes=239 * MIB)
+    assert limit_headline(damaged).first.startswith("works in 239 MiB, and without slowdown in")
+
+
 def test_a_server_that_only_stays_alive_is_not_said_to_work() -> None:
     ends = limits.program()
     slow = limits.point(20, load_s=None, is_slow=True, refault_bytes=900 * MIB)

@@ -98,8 +98,9 @@ def _without_limit(limit: MemoryLimit) -> str:
 
 def _slowness(limit: MemoryLimit) -> str:
     """Return what the smallest limit costs: `` (latency × 1.18, loading × 3.0: …)``."""
-    row = next(row for row in limit_rows(limit) if row.limit_bytes == limit.smallest_bytes)
-    parts = slowdowns(limit, row)
+    # A damaged record may have no trial at this limit.
+    rows = [row for row in limit_rows(limit) if row.limit_bytes == limit.smallest_bytes]
+    parts = slowdowns(limit, rows[0]) if rows else []
     if not parts:
         return ""
     return f" ({', '.join(parts)}: contents of files are dropped and read again)"
