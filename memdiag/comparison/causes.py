@@ -6,8 +6,8 @@ stated as not explained, or with the settings if the profiles differ in nothing 
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Self
 
 from memdiag.comparison.comparable import differ_only_in_settings, different_settings
 from memdiag.comparison.copies import in_words, phase_of
@@ -22,15 +22,17 @@ from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChan
 from memdiag.records.estimate import TermName
 from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, counted, format_size
+from memdiag.units import MIB, format_size
 
-MAX_CAUSES = 3
 MIN_LOAD_SHARE = 0.5
 """A phase is named as the cause of a longer load if it takes at least this share of it."""
 
 MAX_UNEXPLAINED_SHARE = 0.01
-"""A larger share of a difference that its causes leave is stated as not explained: together with
-them it is the difference, as far as sizes are rounded."""
+"""Causes leave at most this share of a difference. A larger rest is stated with its own, smaller
+causes, or as not explained: the sum is the difference, as far as sizes are rounded."""
+
+MAX_OUTSIDE_BYTES = MIB
+"""An X-ray has every byte of a steady state if it misses at most these bytes of the measurement."""
 
 MAX_LEFT_SHARE = 0.25
 """What is predicted takes the place of measured causes that leave a larger share of a difference,
@@ -46,15 +48,26 @@ MAX_PEAK_ERROR = 0.2
 
 _OWNERS: dict[OwnerKind, str] = {
     "kv_cache": "the KV cache",
+    "weights": "smaller copies of weights",
     "external_data": "resident pages of the model's own files",
     "arena": "the runtime's arena, apart from weights",
     "allocator_retained": "freed memory that malloc retains",
-    "runtime_libraries": "the runtime's own libraries",
+    "runtime_libraries": "Python and libraries, above the baseline",
     "provider_libraries": "the libraries of execution providers",
-    "other_libraries": "other libraries",
     "mapped_files": "other mapped files",
-    "other_heap": "heap that belongs to no weight",
+    "thread_stacks": "stacks of threads",
+    "other_heap": "heap in which no weight was found",
+    "unnamed": "memory of no known owner",
 }
+_IN_BASELINE: frozenset[OwnerKind] = frozenset({"runtime_libraries", "other_libraries", "python"})
+"""What the baseline consists of: each of these may be in it or above it."""
+
+_MAPPED: tuple[OwnerKind, ...] = ("external_data", "provider_libraries", "mapped_files")
+"""Mapped files, apart from weights and from what the baseline consists of."""
+
+_MAPPED_PAGES = "pages of mapped files"
+_BEYOND_XRAY = "not explained: the X-ray shows the steady state only"
+_OTHER_PROCESSES = "the spread between processes: the first of each was X-rayed"
 
 
 _TERMS: dict[TermName, str] = {
@@ -80,7 +93,7 @@ _TERMS: dict[TermName, str] = {
 }
 
 
-_CauseKind = OwnerKind | CopyKind | TermName
+_CauseKind = OwnerKind | CopyKind | TermName | Literal["spread"]
 
 _ARENA = frozenset[_CauseKind]({"arena", "unused arena"})
 _EFFECTS: dict[str, frozenset[_CauseKind]] = {
@@ -121,18 +134,45 @@ def explain_steady(
 ) -> str:
     """Return the causes of a difference of `size` bytes at steady state.
 
-    Causes are copies of weights, and other owners. `tolerance` is the number of bytes by which
-    figures differ without a cause.
+    Causes are copies of weights, and other owners. Owners that differ by no more than `tolerance`,
+    the number of bytes by which figures differ without a cause, are named for what the others
+    leave.
     """
     settings = _Settings.of(before, after)
     if not _has_xrays(before, after):
         return settings.as_only_difference()
     assert before.profile is not None
     assert after.profile is not None
-    owners = _of_owners(before.profile, after.profile)
-    return settings.explained(
-        [*_of_copies(copies), *(owner for owner in owners if abs(owner.bytes) > tolerance)], size
-    )
+    causes = _of_copies(copies)
+    parts = _parts(before.profile, after.profile, copies, size)
+    causes += [part for part in parts if abs(part.bytes) > tolerance]
+    for part in sorted(parts, key=lambda part: -abs(part.bytes)):
+        is_left = not _is_whole(causes, size)
+        if is_left and MAX_UNEXPLAINED_SHARE * abs(size) < abs(part.bytes) <= tolerance:
+            causes.append(part)
+    return settings.explained(causes, size)
+
+
+def explain_mapped(
+    copies: Sequence[CopyChange],
+    before: ComparisonColumn,
+    after: ComparisonColumn,
+    size: int,
+    tolerance: int,
+) -> str:
+    """Return the causes of a difference of `size` bytes in mapped files: weights, and others."""
+    settings = _Settings.of(before, after)
+    if not _has_xrays(before, after):
+        return settings.as_only_difference()
+    assert before.profile is not None
+    assert after.profile is not None
+    owners = _owner_differences(before.profile, after.profile)
+    parts: Counter[OwnerKind] = Counter({kind: owners[kind] for kind in _MAPPED})
+    whole = _mapped_bytes(after.profile) - _mapped_bytes(before.profile)
+    parts["runtime_libraries"] = whole - parts.total()
+    large = {kind: part for kind, part in parts.items() if abs(part) > tolerance}
+    causes = [*_of_copies([copy for copy in copies if copy.file]), *_of_owners(large)]
+    return settings.explained(causes, size)
 
 
 def explain_peak(
@@ -161,15 +201,19 @@ def explain_peak(
             f" {old.peak_phase}"
         )
     settings = _Settings.of(before, after)
-    predicted = _predicted(predicted_peak(before), predicted_peak(after))
+    predicted = _predicted(predicted_peak(before), predicted_peak(after), size)
     causes = _copies_until_peak(copies, before, after, size, tolerance)
     if causes is None:
         known = _leaves_little(predicted, size)
-        explained = settings.explained(predicted, size) if known else settings.as_only_difference()
+        explained = (
+            settings.explained(predicted, size, rest=_BEYOND_XRAY)
+            if known
+            else settings.as_only_difference()
+        )
         return "; ".join(filter(None, (moved, explained)))
     if not _has_xrays(before, after):
         return settings.as_only_difference()
-    return settings.explained(_better(causes, predicted, size), size)
+    return settings.explained(_better(causes, predicted, size), size, rest=_BEYOND_XRAY)
 
 
 def _copies_until_peak(
@@ -217,9 +261,9 @@ def explain_kept(
 ) -> str:
     """Return the causes of a difference of `size` bytes in what `phase` keeps.
 
-    The causes are the copies made in this phase and, in a phase that runs the model, the growth of
-    the arena. The growth is not measured for each of these phases: the size of the arena at steady
-    state is a cause in both.
+    The causes are the copies made in this phase, the growth of mapped files and, in a phase that
+    runs the model, of the arena. The latter is not measured for each of these phases: the size of
+    the arena at steady state is a cause in both.
     """
     settings = _Settings.of(before, after)
     if not _has_xrays(before, after):
@@ -227,10 +271,14 @@ def explain_kept(
     assert before.profile is not None
     assert after.profile is not None
     made_here = [copy for copy in copies if phase_of(copy) == phase]
-    causes = _of_copies(_certain(made_here, size, tolerance))
+    mapped = _mapped_growth(after.profile, phase) - _mapped_growth(before.profile, phase)
+    of_files = [_Cause(_MAPPED_PAGES, mapped, "external_data")] if abs(mapped) > tolerance else []
+    causes = [*of_files, *_of_copies(_certain(made_here, size - mapped, tolerance))]
     arena = _owner_differences(before.profile, after.profile)["arena"]
     if phase not in RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
-        predicted = _predicted(predicted_growth(before, phase), predicted_growth(after, phase))
+        predicted = _predicted(
+            predicted_growth(before, phase), predicted_growth(after, phase), size
+        )
         return settings.explained(_better(causes, predicted, size), size)
     of_arena = _Cause(_OWNERS["arena"], arena, "arena")
     if abs(arena) <= abs(size) + tolerance:
@@ -297,16 +345,18 @@ def _of_copies(copies: Sequence[CopyChange]) -> list[_Cause]:
     return [_Cause(in_words(copy), copy.bytes, copy.kind) for copy in copies]
 
 
-def _predicted(before: PredictedMemory | None, after: PredictedMemory | None) -> list[_Cause]:
-    """Return the differences of what is predicted; none if one of both is not known."""
+def _predicted(
+    before: PredictedMemory | None, after: PredictedMemory | None, size: int
+) -> list[_Cause]:
+    """Return what is predicted of a difference of `size` bytes; none if one is not known."""
     if before is None or after is None:
         return []
     terms = dict.fromkeys((*after.terms, *before.terms))
     sizes = {name: after.terms[name] - before.terms[name] for name in terms}
     return [
-        _Cause(f"{_term_in_words(name, before if size < 0 else after)} (predicted)", size, name)
-        for name, size in sizes.items()
-        if size
+        _Cause(f"{_term_in_words(name, before if part < 0 else after)} (predicted)", part, name)
+        for name, part in sizes.items()
+        if abs(part) > MAX_UNEXPLAINED_SHARE * abs(size)
     ]
 
 
@@ -324,17 +374,89 @@ def _better(causes: list[_Cause], predicted: list[_Cause], size: int) -> list[_C
     return predicted
 
 
+def _ordered(causes: Sequence[_Cause], size: int) -> list[_Cause]:
+    """Return `causes` so that a shortened list says most about a difference of `size` bytes.
+
+    First are the largest one in the direction of the difference and the largest one against it.
+    Last are pairs that add up to nothing, as of a weight in another kind of memory.
+    """
+    by_size = sorted(causes, key=lambda cause: -abs(cause.bytes))
+    along = [cause for cause in by_size if (cause.bytes > 0) == (size > 0)]
+    against = [cause for cause in by_size if cause not in along]
+    pairs: list[_Cause] = []
+    for cause in against:
+        same = next((each for each in along if each not in pairs and _offset(each, cause)), None)
+        pairs += [] if same is None else [same, cause]
+    first = [
+        cause
+        for group in (along, against)
+        for cause in [each for each in group if each not in pairs][:1]
+    ]
+    others = [cause for cause in by_size if cause not in first and cause not in pairs]
+    return [*first, *others, *pairs]
+
+
+def _offset(one: _Cause, other: _Cause) -> bool:
+    return abs(one.bytes + other.bytes) <= MAX_UNEXPLAINED_SHARE * abs(one.bytes)
+
+
+def _is_whole(causes: Sequence[_Cause], size: int) -> bool:
+    rest = size - sum(cause.bytes for cause in causes)
+    return abs(rest) <= MAX_UNEXPLAINED_SHARE * abs(size)
+
+
 def _leaves_little(causes: Sequence[_Cause], size: int) -> bool:
     rest = size - sum(cause.bytes for cause in causes)
     return abs(rest) <= MAX_LEFT_SHARE * abs(size)
 
 
-def _of_owners(before: Profile, after: Profile) -> list[_Cause]:
-    """Return the owners, apart from weights, whose bytes differ."""
+def _mapped_bytes(profile: Profile) -> int:
+    """Return the bytes of mapped files since the start, without weights; 0 if not known."""
+    start, copies = (
+        profile.phase("start"),
+        profile.attribution.copies if profile.attribution else (),
+    )
+    if start is None or start.end.file_bytes is None or profile.end.file_bytes is None:
+        return 0
+    weights = sum(copy.resident_bytes for copy in copies if copy.backing.kind == "file")
+    return profile.end.file_bytes - start.end.file_bytes - weights
+
+
+def _mapped_growth(profile: Profile, name: PhaseName) -> int:
+    """Return the bytes of mapped files that became resident in a phase; 0 if it is not known."""
+    phase = profile.phase(name)
+    if phase is None or phase.start.file_bytes is None or phase.end.file_bytes is None:
+        return 0
+    return phase.end.file_bytes - phase.start.file_bytes
+
+
+def _of_owners(differences: Mapping[OwnerKind, int]) -> list[_Cause]:
+    """Return the owners whose bytes differ."""
+    return [_Cause(_OWNERS[kind], size, kind) for kind, size in differences.items() if size]
+
+
+def _parts(
+    before: Profile, after: Profile, copies: Sequence[CopyChange], size: int
+) -> list[_Cause]:
+    """Return what differs besides `copies`: with them it is `size`, if X-rays have every byte."""
     differences = _owner_differences(before, after)
-    return [
-        _Cause(_OWNERS[kind], size, kind) for kind, size in differences.items() if kind in _OWNERS
-    ]
+    differences["weights"] -= sum(copy.bytes for copy in copies)
+    libraries = sum(differences.pop(kind, 0) for kind in _IN_BASELINE)
+    libraries -= after.baseline_rss_bytes - before.baseline_rss_bytes
+    parts = _of_owners({**differences, "runtime_libraries": libraries})
+    if not (_is_complete(before) and _is_complete(after)):
+        return parts
+    of_processes = [each.end.rss_bytes - each.baseline_rss_bytes for each in (before, after)]
+    spread = size - (of_processes[1] - of_processes[0])
+    return [*parts, _Cause(_OTHER_PROCESSES, spread, "spread")]
+
+
+def _is_complete(profile: Profile) -> bool:
+    """Return whether the X-ray, and what malloc had retained before it, are the steady memory."""
+    if profile.attribution is None or profile.allocator_retained_bytes is None:
+        return False
+    known = profile.attribution.resident_bytes + profile.allocator_retained_bytes
+    return abs(profile.end.rss_bytes - known) <= MAX_OUTSIDE_BYTES
 
 
 def _owner_differences(before: Profile, after: Profile) -> Counter[OwnerKind]:
@@ -378,21 +500,17 @@ class _Settings(NamedTuple):
         known = [name for name in self.names if cause.kind in _EFFECTS.get(name, ())]
         return f"{cause.text}, because of {' and '.join(known)}" if known else cause.text
 
-    def explained(self, causes: Sequence[_Cause], size: int) -> str:
-        """Return `causes`, the largest first, each with its bytes, and the rest of `size`."""
-        rest = size - sum(cause.bytes for cause in causes)
+    def explained(self, causes: Sequence[_Cause], size: int, *, rest: str = "not explained") -> str:
+        """Return `causes`, each with its bytes, and what is left of `size`, which is `rest`."""
         if not causes:
-            return self.as_only_difference() or "not explained"
-        ordered = sorted(causes, key=lambda cause: -abs(cause.bytes))
-        named, others = ordered[:MAX_CAUSES], ordered[MAX_CAUSES:]
+            return self.as_only_difference() or rest
         parts = [
-            f"{format_size(cause.bytes, signed=True)}, {self.in_words(cause)}" for cause in named
+            f"{format_size(cause.bytes, signed=True)}, {self.in_words(cause)}"
+            for cause in _ordered(causes, size)
         ]
-        if others:
-            total = sum(cause.bytes for cause in others)
-            parts.append(f"{format_size(total, signed=True)}, {counted(len(others), 'more cause')}")
-        if abs(rest) > MAX_UNEXPLAINED_SHARE * abs(size):
+        if not _is_whole(causes, size):
             only = self.as_only_difference()
-            why = f", the rest: {only}" if only else " not explained"
-            parts.append(f"{format_size(rest, signed=True)}{why}")
+            why = f", the rest: {only}" if only else f" {rest}"
+            left = size - sum(cause.bytes for cause in causes)
+            parts.append(f"{format_size(left, signed=True)}{why}")
         return "; ".join(parts)

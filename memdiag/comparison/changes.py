@@ -56,7 +56,7 @@ def changes(
     if before.measured is None or after.measured is None:
         return (), ()
     tolerance = _tolerance(before, after)
-    copies = _copies(before, after, tolerance)
+    copies = _copies(before, after, _tolerance_without_malloc(before, after))
     pair = _ColumnPair(before, after, before.measured, after.measured, copies, tolerance)
     all_changes = (
         *pair.memory(),
@@ -92,6 +92,12 @@ class _ColumnPair:
                 self._copies, self._before, self._after, steady, self._tolerance
             )
             yield self._change("steady", None, steady, self._old.steady, why)
+        least = _tolerance_without_malloc(self._before, self._after)
+        if self._old.file is not None and self._new.file is not None:
+            mapped = self._difference(self._old.file, self._new.file, least)
+            if mapped is not None:
+                why = causes.explain_mapped(self._copies, self._before, self._after, mapped, least)
+                yield self._change("mapped", None, mapped, self._old.file, why)
         peak = self._difference(self._old.peak, self._new.peak) or certain.get("peak")
         if peak is not None:
             why = causes.explain_peak(
@@ -169,10 +175,13 @@ class _ColumnPair:
                     )
                     yield self._change("kept", each.phase, size, None, why)
 
-    def _difference(self, old: MeasuredBytes, new: MeasuredBytes) -> int | None:
+    def _difference(
+        self, old: MeasuredBytes, new: MeasuredBytes, tolerance: int | None = None
+    ) -> int | None:
         """Return the difference of the medians; None if it is within the spread of the figures."""
         size = new.median - old.median
-        return size if _is_disjoint(old, new) and abs(size) > self._tolerance else None
+        least = self._tolerance if tolerance is None else tolerance
+        return size if _is_disjoint(old, new) and abs(size) > least else None
 
     def _change(
         self,
@@ -240,12 +249,15 @@ def _tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
     If a column was measured once, memory that malloc retains is included: how much of the freed
     memory it releases is a matter of chance.
     """
-    columns = [each for each in (before, after) if each.measured is not None]
-    largest = max((each.measured.peak.median for each in columns if each.measured), default=0)
-    has_single_run = any(each.measured.times == 1 for each in columns if each.measured)
-    if not has_single_run:
-        return max(MIN_CHANGE_BYTES, round(MIN_CHANGE_SHARE * largest))
-    return max(MIN_CHANGE_BYTES, round(MIN_SHARE_SINGLE_RUN * largest)) + _retained(before, after)
+    by_chance = _retained(before, after) if _measured_once(before, after) else 0
+    return _tolerance_without_malloc(before, after) + by_chance
+
+
+def _tolerance_without_malloc(before: ComparisonColumn, after: ComparisonColumn) -> int:
+    columns = [each.measured for each in (before, after) if each.measured is not None]
+    largest = max((each.peak.median for each in columns), default=0)
+    share = MIN_SHARE_SINGLE_RUN if _measured_once(before, after) else MIN_CHANGE_SHARE
+    return max(MIN_CHANGE_BYTES, round(share * largest))
 
 
 def _retained(before: ComparisonColumn, after: ComparisonColumn) -> int:
@@ -295,14 +307,14 @@ def undecided(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric,
     """Return differences in bytes that may be chance, as malloc retains much of one measurement."""
     if before.measured is None or after.measured is None:
         return {}
-    tolerance, retained = _tolerance(before, after), _retained(before, after)
-    if not _measured_once(before, after) or retained < MIN_CHANGE_BYTES:
+    if not _measured_once(before, after) or _retained(before, after) < MIN_CHANGE_BYTES:
         return {}
+    least = _tolerance_without_malloc(before, after)
     certain = _certain(before, after)
     return {
         name: size
         for name, size in _sizes(before.measured, after.measured).items()
-        if tolerance - retained < abs(size) <= tolerance and name not in certain
+        if least < abs(size) <= _tolerance(before, after) and name not in certain
     }
 
 
@@ -324,7 +336,7 @@ def _certain(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, 
     if before.profile is None or after.profile is None:
         return {}
     by_malloc = _retained(after, after) - _retained(before, before)
-    least = _tolerance(before, after) - _retained(before, after)
+    least = _tolerance_without_malloc(before, after)
     is_steady = causes.peak_is_steady(old) and causes.peak_is_steady(new)
     return {
         name: size

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from memdiag.records.comparison import Metric
 from memdiag.records.profile import Profile
 
+_MEMORY: tuple[Metric, ...] = ("peak", "steady", "mapped")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparable:
@@ -45,13 +47,13 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
     remarks = tuple(_settings_remark(before, after))
     if _shapes(before) != _shapes(after):
         if _is_same_model(before, after):
-            excluded |= dict.fromkeys(("peak", "steady"), "they ran with different inputs")
+            excluded |= dict.fromkeys(_MEMORY, "they ran with different inputs")
         else:
             remarks += (
                 "the models ran with inputs of different shapes, which count towards their memory",
             )
     elif (before.session.runs is None) != (after.session.runs is None):
-        excluded |= dict.fromkeys(("peak", "steady"), "one of them was not run")
+        excluded |= dict.fromkeys(_MEMORY, "one of them was not run")
     if before.peak_kind != after.peak_kind:
         excluded["peak"] = "one is exact and the other the largest of samples"
     return Comparable(excluded=excluded, remarks=remarks)

@@ -21,12 +21,13 @@ MAX_COPIED_WEIGHTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class _CopyGroup:
-    """The copies of one kind that weights with equal content have in one column.
+    """The copies of one kind, anonymous or mapped, that equal weights have in one column.
 
     Attributes:
         weights: the qualified names of the weights.
         kind, made_by: the kind and the maker of the copies.
         count, bytes: the number of copies, and their size together.
+        file: the file that they are mapped from; empty for anonymous memory.
     """
 
     weights: tuple[str, ...]
@@ -35,6 +36,11 @@ class _CopyGroup:
     bytes: int
     made_by: str | None
     equal_to: str = ""
+    file: str = ""
+
+
+_Key = tuple[tuple[str, ...], CopyKind, bool]
+"""Weights, kind, and whether the copies are mapped from a file."""
 
 
 def copy_changes(
@@ -59,8 +65,11 @@ def copy_changes(
 
 
 def phase_of(change: CopyChange) -> PhaseName | None:
-    """Return the phase in which the copies are made; None if it is not known."""
-    if change.made_by is None:
+    """Return the phase in which the copies are made; None if it is not known.
+
+    Pages of a mapped file become resident at their first use, which may be in any phase.
+    """
+    if change.made_by is None or change.file:
         return None
     return _PHASES_BY_STEP.get(_step(change.made_by), "optimize")
 
@@ -83,6 +92,8 @@ def in_words(change: CopyChange) -> str:
     more = f" (and {counted(others, 'more such copy', 'more such copies')})" if others else ""
     if change.equal_to:
         more = f", which is equal to {change.equal_to}{more}"
+    if change.file:
+        return f"{column} maps {weight} from {change.file}{more}"
     if step == "prepack" and node:
         return f"{node} packs {weight} in {column}{more}"
     if change.kind == "original":
@@ -93,11 +104,11 @@ def in_words(change: CopyChange) -> str:
     return f"{column} has a {change.kind} copy of {weight}{maker}{more}"
 
 
-def _copy_groups(copies: Iterable[Copy]) -> dict[tuple[tuple[str, ...], CopyKind], _CopyGroup]:
-    groups: dict[tuple[tuple[str, ...], CopyKind], list[Copy]] = defaultdict(list)
+def _copy_groups(copies: Iterable[Copy]) -> dict[_Key, _CopyGroup]:
+    groups: dict[_Key, list[Copy]] = defaultdict(list)
     for copy in copies:
         if copy.in_use is not False:
-            groups[copy.weights, copy.kind].append(copy)
+            groups[copy.weights, copy.kind, copy.backing.kind == "file"].append(copy)
     return {
         key: _CopyGroup(
             weights=key[0],
@@ -105,14 +116,14 @@ def _copy_groups(copies: Iterable[Copy]) -> dict[tuple[tuple[str, ...], CopyKind
             count=len(group),
             bytes=sum(copy.resident_bytes for copy in group),
             made_by=next((copy.made_by for copy in group if copy.made_by), None),
+            file=group[0].backing.file or "",
         )
         for key, group in groups.items()
     }
 
 
 def _without_common(
-    before: dict[tuple[tuple[str, ...], CopyKind], _CopyGroup],
-    after: dict[tuple[tuple[str, ...], CopyKind], _CopyGroup],
+    before: dict[_Key, _CopyGroup], after: dict[_Key, _CopyGroup]
 ) -> tuple[list[_CopyGroup], list[_CopyGroup], list[_CopyGroup]]:
     """Return copies that only `after` has, that only `before` has, and that differ in size.
 
@@ -128,12 +139,12 @@ def _without_common(
             resized.append(difference)
         elif difference is not None:
             (added if difference.count > 0 else removed).append(difference)
-    renamed: dict[tuple[CopyKind, int, int], list[_CopyGroup]] = defaultdict(list)
+    renamed: dict[tuple[CopyKind, bool, int, int], list[_CopyGroup]] = defaultdict(list)
     for group in removed:
-        renamed[group.kind, group.count, group.bytes].append(group)
+        renamed[group.kind, bool(group.file), group.count, group.bytes].append(group)
     really_added = []
     for group in added:
-        same = renamed[group.kind, -group.count, -group.bytes]
+        same = renamed[group.kind, bool(group.file), -group.count, -group.bytes]
         if same:
             removed.remove(same.pop())
         else:
@@ -152,7 +163,8 @@ def _of_further_names(
                 (
                     each
                     for each in kept[-sign]
-                    if each.kind == group.kind and set(each.weights) < set(group.weights)
+                    if (each.kind, bool(each.file)) == (group.kind, bool(group.file))
+                    and set(each.weights) < set(group.weights)
                 ),
                 None,
             )
@@ -179,20 +191,18 @@ def _difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGro
     size = (after.bytes if after else 0) - (before.bytes if before else 0)
     if not count and not size:
         return None
-    made_by = after.made_by if after and count >= 0 else before.made_by if before else None
-    return _CopyGroup(
-        weights=either.weights, kind=either.kind, count=count, bytes=size, made_by=made_by
-    )
+    holder = after if after and count >= 0 else before or either
+    return replace(holder, count=count, bytes=size)
 
 
 def _grouped(
     copies: Sequence[_CopyGroup], labels: tuple[str, str], *, sign: int
 ) -> list[CopyChange]:
-    groups: dict[tuple[CopyKind, str, str], list[_CopyGroup]] = defaultdict(list)
+    groups: dict[tuple[CopyKind, str, str, str], list[_CopyGroup]] = defaultdict(list)
     for copy in copies:
-        groups[copy.kind, _step(copy.made_by or ""), copy.equal_to].append(copy)
+        groups[copy.kind, _step(copy.made_by or ""), copy.equal_to, copy.file].append(copy)
     found = []
-    for (kind, _, equal_to), group in groups.items():
+    for (kind, _, equal_to, file), group in groups.items():
         group.sort(key=lambda copy: (-abs(copy.bytes), copy.weights))
         names = dict.fromkeys(name for copy in group for name in copy.weights)
         found.append(
@@ -205,6 +215,7 @@ def _grouped(
                 bytes=sum(copy.bytes for copy in group),
                 made_by=group[0].made_by,
                 equal_to=equal_to,
+                file=file,
             )
         )
     return found

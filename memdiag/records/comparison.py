@@ -21,10 +21,10 @@ ColumnStatus = Literal["completed", "failed", "killed", "timeout", "limit", "una
 """``failed``, ``killed``, ``timeout`` and ``limit``: how the optimizer, or the run of the model,
 ended; ``unavailable``: the runtime or optimizer is not available."""
 
-Metric = Literal["peak", "steady", "kept", "growth", "load", "latency", "disk", "outputs"]
-"""``peak``, ``steady``: memory above the baseline; ``kept``: growth in a phase; ``growth``: of
-memory in use over many runs; ``load``: session creation; ``latency``: of a run; ``disk``: the
-model's files; ``outputs``: values and shapes."""
+Metric = Literal["peak", "steady", "mapped", "kept", "growth", "load", "latency", "disk", "outputs"]
+"""``peak``, ``steady``: memory above the baseline; ``mapped``: the part of ``steady`` in mapped
+files; ``kept``: growth in a phase; ``growth``: of memory in use over many runs; ``load``: session
+creation; ``latency``: of a run; ``disk``: the model's files; ``outputs``: values and shapes."""
 
 
 class MeasuredBytes(Record, frozen=True, kw_only=True):
@@ -206,6 +206,7 @@ class CopyChange(Record, frozen=True, kw_only=True):
         bytes: the change of resident memory by all these copies.
         made_by: the step that made the largest of them.
         equal_to: a weight with the same content, of which both columns have a copy; empty for none.
+        file: the name of the file that the copies are mapped from; empty for anonymous memory.
     """
 
     from_: str = msgspec.field(name="from")
@@ -216,6 +217,7 @@ class CopyChange(Record, frozen=True, kw_only=True):
     bytes: int
     made_by: str | None
     equal_to: str = ""
+    file: str = ""
 
 
 class FigureChange(Record, frozen=True, kw_only=True):
@@ -226,7 +228,9 @@ class FigureChange(Record, frozen=True, kw_only=True):
         from_, to: the labels of the columns.
         bytes: the increase, of growth in bytes a run; 0 for times and outputs.
         ratio: the new figure divided by the old one.
-        why: the cause; empty if it is not known.
+        why: the causes with their bytes, separated by ``; ``: the largest, the largest in the
+            opposite direction, others by size, and pairs that add up to nothing. Empty if none is
+            known.
     """
 
     metric: Metric

@@ -89,9 +89,14 @@ class Sentence(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Points(Block):
-    """Sentences one below the other. On a terminal each has a `prefix`."""
+    """Sentences one below the other. On a terminal each has a `prefix`.
+
+    Attributes:
+        short_texts: what a terminal prints unless everything is asked for; None for `texts`.
+    """
 
     texts: Sequence[str]
+    short_texts: Sequence[str] | None = None
     prefix: str = ""
 
 
@@ -236,7 +241,11 @@ def print_document(
         line(console, document.facts, "dim")
     printable = document.filled("console")
     printed = [each for each in printable if each.detail <= detail]
-    left_out = [each.short for each in printable if each.detail > detail and each.short]
+    left_out = [
+        each.short
+        for each in printable
+        if each.short and (each.detail > detail or _is_shortened(each))
+    ]
     # What users copy is last.
     codes = [each for each in printed if isinstance(each, Code)]
     print_blocks([each for each in printed if not isinstance(each, Code)], console, detail)
@@ -271,7 +280,8 @@ def _print_block(each: Block, console: Console, detail: Detail) -> None:
     from rich.text import Text
 
     if isinstance(each, Points):
-        for text in each.texts:
+        is_short = detail is not Detail.ALL and each.short_texts is not None
+        for text in each.short_texts or () if is_short else each.texts:
             line(console, f"{each.prefix}{text}")
     elif isinstance(each, Sentence):
         labelled(console, each.title, each.text)
@@ -382,6 +392,13 @@ def _cut(each: Block) -> Block:
     more = f"{_more_rows(each.table, _MAX_PAGE_ROWS)}, in the record (JSON)."
     caption = f"{each.caption or each.table.caption} {more}".strip()
     return replace(each, table=each.table.first_rows(_MAX_PAGE_ROWS), caption=caption)
+
+
+def _is_shortened(each: Block) -> bool:
+    """Return whether a terminal prints less of `each` unless everything is asked for."""
+    if not isinstance(each, Points) or each.short_texts is None:
+        return False
+    return list(each.short_texts) != list(each.texts)
 
 
 def _has_content(each: Block) -> bool:

@@ -34,7 +34,7 @@ def test_profiles_are_compared_in_memory() -> None:
         ("environment", "cpu", "another", set()),
         ("environment", "platform", "Linux-7.0-x86_64", set()),
         ("environment", "onnxruntime", "1.2.3", set()),
-        ("session", "runs", None, {"peak", "steady"}),
+        ("session", "runs", None, {"peak", "steady", "mapped"}),
         ("session", "runs", 3, set()),
     ],
 )
@@ -66,6 +66,7 @@ def test_other_inputs_and_other_peaks_are_said() -> None:
     assert barred(one, msgspec.structs.replace(one, inputs=(wide,))) == {
         "peak",
         "steady",
+        "mapped",
     }
     assert barred(one, profiles.sampled()) >= {"peak"}
 

@@ -1,5 +1,5 @@
 from memdiag.comparison.copies import copy_changes, in_words, phase_of
-from memdiag.records.attribution import Attribution, Copy
+from memdiag.records.attribution import Attribution, Backing, Copy
 from memdiag.records.comparison import CopyChange
 from memdiag.units import MIB
 from tests.reports.attributions import attribution, copy
@@ -113,3 +113,17 @@ def test_phases_are_told_by_the_maker() -> None:
     for made_by, expected in makers.items():
         (one,) = found(attribution(), attribution(copy("original", MIB, "w", made_by=made_by)))
         assert phase_of(one) == expected
+
+
+def test_a_mapped_copy_is_another_copy_than_an_anonymous_one() -> None:
+    mapped = copy("original", 64 * MIB, "w", backing=Backing(kind="file", file="d", offset=64))
+    changes = found(attribution(W), attribution(mapped))
+    assert {(one.bytes, one.file, in_words(one)) for one in changes} == {
+        (-64 * MIB, "", "a keeps w as it is"),
+        (64 * MIB, "d", "b maps w from d"),
+    }
+    # Pages become resident when they are read, in any phase.
+    assert {phase_of(one) for one in changes} == {"parse", None}
+    # The name of the file does not matter, nor the name of the weight.
+    moved = copy("original", 64 * MIB, "v", backing=Backing(kind="file", file="e", offset=0))
+    assert found(attribution(mapped), attribution(moved)) == ()

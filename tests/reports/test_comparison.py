@@ -9,16 +9,29 @@ from rich.console import Console
 
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
-from memdiag.detail import Detail
-from memdiag.records.comparison import Bisection, ColumnGrowth, Comparison, GraphSize
+from memdiag.detail import MAX_LINES, Detail
+from memdiag.records.comparison import (
+    Bisection,
+    ColumnGrowth,
+    Comparison,
+    ComparisonColumn,
+    ComparisonKind,
+    GraphSize,
+)
 from memdiag.records.dimension import Dimension
 from memdiag.reports.comparison import REPORT
-from memdiag.reports.comparison.sentences import answer, change_sentence, title
+from memdiag.reports.comparison.sentences import (
+    answer,
+    change_sentence,
+    finding_sentences,
+    title,
+)
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
 from tests.comparison.columns import column, growth, measured, mib, phase, retaining
 from tests.reports import comparisons, profiles
 from tests.reports.attributions import attribution, copy
+from tests.reports.findings import TIED
 
 
 def shown(comparison: Comparison, **options: object) -> str:
@@ -42,10 +55,15 @@ def test_the_answer_is_first_and_what_differs_is_told_with_its_cause() -> None:
     )
     cause = "lm_head/MatMul now packs model.shared.weight"
     assert f"steady from 1.03 GiB to 1.53 GiB since 1.31.1: {cause}" in lines
-    assert f"memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: {cause}" in lines
     assert "latency 1.30 × that of 1.24.4 since 1.31.1" in lines
     assert "1.30.9 is not available: onnxruntime==1.30.9" in lines
-    assert "note: outputs that are random" in lines
+    kept = f"memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: {cause}"
+    assert kept not in lines
+    more = "all differences and causes, peak by phase, kept by phase, 1 note."
+    assert lines.endswith(f"With -v: {more}")
+    everything = " ".join(shown(comparisons.versions(), detail=Detail.ALL).split())
+    assert kept in everything
+    assert "note: outputs that are random" in everything
 
 
 def figures(text: str) -> list[str]:
@@ -223,8 +241,8 @@ def test_every_metric_is_told_of_one_statistic() -> None:
 
 
 def test_models_are_shown_where_they_differ_only() -> None:
-    assert "parameters" not in shown(comparisons.versions())
-    text = shown(comparisons.optimizers())
+    assert "parameters" not in shown(comparisons.versions(), detail=Detail.ALL)
+    text = shown(comparisons.optimizers(), detail=Detail.ALL)
     row = next(line for line in text.splitlines() if line.startswith("onnxruntime-extended  "))
     assert "onnxruntime-extended" in row
     assert "22,617,680" in text
@@ -323,3 +341,92 @@ def test_names_are_text_and_files_are_named() -> None:
     assert "[red]x[/red]" in text
     assert "comparison.html · comparison.json" in text
     assert profiles.HOSTILE[:20] in text
+
+
+def causes(count: int) -> str:
+    return "; ".join(f"{'-' if i == 1 else '+'}{90 - i} MiB, cause {i} of it" for i in range(count))
+
+
+def differing(count: int, kind: ComparisonKind = "models") -> Comparison:
+    """Return columns that differ from the first in all figures, for five causes each."""
+    columns = [column("a.onnx"), *(column(f"b{i}.onnx", measured(2000)) for i in range(1, count))]
+    metrics = ("steady", "mapped", "peak", "kept", "load", "latency", "disk", "outputs")
+    changes = (
+        comparisons.change(metric, each.label, from_="a.onnx", why=causes(5), phase="prepack")
+        for each in columns[1:]
+        for metric in metrics
+    )
+    return comparisons.comparison(*columns, kind=kind, changes=tuple(changes))
+
+
+@pytest.mark.parametrize(("count", "named"), [(2, 3), (3, 2), (4, 3), (5, 1), (7, 1)])
+def test_every_column_has_its_largest_causes_in_thirty_lines(count: int, named: int) -> None:
+    text = shown(differing(count), written=(Path("reports/a.compare/comparison.html"),))
+    assert len(text.splitlines()) <= MAX_LINES
+    sentences = " ".join(text.split())
+    for index in range(1, count):
+        first = "; ".join(causes(5).split("; ")[:named])
+        steady = f"b{index}.onnx: steady from 500 MiB to 500 MiB: {first}"
+        assert f"{steady}; and {5 - named} more causes" in sentences
+    assert "all differences and causes" in sentences
+    everything = " ".join(shown(differing(count), detail=Detail.ALL).split())
+    assert everything.count(causes(5)) == 7 * (count - 1)  # the peak has those of steady
+    assert "more cause" not in everything
+
+
+def test_a_cause_that_takes_no_more_room_than_its_count_is_named() -> None:
+    change = comparisons.change("steady", "b.onnx", from_="a.onnx", why=causes(4))
+    record = comparisons.comparison(
+        column("a.onnx"), column("b.onnx"), kind="models", changes=(change,)
+    )
+    assert causes(4) in change_sentence(record, change, max_causes=3)
+    assert change_sentence(record, change, max_causes=2).endswith("; and 2 more causes")
+
+
+def test_mapped_memory_is_told_with_what_is_anonymous() -> None:
+    after = measured(1000, 500, phases=(), anonymous=mib(20), file=mib(480))
+    pair = (column("a.onnx", measured(phases=())), column("b.onnx", after))
+    found, _ = changes(*pair, Comparable())
+    record = comparisons.comparison(*pair, kind="models", changes=found)
+    assert answer(record) == "mapped from 10 MiB in a.onnx to 480 MiB in b.onnx"
+    (sentence,) = (change_sentence(record, each) for each in found)
+    mapped = "b.onnx: mapped from 10 MiB to 480 MiB, anonymous from 490 MiB to 20 MiB"
+    assert sentence.startswith(mapped)
+
+
+def with_findings(made: ComparisonColumn, *rules: str, **changes: object) -> ComparisonColumn:
+    found = (msgspec.structs.replace(TIED, rule=rule, **changes) for rule in rules)
+    profile = msgspec.structs.replace(profiles.tied_if(), findings=tuple(found))
+    return msgspec.structs.replace(made, profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ending"),
+    [
+        (
+            {"rewrites": ("hoist",)},
+            "says why; memdiag fix 'my models/b.onnx' --only MD104 tries remedies",
+        ),
+        ({"rewrites": ()}, "says why"),
+        ({"rewrites": None}, "says why"),
+        ({"evidence": "refuted"}, ""),
+        ({"bytes": 0, "peak_bytes": 0}, ""),
+    ],
+)
+def test_a_finding_that_one_column_has_is_named_with_what_to_do(
+    changes: dict[str, object], ending: str
+) -> None:
+    other = column("b.onnx", model="my models/b.onnx")
+    changes = {"bytes": 500 * MIB, "evidence": "measured", "name": "waste", **changes}
+    columns = (
+        with_findings(column("a.onnx"), "MD101", **changes),
+        with_findings(other, "MD101", "MD104", **changes),
+    )
+    record = comparisons.comparison(*columns, kind="models")
+    costs = "b.onnx: waste costs 500 MiB at steady state (measured). memdiag explain MD104"
+    assert finding_sentences(record) == ([f"{costs} {ending}"] if ending else [])
+    if ending:
+        assert costs in " ".join(shown(record, detail=Detail.ANSWER).split())
+    # What the rules know of another release may be less.
+    newer = msgspec.structs.replace(columns[1], onnxruntime="1.32.0")
+    assert finding_sentences(comparisons.comparison(columns[0], newer, kind="models")) == []

@@ -102,7 +102,7 @@ def configure(parser: ArgumentParser) -> None:
         ("console", "json", "markdown"),
         "What to print: a summary, the JSON record, or a Markdown report.",
     )
-    add_detail(group, has_more=False)
+    add_detail(group)
 
 
 def run(options: Namespace) -> int:

@@ -1,5 +1,6 @@
 """The sentences of a comparison: its answer, and what differs between the columns."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from memdiag.comparison.changes import undecided
@@ -9,6 +10,7 @@ from memdiag.defaults import MAX_REASON
 from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.comparison import (
     Bisection,
+    ColumnFigures,
     ColumnGrowth,
     ColumnStatus,
     Comparison,
@@ -19,12 +21,26 @@ from memdiag.records.comparison import (
     Latency,
     Metric,
 )
-from memdiag.reports.text import at_sizes, decimals_for, mebibytes, model_file, plain, shortened
-from memdiag.units import format_duration, format_size
+from memdiag.records.finding import Finding
+from memdiag.reports.text import (
+    at_sizes,
+    decimals_for,
+    dim_option,
+    mebibytes,
+    model_file,
+    plain,
+    shortened,
+)
+from memdiag.units import MIB, counted, format_duration, format_size
 
 MAX_TITLE_SIZES = 3
 """A title states the sizes of at most this many models that differ in them."""
 
+MAX_COMPLETE_COLUMNS = 3
+"""A short list has every figure that differs of at most this many columns, and one of each of more
+columns."""
+
+_MAX_CAUSES = {2: 3, 3: 2, 4: 3}
 _MAX_CAUSE = 240
 _KINDS: Mapping[ComparisonKind, str] = {
     "onnxruntime": "version{s} of onnxruntime",
@@ -41,9 +57,16 @@ _ENDINGS: Mapping[ColumnStatus, str] = {
     "unavailable": "is not available",
 }
 _MEMORY: Sequence[Metric] = ("peak", "steady")
+_IN_SHORT_TABLES: Sequence[Metric] = (*_MEMORY, "mapped")
+"""Memory that is in the table which is always printed."""
+
+_LEFT_OUT: Sequence[Metric] = ("kept", "disk")
+_SPEED: Sequence[Metric] = ("load", "latency")
+
 _METRICS: Mapping[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
+    "mapped": "mapped",
     "kept": "memory kept",
     "growth": "growth",
     "load": "load",
@@ -106,6 +129,8 @@ def answer(comparison: Comparison) -> str:
         where = " in what can be compared" if comparison.kind == "profiles" else ""
         return f"no difference beyond the variation between runs{where}"
     ranges = [_range(name, measured) for name in _MEMORY if name in changed]
+    if not ranges and "mapped" in changed:
+        ranges = [_range("mapped", measured)]
     others = dict.fromkeys(
         f"memory kept in {change.phase}" if change.metric == "kept" else _METRICS[change.metric]
         for change in comparison.changes
@@ -174,8 +199,32 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def change_sentence(comparison: Comparison, change: FigureChange) -> str:
-    """Return a change as a sentence.
+def short_changes(comparison: Comparison) -> list[str]:
+    """Return the changes in few lines: those of figures in the first tables, with first causes.
+
+    Every column that differs has a sentence: of its memory, if that differs.
+    """
+    columns = len([column for column in comparison.columns if column.measured is not None])
+    pairs: dict[tuple[str, str], list[FigureChange]] = {}
+    for change in comparison.changes:
+        pairs.setdefault((change.from_, change.to), []).append(change)
+    kept: list[FigureChange] = []
+    for changes in pairs.values():
+        has_memory = any(change.metric in _IN_SHORT_TABLES for change in changes)
+        left_out = _LEFT_OUT if columns < MAX_COMPLETE_COLUMNS else (*_LEFT_OUT, *_SPEED)
+        is_short = [each for each in changes if each.metric not in left_out]
+        shown = is_short if has_memory else is_short or changes
+        kept += shown if columns <= MAX_COMPLETE_COLUMNS else shown[:1]
+    return [
+        change_sentence(comparison, change, max_causes=_MAX_CAUSES.get(columns, 1))
+        for change in kept
+    ]
+
+
+def change_sentence(
+    comparison: Comparison, change: FigureChange, *, max_causes: int | None = None
+) -> str:
+    """Return a change as a sentence, with at most `max_causes` causes, or one more.
 
     For example ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``. Its figures are
     in the tables as well.
@@ -185,7 +234,7 @@ def change_sentence(comparison: Comparison, change: FigureChange) -> str:
         text = f"{difference} since {plain(change.to)}"
     else:
         text = f"{plain(change.to)}: {difference}"
-    why = _limited_causes(change.why)
+    why = _limited_causes(change.why, max_causes)
     if why and change.metric == "peak" and _has_causes_of_steady(comparison, change):
         why = "the causes of steady"
     return f"{text}: {why}" if why else text
@@ -198,6 +247,51 @@ def _has_causes_of_steady(comparison: Comparison, peak: FigureChange) -> bool:
         and (change.from_, change.to, change.why) == (peak.from_, peak.to, peak.why)
         for change in comparison.changes
     )
+
+
+def finding_sentences(comparison: Comparison) -> list[str]:
+    """Return the findings about memory that only some columns have, with commands.
+
+    Empty for different releases, of which not all rules know as much. Only models of the user get
+    the command of their remedies: the files that optimizers write are temporary.
+    """
+    columns = [c for c in comparison.columns if c.measured is not None and c.profile is not None]
+    if len({column.onnxruntime for column in columns}) > 1:
+        return []
+    costly = {column.label: _costly_findings(column) for column in columns}
+    labels: dict[str, list[str]] = {}
+    commands: dict[str, str] = {}
+    for column in columns:
+        for rule, finding in costly[column.label].items():
+            if all(rule in findings for findings in costly.values()):
+                continue
+            text = f"{_cost(finding)}. memdiag explain {rule} says why"
+            labels.setdefault(text, []).append(plain(column.label))
+            if finding.rewrites and column.optimizer is None:
+                commands.setdefault(text, f"; {_fix_command(column)} --only {rule} tries remedies")
+    return [f"{', '.join(labels[text])}: {text}{commands.get(text, '')}" for text in labels]
+
+
+def _cost(finding: Finding) -> str:
+    size, when = finding.bytes, "at steady state"
+    if not size:
+        size, when = finding.peak_bytes, "at the peak"
+    return f"{plain(finding.name)} costs {format_size(size)} {when} ({plain(finding.evidence)})"
+
+
+def _fix_command(column: ComparisonColumn) -> str:
+    assert column.profile is not None
+    model = shlex.quote(plain(column.model)) + dim_option(column.profile.dimensions)
+    return f"memdiag fix {model}"
+
+
+def _costly_findings(column: ComparisonColumn) -> dict[str, Finding]:
+    """Return the costliest finding of each rule that costs memory and was not refuted."""
+    found: dict[str, Finding] = {}
+    for finding in column.profile.findings if column.profile else ():
+        if finding.evidence != "refuted" and max(finding.bytes, finding.peak_bytes) >= MIB:
+            found.setdefault(plain(finding.rule), finding)
+    return found
 
 
 def copies_sentence(change: CopyChange) -> str:
@@ -233,7 +327,12 @@ def _difference(comparison: Comparison, change: FigureChange) -> str:
     if change.metric == "kept":
         name = f"memory kept in {change.phase}"
     figures = (_figure(comparison, column, change) for column in (before, after))
-    return f"{name} from {' to '.join(figures)}"
+    text = f"{name} from {' to '.join(figures)}"
+    anonymous = [c.measured.anonymous for c in (before, after) if c.measured]
+    sizes = [format_size(each.median) for each in anonymous if each is not None]
+    if change.metric == "mapped" and len({*sizes}) > 1:
+        return f"{text}, anonymous from {' to '.join(sizes)}"
+    return text
 
 
 def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChange) -> str:
@@ -252,12 +351,19 @@ def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChan
     if change.metric == "kept":
         (kept,) = (p.kept.median for p in measured.phases if p.phase == change.phase)
         return f"{mebibytes(kept, decimals(comparison.columns))} MiB"
-    return format_size((measured.peak if change.metric == "peak" else measured.steady).median)
+    return format_size(_bytes_of(change.metric, measured))
+
+
+def _bytes_of(metric: Metric, measured: ColumnFigures) -> int:
+    """Return the median of a part of memory; 0 for mapped files that were not measured."""
+    if metric == "mapped":
+        return measured.file.median if measured.file else 0
+    return (measured.peak if metric == "peak" else measured.steady).median
 
 
 def _range(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
     sizes = {
-        column.label: (column.measured.peak if metric == "peak" else column.measured.steady).median
+        column.label: _bytes_of(metric, column.measured)
         for column in columns
         if column.measured is not None
     }
@@ -276,9 +382,14 @@ def _ending(column: ComparisonColumn) -> str:
     return f"{plain(column.label)} {_ENDINGS[column.status]}".rstrip()
 
 
-def _limited_causes(text: str) -> str:
-    """Return causes, each of which loses its middle only if it is long itself."""
-    return "; ".join(shortened(cause, _MAX_CAUSE) for cause in plain(text).split("; "))
+def _limited_causes(text: str, max_causes: int | None = None) -> str:
+    """Return the first causes, each of which loses its middle only if it is long itself."""
+    causes = plain(text).split("; ")
+    # One more takes no more room than the words that there is one.
+    kept = causes if max_causes is None or len(causes) <= max_causes + 1 else causes[:max_causes]
+    more = len(causes) - len(kept)
+    ending = [f"and {counted(more, 'more cause')}"] if more else []
+    return "; ".join([*(shortened(cause, _MAX_CAUSE) for cause in kept), *ending])
 
 
 def _limited(text: str) -> str:

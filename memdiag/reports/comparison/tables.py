@@ -35,7 +35,7 @@ def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     """Return the tables of `comparison` that have rows."""
     measured = [column for column in comparison.columns if column.measured is not None]
     optimizers = comparison.kind == "optimizers"
-    models = "Models, and what the optimizers took" if optimizers else "Models"
+    models = "Models and runs of optimizers" if optimizers else "Models"
     titled = (
         TitledTable("Memory", _memory(measured)),
         TitledTable("Growth over many runs", _growth(measured)),
