@@ -50,6 +50,21 @@ class FixScope:
             ) from None
         check_optimizers(self.names, changes_values=self.changes_values)
 
+    def asked(self) -> tuple[str, ...]:
+        """Return the names, each once; rules that are given by their codes have their names."""
+        rules = self._rule_names()
+        return tuple(
+            dict.fromkeys(
+                each
+                for name in self.names
+                for each in (
+                    [detector.rule.name for detector in Selection(select=(name,)).chosen]
+                    if name in rules
+                    else [name]
+                )
+            )
+        )
+
     def check_usable(self, job: Job) -> None:
         """Check that each option that is named can be tried with `job`.
 

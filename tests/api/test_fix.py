@@ -122,7 +122,8 @@ def test_only_what_is_asked_for_is_tried(tied: Path) -> None:
     assert (options.remedies, "onnxruntime-basic" in options.untried) == ((), False)
     rewrites = memdiag.fix(tied, only=["rewrites"], dry_run=True)
     assert ("arena-off" in rewrites.untried, bool(rewrites.remedies)) == (False, True)
-    of_rule = memdiag.fix(tied, only=["shared-weight-transposed"], dry_run=True)
+    of_rule = memdiag.fix(tied, only=["MD103"], dry_run=True)
+    assert of_rule.only == ("shared-weight-transposed",)
     assert {remedy.rule for remedy in of_rule.remedies} == {"shared-weight-transposed"}
     with pytest.raises(UsageError, match="'nonsense' is not a rewrite, option, optimizer or rule"):
         memdiag.fix(tied, only=["nonsense"])

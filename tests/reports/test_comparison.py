@@ -395,7 +395,7 @@ def test_mapped_memory_is_told_with_what_is_anonymous() -> None:
 
 
 def with_findings(made: ComparisonColumn, *rules: str, **changes: object) -> ComparisonColumn:
-    found = (msgspec.structs.replace(TIED, rule=rule, **changes) for rule in rules)
+    found = (msgspec.structs.replace(TIED, name=rule, **changes) for rule in rules)
     profile = msgspec.structs.replace(profiles.tied_if(), findings=tuple(found))
     return msgspec.structs.replace(made, profile=profile)
 
@@ -405,7 +405,7 @@ def with_findings(made: ComparisonColumn, *rules: str, **changes: object) -> Com
     [
         (
             {"rewrites": ("hoist",)},
-            "says why; memdiag fix 'my models/b.onnx' --only MD104 tries remedies",
+            "says why; memdiag fix 'my models/b.onnx' --only waste tries remedies",
         ),
         ({"rewrites": ()}, "says why"),
         ({"rewrites": None}, "says why"),
@@ -417,13 +417,13 @@ def test_a_finding_that_one_column_has_is_named_with_what_to_do(
     changes: dict[str, object], ending: str
 ) -> None:
     other = column("b.onnx", model="my models/b.onnx")
-    changes = {"bytes": 500 * MIB, "evidence": "measured", "name": "waste", **changes}
+    changes = {"bytes": 500 * MIB, "evidence": "measured", **changes}
     columns = (
-        with_findings(column("a.onnx"), "MD101", **changes),
-        with_findings(other, "MD101", "MD104", **changes),
+        with_findings(column("a.onnx"), "duplicates", **changes),
+        with_findings(other, "duplicates", "waste", **changes),
     )
     record = comparisons.comparison(*columns, kind="models")
-    costs = "b.onnx: waste costs 500 MiB at steady state (measured). memdiag explain MD104"
+    costs = "b.onnx: waste costs 500 MiB at steady state (measured). memdiag explain waste"
     assert finding_sentences(record) == ([f"{costs} {ending}"] if ending else [])
     if ending:
         assert costs in " ".join(shown(record, detail=Detail.ANSWER).split())

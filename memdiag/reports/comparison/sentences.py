@@ -290,7 +290,7 @@ def _costly_findings(column: ComparisonColumn) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for finding in column.profile.findings if column.profile else ():
         if finding.evidence != "refuted" and max(finding.bytes, finding.peak_bytes) >= MIB:
-            found.setdefault(plain(finding.rule), finding)
+            found.setdefault(plain(finding.name), finding)
     return found
 
 
