@@ -407,7 +407,7 @@ class _Simulation:
                     is_scratch=True,
                     step=at,
                 )
-                for size in scratch_bytes(node, types)
+                for size in scratch_bytes(node, types, self._shapes.opset)
             ]
             is_first = node.op_type in BEFORE_OUTPUT
             yield from scratch if is_first else ()
