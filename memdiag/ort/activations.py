@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, total_lengths
+from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import choose_sizes
 from memdiag.model.graph_index import FunctionKey, GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.model.trip_counts import free_axes
 from memdiag.ort.arena import Request
 from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.channels_last import move_channels_last
