@@ -127,24 +127,25 @@ class SessionEstimate:
         timeline = self._load()
         if options.runs is None:
             return self._point(sizes, timeline)
-        activations, requests, _, heap = run
+        activations, requests, _, heap, repeated = run
         arena = Arena()
         first: Counter[TermName]
         later: Counter[TermName]
         if options.has_arena:
             first = Counter({"kernel scratch": _served(arena, requests, heap)})
-            later = Counter({"kernel scratch": max((nbytes for _, nbytes in heap), default=0)})
+            of_kernels = (nbytes for _, nbytes in repeated.heap)
+            later = Counter({"kernel scratch": max(of_kernels, default=0)})
             timeline.now += _run_terms(activations.peak_bytes, arena.resident_bytes)
         else:
             first = later = _terms_of_malloc(activations, requests, heap)
             if options.has_pattern and options.runs:
-                later = _terms_of_malloc(activations, requests, heap, planned_block(requests))
+                later = _terms_of_malloc(activations, *repeated, planned_block(requests))
         reads = self._mapped_reads(shapes, runs=1)
         timeline.now["mapped weights"] += sum(reads.values())
         at_peak = self._cause(activations)
         timeline.note("first_run", first, at_peak)
         timeline.note("first_run")
-        self._run_again(timeline, arena, requests)
+        self._run_again(timeline, arena, repeated.requests)
         more = self._mapped_reads(shapes, runs=1 + options.runs)
         most = self._mapped_reads(shapes, runs=1 + options.runs, fault_bytes=LARGE_FAULT_BYTES)
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
