@@ -14,12 +14,12 @@ from memdiag.defaults import MAX_REASON
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
 from memdiag.model.axis_roles import check_dim_names, dims_by_name
+from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import axes_of, tensor_type
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.model.tensor_types import ELEMENT_TYPES
-from memdiag.model.trip_counts import free_axes
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import NCHWC

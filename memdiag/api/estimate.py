@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Unpack
 
 import msgspec
@@ -23,7 +24,7 @@ from memdiag.api.estimating.half_precision import half_precision_findings
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
-from memdiag.api.estimating.unknown_sizes import unknown_sizes_note
+from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
 from memdiag.api.options import EstimatedOptions, filled, takes_options
 from memdiag.api.profile_config import check_session_options
@@ -159,6 +160,7 @@ def estimate(
         calibration=predicted.calibration,
         notes=tuple(dict.fromkeys(predicted.notes)),
         duration_s=round(time.perf_counter() - started, 6),
+        size_inputs=dict(predicted.size_inputs),
         generation=predicted.generation,
     )
 
@@ -187,6 +189,7 @@ class _Predicted(NamedTuple):
     reductions: tuple[Reduction, ...] = ()
     findings: tuple[Finding, ...] = ()
     calibration: tuple[Calibration, ...] = ()
+    size_inputs: Mapping[str, str] = MappingProxyType({})
     generation: Generation | None = None
 
 
@@ -244,6 +247,7 @@ def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
         ),
         findings=findings,
         calibration=corrections.measured,
+        size_inputs=size_inputs(session.ctx, first) if first.unknown_values else {},
     )
 
 

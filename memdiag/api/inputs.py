@@ -11,10 +11,10 @@ import numpy as np
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
 from memdiag.model.contradictions import is_contradictory
+from memdiag.model.count_inputs import free_axes, given_counts
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
-from memdiag.model.trip_counts import free_axes, given_trip_counts
 from memdiag.ort.activations import activation_bytes
 from memdiag.programs.system.memory_limit import total_bytes
 from memdiag.records.dimension import Dimension, in_words
@@ -278,7 +278,7 @@ def chosen_dimensions(
     inputs = free_axes(model.graph)
     totals = total_lengths(inputs, roles)
     shapes = {plan.name: plan.shape for plan in plans}
-    counts = given_trip_counts(model.graph, given)
+    counts = given_counts(model.graph, given)
     counts |= {plan.name: plan.value for plan in plans if isinstance(plan.value, int)}
     set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
     found: dict[str, Dimension] = {}

@@ -36,11 +36,11 @@ from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON
 from memdiag.errors import ModelError
 from memdiag.model.axis_roles import dims_by_name
+from memdiag.model.count_inputs import count_inputs
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
 from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.model.trip_counts import trip_counts
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
 from memdiag.ort.releases import older_release_note
@@ -429,7 +429,7 @@ def _is_on_cpu(profile: Profile) -> bool:
 def _run_sizes(file: ModelFile, profile: Profile) -> dict[str, int]:
     """Return the sizes that the free dimensions of the model had in the run."""
     shapes = {value.name: value.shape or () for value in profile.inputs}
-    counts = trip_counts(file.graph)
+    counts = count_inputs(file.graph)
     return {each.name: each.size for each in profile.dimensions if each.name in counts} | {
         axis.key: shapes[value.name][axis.position]
         for value in file.graph.required_inputs

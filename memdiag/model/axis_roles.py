@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 from onnx import TensorProto, ValueInfoProto
 
 from memdiag.errors import UsageError
+from memdiag.model.count_inputs import count_inputs, free_axes
 from memdiag.model.dimensions import (
     Axis,
     axes_of,
@@ -17,7 +18,6 @@ from memdiag.model.dimensions import (
 )
 from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
 from memdiag.model.index_ranges import small_integers
-from memdiag.model.trip_counts import USUAL_ITERATIONS, free_axes, trip_counts
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
@@ -72,7 +72,8 @@ class Role(NamedTuple):
 
     Attributes:
         name: ``batch``, ``sequence``, ``past``, ``samples``, ``height``, ``width``, ``channels``,
-            ``frames``, ``features``, ``iterations`` (of a Loop) or ``size`` (not known).
+            ``frames``, ``features``, ``iterations`` (of a Loop), ``count`` (of values) or ``size``
+            (not known).
         size: a realistic size.
         reason: the evidence for it, in words.
         is_required: whether an operator accepts no other size.
@@ -108,9 +109,8 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
                 if axis.key not in found or ranked[0] < found[axis.key][0]:
                     found[axis.key] = ranked
     roles = {key: role for key, (_, role) in found.items()}
-    for name, loop in trip_counts(graph).items():
-        reason = f"how often the Loop {loop} runs"
-        roles[name] = Role("iterations", USUAL_ITERATIONS, reason)
+    for name, count in count_inputs(graph).items():
+        roles[name] = Role(count.role, count.size, count.reason)
     output = _detection_output(graph, roles)
     for key in _free_sides(axes, roles) if output else ():
         reason = f"{roles[key].reason}, output {output!r} grows with the image"

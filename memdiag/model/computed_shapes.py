@@ -17,13 +17,13 @@ from math import prod
 import numpy as np
 from onnx import helper
 
+from memdiag.model.count_inputs import count_values
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
 from memdiag.model.largest_outputs import largest_outputs
 from memdiag.model.loop_iterations import MAX_ITERATIONS, Known, State, follow_loop
 from memdiag.model.node_outputs import compute_outputs, infer_outputs
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType
-from memdiag.model.trip_counts import trip_count_values
 
 MAX_ELEMENTS = 1 << 20
 """Numbers of a value that is computed: a mask of a thousand by a thousand."""
@@ -50,7 +50,7 @@ class ComputedShapes:
         graphs: the model.
         types: the types that are known so far, by scope and name. Those that are found are added.
         opset: the version of ONNX's operators.
-        sizes: sizes of free dimensions, among which may be trip counts of loops.
+        sizes: sizes of free dimensions, among which may be counts (`count_inputs`).
         counts_largest: whether sizes that depend on the data are as large as they can be, where
             that is known. Otherwise they are unknown.
 
@@ -81,7 +81,7 @@ class ComputedShapes:
         self.refined: dict[Scope, set[str]] = defaultdict(set)
         self._elements_left, self._nodes_left = MAX_COMPUTED, MAX_INFERRED
         self._visits_left = MAX_VISITED
-        self._values[graphs.main] |= trip_count_values(graphs.main.graph, sizes or {})
+        self._values[graphs.main] |= count_values(graphs.main.graph, sizes or {})
         self._visit(graphs.main)
 
     def _visit(self, scope: Scope) -> None:

@@ -213,6 +213,11 @@ def _known(
             if axis.size is not None:
                 return f"that axis is fixed to {axis.size}."
             return f"that axis is called {axis.symbol!r}, set it by this name."
+    if key in inputs and not any(axis.size is None for axis in inputs[key] or ()):
+        return (
+            "that is an input, whose sizes are fixed. To run the model with other values of it:"
+            f" memdiag profile --input {key}=FILE.npy."
+        )
     free = [axis.key for axes in inputs.values() for axis in axes or () if axis.size is None]
     if not free:
         return "the sizes of this model's inputs are all fixed."

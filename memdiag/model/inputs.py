@@ -11,12 +11,12 @@ from onnx import TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import UNKNOWN, axis_roles, total_lengths
+from memdiag.model.count_inputs import count_inputs, free_axes, given_counts
 from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.model.graph_index import Graph, main_scope
 from memdiag.model.index_ranges import InputConstraints, input_constraints
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, Array, ElementType
-from memdiag.model.trip_counts import free_axes, given_trip_counts, trip_counts
 from memdiag.records.base import Record
 from memdiag.stored_arrays import GivenArray
 
@@ -186,7 +186,7 @@ def _plan(
     axes = {name: axes_of(value) for name, value in values.items()}
     for name, array in given.items():
         _check(array, values[name], axes[name])
-    counts = given_trip_counts(graph, given)
+    counts = given_counts(graph, given)
     for name in counts.keys() & dims.keys():
         raise UsageError(f"input {name!r} is given both as an array and as a size. Give it once.")
     dims = {**dims, **counts}
@@ -208,14 +208,14 @@ def _plan(
     }
     length = max((sizes[key] for key, role in roles.items() if role.name == "sequence"), default=1)
     scope = main_scope(graph, functions)
-    loops = trip_counts(graph)
+    counted = count_inputs(graph)
     plans = []
     for name, value in values.items():
         element = _element(value)
         if name in given:
             chosen: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
-        elif name in loops:
-            note = f"{sizes[name]}, how often the Loop {loops[name]} runs"
+        elif name in counted:
+            note = f"{sizes[name]}, {counted[name].reason}"
             chosen = {"fill": "constant", "value": sizes[name], "note": note}
         else:
             fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())

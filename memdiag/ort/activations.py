@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, total_lengths
+from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import choose_sizes
 from memdiag.model.graph_index import FunctionKey, GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.model.trip_counts import free_axes
-from memdiag.ort.arena import Request
+from memdiag.ort.arena import Request, planned_block
 from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.channels_last import move_channels_last
 from memdiag.ort.constant_folding import Folds, fold_constants
@@ -50,6 +50,9 @@ MAX_CALLS = 10_000
 
 MAX_EARLIER_ITERATIONS = 64
 """Iterations of a loop that grows which are simulated before the last one, evenly spread."""
+
+MAX_KEPT = 500
+"""Outputs of further iterations of a loop that have chunks of their own in a simulated run."""
 
 USUAL_EARLIER_ITERATIONS = 2
 """Iterations of other loops that are simulated before the last one, after which the places in
@@ -117,10 +120,12 @@ class LoopValues(NamedTuple):
     Attributes:
         kept: the state before the last iteration, and what the iterations before it have put out.
         results: what the last iteration puts out.
+        stacked: the names of what all iterations put out.
     """
 
     kept: tuple[LiveValue, ...]
     results: tuple[LiveValue, ...]
+    stacked: frozenset[str]
 
 
 _nbytes = attrgetter("nbytes")
@@ -188,24 +193,32 @@ def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) ->
     return total
 
 
+class LaterRun(NamedTuple):
+    """The requests of a run whose shapes have occurred before, as those of `SimulatedRun`."""
+
+    requests: tuple[Request, ...]
+    heap: tuple[tuple[int, int], ...]
+
+
 class SimulatedRun(NamedTuple):
     """A simulated run: its peak, and its requests to the arena.
 
     Attributes:
         peak: the most memory that its values take at once.
-        requests: its requests to the arena, in order. A subgraph runs once. Its values, working
-            memory of kernels and the outputs of the model have no place in the block that later
-            runs take.
+        requests: its requests to the arena, in order. Values of subgraphs, working memory of
+            kernels and the outputs of the model have no place in the block that later runs take.
         steps: the executed nodes with their graphs, in order: those of a subgraph after the node
             that contains it.
         heap: what kernels take from malloc while they run: the number of requests before, and the
             bytes.
+        later: a later run, in which each subgraph has a block of its own.
     """
 
     peak: ActivationPeak
     requests: tuple[Request, ...]
-    steps: tuple[tuple[Scope, Node], ...] = ()
-    heap: tuple[tuple[int, int], ...] = ()
+    steps: tuple[tuple[Scope, Node], ...]
+    heap: tuple[tuple[int, int], ...]
+    later: LaterRun
 
 
 def simulate_run(
@@ -232,16 +245,27 @@ def simulate_run(
         in_fp32: whether the values of float16 between inputs and outputs are fp32 instead.
     """
     declared = declared or shapes.as_declared
-    simulation = _Simulation(graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32)
+    simulated = (graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32)
+    simulation = _Simulation(*simulated)
     peak = simulation.peak_of(graphs.main, 0)
-    requests: list[Request] = []
+    first = later = _apart(simulation.requests_of(graphs.main, 0))
+    steps = tuple(simulation.steps)
+    if any(scope.parent is not None for scope, _ in steps):
+        simulation = _Simulation(*simulated)
+        later = _apart(simulation.requests_of(graphs.main, 0, is_repeated=True))
+    return SimulatedRun(peak, first.requests, steps, first.heap, later)
+
+
+def _apart(requests: Iterable[Request]) -> LaterRun:
+    """Return requests to the arena apart from those to malloc."""
+    to_arena: list[Request] = []
     heap: list[tuple[int, int]] = []
-    for request in simulation.requests_of(graphs.main, 0):
+    for request in requests:
         if request.is_heap:
-            heap.append((len(requests), request.nbytes))
+            heap.append((len(to_arena), request.nbytes))
         else:
-            requests.append(request)
-    return SimulatedRun(peak, tuple(requests), tuple(simulation.steps), tuple(heap))
+            to_arena.append(request)
+    return LaterRun(tuple(to_arena), tuple(heap))
 
 
 def executed_nodes(
@@ -339,7 +363,8 @@ class _Simulation:
         state = values(body.inputs[2:]) if count != 1 else ()
         stacked = body.outputs[1 + len(node.input[2:]) :]
         earlier = 0 if count is None else count - 1
-        return LoopValues((*state, *values(stacked, earlier)), values(body.outputs[1:]))
+        kept = (*state, *values(stacked, earlier))
+        return LoopValues(kept, values(body.outputs[1:]), frozenset(stacked))
 
     def _names_read(self, scope: Scope, node: Node) -> tuple[str, ...]:
         """Return the names that `node` reads, also in its subgraphs, each once."""
@@ -365,7 +390,13 @@ class _Simulation:
         return self._shapes.of(scope, name)
 
     def requests_of(
-        self, scope: Scope, depth: int, share: float = 1.0, *, is_last: bool = True
+        self,
+        scope: Scope,
+        depth: int,
+        share: float = 1.0,
+        *,
+        is_last: bool = True,
+        is_repeated: bool = False,
     ) -> Iterator[Request]:
         """Yield the requests of one run of `scope`, with those of all that is inside its nodes.
 
@@ -376,6 +407,8 @@ class _Simulation:
                 of the first iteration and those of the last.
             is_last: whether no iteration of a loop around it follows: in earlier ones its nodes are
                 no steps of their own.
+            is_repeated: whether it has run with the same shapes before, so that subgraphs take a
+                block for their planned values.
         """
         nodes, plan, types = self._plan(scope)
         taken: dict[int, list[Buffer]] = defaultdict(list)
@@ -384,7 +417,8 @@ class _Simulation:
             taken[buffer.first].append(buffer)
             freed[buffer.last].append(buffer)
         keys = {id(buffer): next(self._keys) for buffer in plan.buffers}
-        is_planned = {id(each): not depth and each.last < len(nodes) for each in plan.buffers}
+        may_plan = not depth or (is_repeated and not scope.is_function)
+        is_planned = {id(each): may_plan and each.last < len(nodes) for each in plan.buffers}
         for step, node in enumerate(nodes):
             if is_last:
                 self.steps.append((scope, node.source))
@@ -407,7 +441,7 @@ class _Simulation:
                     is_scratch=True,
                     step=at,
                 )
-                for size in scratch_bytes(node, types)
+                for size in scratch_bytes(node, types, self._shapes.opset)
             ]
             is_first = node.op_type in BEFORE_OUTPUT
             yield from scratch if is_first else ()
@@ -415,11 +449,21 @@ class _Simulation:
             inner_scopes = self._inner_scopes(scope, source)
             loop = self._loop_values(source, inner_scopes)
             if loop is not None:
-                yield from self._loop_requests(loop, inner_scopes[0], values, depth, share, is_last)
+                yield from self._loop_requests(
+                    loop,
+                    inner_scopes[0],
+                    values,
+                    depth,
+                    share,
+                    is_last=is_last,
+                    is_repeated=is_repeated,
+                )
             else:
                 yield from values
                 for inner in inner_scopes:
-                    yield from self._requests_inside(inner, depth, share, is_last=is_last)
+                    yield from self._requests_inside(
+                        inner, depth, share, is_last=is_last, is_repeated=is_repeated
+                    )
             until = len(self.steps) - 1
             yield from () if is_first else (each._replace(step=until) for each in scratch)
             from_malloc = round(share * heap_bytes(node, types))
@@ -433,11 +477,25 @@ class _Simulation:
             yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=len(self.steps) - 1)
 
     def _requests_inside(
-        self, inner: Scope, depth: int, share: float, *, is_last: bool
+        self, inner: Scope, depth: int, share: float, *, is_last: bool, is_repeated: bool
     ) -> Iterator[Request]:
         if depth < MAX_DEPTH and self._calls_left > 0:
             self._calls_left -= 1
-            yield from self.requests_of(inner, depth + 1, share, is_last=is_last)
+            found = self.requests_of(
+                inner, depth + 1, share, is_last=is_last, is_repeated=is_repeated
+            )
+            yield from self._in_block(list(found)) if is_repeated else found
+
+    def _in_block(self, requests: list[Request]) -> Iterator[Request]:
+        """Yield `requests` of a subgraph with one block for all that are planned."""
+        nbytes = planned_block(requests)
+        if not nbytes:
+            yield from requests
+            return
+        block = Request(next(self._keys), nbytes, is_planned=False, step=requests[0].step)
+        yield block
+        yield from (each for each in requests if not each.is_planned)
+        yield block._replace(nbytes=0, step=requests[-1].step)
 
     def _loop_requests(
         self,
@@ -446,52 +504,69 @@ class _Simulation:
         outputs: list[Request],
         depth: int,
         share: float,
+        *,
         is_last: bool,
+        is_repeated: bool,
     ) -> Iterator[Request]:
         """Yield the requests of a Loop, whose outputs are filled after its iterations.
 
-        The state that an iteration leaves lies between the chunks of its other values, and so
-        divides the memory of the next one. Where values grow, chunks of earlier iterations are too
-        small for those of later ones.
+        What an iteration leaves stays between the chunks of its other values, and so divides the
+        memory of the next one: the state until that has ended, that before the last iteration and
+        the rest to the end. Where values grow, chunks of earlier iterations are too small for later
+        ones.
         """
-        kept: list[Request] = []
         count = self._shapes.runs.get(body, 1 + USUAL_EARLIER_ITERATIONS)
         grows = body in self._shapes.first_iterations
         most = MAX_EARLIER_ITERATIONS if grows else USUAL_EARLIER_ITERATIONS
         earlier = min(count - 1, most)
-        for index in range(earlier):
-            before, after = index / earlier, (index + 1) / earlier
-            if not grows:
-                before = after = 1.0
-            yield from self._requests_inside(body, depth, share * before, is_last=False)
-            following = self._requests_for(loop.kept, body, share * after)
-            yield from following
-            yield from (each._replace(nbytes=0) for each in kept)
-            kept = following
-        if not earlier:
-            kept = self._requests_for(loop.kept, body, share)
-            yield from kept
-        yield from self._requests_inside(body, depth, share, is_last=is_last)
-        results = self._requests_for(loop.results, body, share)
-        yield from (*results, *outputs)
-        until = len(self.steps) - 1
-        yield from (each._replace(nbytes=0, step=until) for each in (*kept, *results))
-
-    def _requests_for(
-        self, values: Iterable[LiveValue], body: Scope, share: float
-    ) -> list[Request]:
-        """Return requests for values of a loop, for which no later run has a planned place."""
         at = len(self.steps) - 1
-        return [
-            Request(
-                next(self._keys),
-                self._nbytes_at(body, each, share),
-                is_planned=False,
-                name=each.name,
-                step=at,
-            )
-            for each in values
+        state: list[Request] = []
+        kept = [  # the number of the iteration, and the condition
+            Request(next(self._keys), nbytes, is_planned=False, is_scratch=True, step=at)
+            for nbytes in (8, 1)
         ]
+        yield from kept
+        for index in range(earlier + 1):
+            left: dict[int, Request] = {}
+            is_end = index == earlier
+            part = share * index / earlier if grows and not is_end else share
+            for request in self._requests_inside(
+                body,
+                depth,
+                part,
+                is_last=is_last and is_end,
+                is_repeated=is_repeated or (index > 0 and not grows),
+            ):
+                if request.nbytes and name_in_model(request.name) in body.output_names:
+                    left[request.key] = request
+                if request.nbytes or request.key not in left:
+                    yield request
+            stacked = [each for each in left.values() if name_in_model(each.name) in loop.stacked]
+            following = [each for each in left.values() if each not in stacked]
+            if is_end:
+                kept += state
+            else:
+                yield from self._freed(state)
+            state = following
+            if not is_end:  # as many iterations that are not simulated follow
+                skipped = count - 1 - earlier
+                here = (index + 1) * skipped // earlier - index * skipped // earlier
+                more = [each for one in stacked for each in self._several(one, here)]
+                yield from more
+                kept += more
+            kept += stacked
+        yield from outputs
+        yield from self._freed([*state, *kept])
+
+    def _several(self, request: Request, times: int) -> Iterator[Request]:
+        """Yield as many further requests, or fewer larger ones."""
+        for start in range(0, times, group := 1 + times // MAX_KEPT):
+            nbytes = min(group, times - start) * request.nbytes
+            yield request._replace(key=next(self._keys), nbytes=nbytes)
+
+    def _freed(self, requests: Iterable[Request]) -> Iterator[Request]:
+        at = len(self.steps) - 1
+        return (each._replace(nbytes=0, step=at) for each in requests)
 
     def _nbytes_at(self, scope: Scope, value: Buffer | LiveValue, share: float) -> int:
         """Return the size of a value in an earlier iteration of a loop: 1 or more."""

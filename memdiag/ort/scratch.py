@@ -10,7 +10,7 @@ it is returned when they end.
 """
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import log, prod
 
 from memdiag.model.graph_index import integer, integers
 from memdiag.model.tensor_types import TensorType
@@ -18,33 +18,62 @@ from memdiag.ort.executed_graph import LAST, ExecutedNode
 
 Types = Mapping[str, TensorType]
 
-BEFORE_OUTPUT = frozenset({"DynamicQuantizeMatMul", "Where"})
+BEFORE_OUTPUT = frozenset({"DynamicQuantizeMatMul", "Max", "Mean", "Min", "Sum", "Where"})
 """Operators whose kernels take their buffers before their output; others take the output first."""
 
 _FLOAT = 4
 _INT32 = 4
+_INT64 = 8
 _ADDRESS = 8
 _QLINEAR_FILTER = 3
 """The input of a QLinearConv that has its filter."""
 
+_TRANSPOSES_SINCE = 13
+"""The opset since which a Softmax is over one axis; before, over all from one axis on."""
 
-def scratch_bytes(node: ExecutedNode, types: Types) -> list[int]:
-    """Return the sizes of the buffers that the kernel of `node` takes, in bytes."""
+_SORTING_SHARE = 0.725
+"""A TopK partly sorts the indices of all elements where the logarithm of how many it takes is this
+share of that of their number, or more. Fewer are kept in a heap as large as the output."""
+
+
+def scratch_bytes(node: ExecutedNode, types: Types, opset: int) -> list[int]:
+    """Return the sizes of the buffers that the kernel of `node` takes, in bytes.
+
+    `opset` is the version of ONNX's operators.
+    """
     found = _BUFFERS.get(node.op_type)
-    return [] if found is None else [size for size in found(node, types) if size > 0]
+    if found is None or (found is _transposed and opset < _TRANSPOSES_SINCE):
+        return []
+    return [size for size in found(node, types) if size > 0]
 
 
 def heap_bytes(node: ExecutedNode, types: Types) -> int:
-    """Return the bytes that the kernel of `node` takes from malloc: the indices, once more.
+    """Return the bytes that the kernel of `node` takes from malloc: for indices, once more.
 
-    Measured with 1.32.0 and 1.24.4 at 8 million elements. Of a GridSample 1.32.0 takes 56 bytes for
-    each place, and 1.24.4 nothing: it is not among them.
+    Measured with 1.32.0, and NonZero and ScatterElements with 1.24.4 as well. Of a GridSample
+    1.32.0 takes 56 bytes for each place, and 1.24.4 nothing: it is not among them.
     """
     if node.op_type == "NonZero":
         return _output_bytes(node, types)
-    if node.op_type == "ScatterElements" and len(node.input) > 1:
-        return prod(_shape(types, node.input[1]) or (0,)) * _ADDRESS
-    return 0
+    if node.op_type == "TopK":
+        return _sorted_indices(node, types)
+    if node.op_type not in ("GatherND", "ScatterElements", "ScatterND") or len(node.input) < 2:
+        return 0
+    shape = _shape(types, node.input[1])
+    # In the others a row of indices is one place.
+    places = shape if node.op_type == "ScatterElements" else shape[:-1]
+    return prod(places) * _ADDRESS if shape else 0
+
+
+def _sorted_indices(node: ExecutedNode, types: Types) -> int:
+    """The indices of one row: how many rows are sorted at once depends on the threads."""
+    given, output = _shape(types, node.input[0]), _shape(types, node.output[0])
+    axis = integer(node.source, "axis", -1)
+    if len(given) != len(output) or not -len(given) <= axis < len(given):
+        return 0
+    elements, taken = given[axis], output[axis]
+    is_sorted = 3 < taken <= elements and log(taken) >= _SORTING_SHARE * log(elements)
+    return elements * _INT64 if is_sorted else 0
 
 
 def _shape(types: Types, name: str) -> tuple[int, ...]:
@@ -62,6 +91,21 @@ def _output_bytes(node: ExecutedNode, types: Types) -> int:
 def _where(node: ExecutedNode, types: Types) -> list[int]:
     """Both choices in the shape of the output."""
     return [_output_bytes(node, types)] * 2
+
+
+def _transposed(node: ExecutedNode, types: Types) -> list[int]:
+    """The input with the axis at the end, and the result, unless it is the last axis."""
+    rank = len(_shape(types, node.output[0]))
+    is_last = integer(node.source, "axis", -1) in (-1, rank - 1)
+    return [] if is_last else [_output_bytes(node, types)] * 2
+
+
+def _of_all_but_last(node: ExecutedNode, types: Types) -> list[int]:
+    """The result for all operands but the last one, of three or more, as large as the largest."""
+    if len(node.input) < 3:
+        return []
+    kinds = (types.get(name) for name in node.input[:-1])
+    return [max((kind.nbytes or 0 for kind in kinds if kind is not None), default=0)]
 
 
 def _one_output(node: ExecutedNode, types: Types) -> list[int]:
@@ -220,6 +264,8 @@ def _floats_of_input(node: ExecutedNode, types: Types) -> list[int]:
 
 _BUFFERS: dict[str, Callable[[ExecutedNode, Types], list[int]]] = {
     "Where": _where,
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _transposed),
+    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _of_all_but_last),
     "BiasGelu": _one_output,
     "FastGelu": _output_with_bias,
     "DynamicQuantizeMatMul": _quantized_input,

@@ -19,7 +19,7 @@ from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
 from memdiag.ort.activations import ActivationPeak, LiveValue, SimulatedRun
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import LATER_RUNS, Arena, Request
+from memdiag.ort.arena import LATER_RUNS, Arena, Request, planned_block
 from memdiag.ort.generation import CallsInArena, GenerationSizes, step_requests
 from memdiag.ort.loading import FREED_ORT_FILE, Loading, OrtFile, Timeline
 from memdiag.ort.operators import GATHERING
@@ -127,28 +127,29 @@ class SessionEstimate:
         timeline = self._load()
         if options.runs is None:
             return self._point(sizes, timeline)
-        activations, requests, _, heap = run
+        activations, requests, _, heap, repeated = run
         arena = Arena()
-        scratch = _served(arena, requests, heap)
+        first: Counter[TermName]
+        later: Counter[TermName]
+        if options.has_arena:
+            first = Counter({"kernel scratch": _served(arena, requests, heap)})
+            of_kernels = (nbytes for _, nbytes in repeated.heap)
+            later = Counter({"kernel scratch": max(of_kernels, default=0)})
+            timeline.now += _run_terms(activations.peak_bytes, arena.resident_bytes)
+        else:
+            first = later = _terms_of_malloc(activations, requests, heap)
+            if options.has_pattern and options.runs:
+                later = _terms_of_malloc(activations, *repeated, planned_block(requests))
         reads = self._mapped_reads(shapes, runs=1)
         timeline.now["mapped weights"] += sum(reads.values())
-        taken = _run_terms(activations.peak_bytes, arena.resident_bytes)
         at_peak = self._cause(activations)
-        if options.has_arena:
-            timeline.now += taken
-            timeline.note("first_run", {"kernel scratch": scratch}, at_peak)
-            timeline.note("first_run")
-            self._run_again(timeline, arena, requests)
-        else:
-            timeline.note("first_run", taken, at_peak)
-            timeline.note("first_run")
-        scratch = max((nbytes for _, nbytes in heap), default=0)
+        timeline.note("first_run", first, at_peak)
+        timeline.note("first_run")
+        self._run_again(timeline, arena, repeated.requests)
         more = self._mapped_reads(shapes, runs=1 + options.runs)
         most = self._mapped_reads(shapes, runs=1 + options.runs, fault_bytes=LARGE_FAULT_BYTES)
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
-        timeline.note(
-            "steady", {"kernel scratch": scratch} if options.has_arena else taken, at_peak
-        )
+        timeline.note("steady", later, at_peak)
         timeline.note("steady")
         more_mapped = sum(most.values()) - sum(more.values())
         point = self._point(
@@ -258,10 +259,11 @@ class SessionEstimate:
 
     def _run_again(self, timeline: Timeline, arena: Arena, requests: Sequence[Request]) -> None:
         """Let later runs take the block that was planned in the first one."""
-        if not self.options.has_pattern or not self.options.runs:
+        options = self.options
+        if not (options.has_arena and options.has_pattern and options.runs):
             return
         before = arena.resident_bytes
-        arena.serve_again(requests, min(self.options.runs, LATER_RUNS))
+        arena.serve_again(requests, min(options.runs, LATER_RUNS))
         timeline.now["planned block"] += arena.resident_bytes - before
 
     def _mapped_reads(
@@ -400,6 +402,30 @@ def _served(arena: Arena, requests: Sequence[Request], heap: Sequence[tuple[int,
         start, peak = index, max(peak, arena.resident_bytes + nbytes)
     arena.serve(requests[start:])
     return max(0, peak - arena.resident_bytes)
+
+
+def _terms_of_malloc(
+    activations: ActivationPeak,
+    requests: Sequence[Request],
+    heap: Sequence[tuple[int, int]],
+    block: int = 0,
+) -> Counter[TermName]:
+    """Return the parts of the most that a run has at once if malloc serves all its requests.
+
+    A later run has the planned `block` from its beginning to its end.
+    """
+    of_kernels = dict(sorted(heap))
+    in_use = peak = block
+    sizes: dict[int, int] = {}
+    for index, request in enumerate(requests):
+        peak = max(peak, in_use + of_kernels.get(index, 0))
+        if not (block and request.is_planned):
+            in_use += request.nbytes - sizes.get(request.key, 0)
+            sizes[request.key] = request.nbytes
+    peak = max(peak, in_use + of_kernels.get(len(requests), 0))
+    values = min(activations.peak_bytes, peak)
+    others: TermName = "planned block" if block else "kernel scratch"
+    return Counter({"activations": values, others: peak - values})
 
 
 def _run_terms(activations: int, resident: int) -> Counter[TermName]:

@@ -191,7 +191,7 @@ class Fit(Record, frozen=True, kw_only=True):
         probably: the largest size up to which the most probable peak fits.
         too_large: the smallest size from which on the lower end of the interval does not fit.
         low_bytes, usual_bytes, high_bytes: the interval of the whole process, and its most probable
-            peak, at `probably`; at the smallest size if that is None.
+            peak, at `probably`; at the smallest size that was asked for, or 1, if that is None.
         trial: whether the model ``ran`` at `probably`, ``fails`` at all sizes that were tried, or
             was ``not run``.
         fails_at: a size that would fit, and at which the model does not run; None if it ran at the
@@ -267,6 +267,8 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         calibration: measured points; empty unless asked for.
         notes: limits and assumptions of the estimate.
         duration_s: the time it took.
+        size_inputs: the inputs on whose numbers unknown sizes of the first point depend, with what
+            these numbers are in a measured run.
         generation: the calls that are estimated, if they are those of a generation; None for runs
             of equal shapes.
     """
@@ -288,6 +290,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     calibration: tuple[Calibration, ...] = ()
     notes: tuple[str, ...] = ()
     duration_s: float
+    size_inputs: dict[str, str] = field(default_factory=dict)
     generation: Generation | None = None
 
     def __post_init__(self) -> None:

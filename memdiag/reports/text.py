@@ -13,8 +13,8 @@ from memdiag.records.dimension import Dimension, in_words, typed_names
 from memdiag.records.profile import PeakKind
 from memdiag.units import MIB, format_duration, format_size, parse_duration, some_of
 
-MAX_HINTED_DIMENSIONS = 1
-"""Maximum dimensions that the hint ``(--dim a=N,b=N)`` names."""
+MAX_HINTED_DIMENSIONS = 3
+"""Maximum dimensions that the hint ``--dim a=N,b=N`` names."""
 
 MAX_DECIMAL_BYTES = 200 * MIB
 """Tables whose largest size is below this print tenths of MiB."""
@@ -25,6 +25,7 @@ _BLANKS = str.maketrans(dict.fromkeys("\t\n\r\v\f\u2028\u2029", " "))
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _ROLES_BY_INTEREST = (
     *("sequence", "samples", "height", "width", "past", "frames", "size"),
+    *("iterations", "count"),
     *("batch", "channels", "features"),
 )
 
@@ -152,8 +153,8 @@ def dim_hint(dimensions: Sequence[Dimension]) -> str:
     # A stable sort: dimensions of one role stay in the order of the model.
     chosen.sort(key=lambda axis: _interest(axis.role))
     names = typed_names(dimensions)
-    listed = ",".join(f"{plain(names[axis.name])}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS])
-    return f"other sizes: --dim {listed}"
+    listed = [f"{plain(names[axis.name])}=N" for axis in chosen]
+    return f"other sizes: --dim {some_of(listed, MAX_HINTED_DIMENSIONS, ',')}"
 
 
 def _interest(role: str) -> int:

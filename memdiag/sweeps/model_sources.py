@@ -17,8 +17,8 @@ from typing import Any
 from memdiag.comparison.environments import cache_folder
 from memdiag.errors import MemdiagError, MissingDataError, ModelError, UsageError
 from memdiag.model.axis_roles import dims_by_role
+from memdiag.model.count_inputs import free_axes
 from memdiag.model.model_file import open_model
-from memdiag.model.trip_counts import free_axes
 from memdiag.paths import MODEL_SUFFIXES, distinct_names, path_text
 from memdiag.regular_files import open_regular, read_regular
 from memdiag.runner.temporary import remove_stale

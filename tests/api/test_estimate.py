@@ -481,6 +481,27 @@ def test_what_nothing_limits_makes_a_floor(
     assert found.fit.probably is None
 
 
+RESIZED = 'z = Concat<axis = 0>(one, side) y = Resize<mode = "linear">(x, , , z)'
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "named"),
+    [
+        (RESIZED, "float[n, 64] x, int64[1] side", {"side": "ones"}),
+        ("t = Shape(side) u = Add(t, m1) y = ConstantOfShape(u)", "int64[4] side", {"m": "ones"}),
+        # These sizes depend on numbers that are not the same in all elements.
+        (NON_ZERO, "float[n, 64] x", {}),
+        ("v, i1 = TopK(x, k) y = Sin(v)", "float[n, 64] x, int64[1] k", {}),
+    ],
+)
+def test_inputs_whose_numbers_decide_sizes_are_named(
+    tmp_path: Path, body: str, inputs: str, named: dict[str, str]
+) -> None:
+    found = estimate(saved(tmp_path, f"m1 = Reshape(m, one) {body}", inputs))
+    assert found.size_inputs == named
+    assert bool(found.point.unknown_values) == ("TopK" not in body)
+
+
 def test_an_unknown_operator_leaves_its_values_out(tmp_path: Path) -> None:
     text = TEXT.replace('"" : 17', '"" : 17, "other" : 1').replace("Sigmoid(a)", "other.Thing(a)")
     path = tmp_path / "unknown.onnx"

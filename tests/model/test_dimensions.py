@@ -85,6 +85,16 @@ def test_a_model_of_fixed_sizes_says_so() -> None:
         sizes({"x": [4]}, {"n": 1})
 
 
+def test_the_name_of_an_input_without_free_sizes_is_answered_with_an_option_for_its_values() -> (
+    None
+):
+    declared: Declared = {"image_size": [2], "x": ["n"]}
+    with pytest.raises(UsageError, match=r"an input, .* --input image_size=FILE\.npy"):
+        sizes(declared, dims={"image_size": 5})
+    with pytest.raises(UsageError, match=r"the model has n\."):
+        sizes(declared, dims={"x": 5})
+
+
 def test_given_arrays_set_the_symbols_they_show() -> None:
     declared: Declared = {"x": ["n", "t"], "mask": ["n", "t"]}
     assert sizes(declared, given={"x": (2, 7)}) == {"n": 2, "t": 7}

@@ -96,13 +96,21 @@ def test_values_that_are_not_planned_have_no_place() -> None:
     assert planned_block([Request(1, 64), Request(2, 512, is_planned=False)]) == 64
 
 
-MODEL = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (float[n, 4096] x) => (float[n, 1] y) {
-    a = Erf (x) b = Sin (a) c = Concat <axis = 1> (a, b) d = Cos (c) e = Tan (d)
-    y = ReduceSum <keepdims = 1> (e, axes)
+CHAIN = """a = Erf (x) b = Sin (a) c = Concat <axis = 1> (a, b) d = Cos (c) e = Tan (d)
+    y = ReduceSum <keepdims = 1> (e, axes)"""
+LOOP = "yMORE = Loop (times, yes, x) <body = b (int64 i, bool c, float[k, 4096] a) => "
+GROWING = """(bool d, float[l, 4096] eMORE) { d = Identity (c) s = Sin (a)
+    t = ReduceSum <keepdims = 1> (s, rows) e = Concat <axis = 0> (a, t) }>"""
+GRAPHS = {
+    "a chain": CHAIN,
+    # In a later run an iteration has a block for s and t. Its result stays for the next one.
+    "a list that grows": (LOOP + GROWING).replace("MORE", ""),
+    "a list that grows, and its rows": LOOP.replace("MORE", ", z")
+    + GROWING.replace("MORE", ", float[1, 4096] t"),
+    "equal iterations": LOOP.replace("MORE", ", z")
+    + """(bool d, float[k, 4096] e, float[k, 4096] f) {
+    d = Identity (c) g = Erf (a) h = Cos (g) e = Add (g, h) f = Tan (e) }>""",
 }
-"""
 SCRIPT = """
 import sys
 import numpy
@@ -115,11 +123,17 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("rows", [10, 60, 250, 700])
-def test_the_runtime_takes_the_same_regions(tmp_path: Path, rows: int) -> None:
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_runtime_takes_the_same_regions(tmp_path: Path, name: str, rows: int) -> None:
     path = tmp_path / "model.onnx"
-    model = onnx.parser.parse_model(MODEL)
-    axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])
-    model.graph.initializer.append(axes)
+    outputs = "float y, float z" if "y, z" in GRAPHS[name] else "float y"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4096] x) => ({outputs})
+        <int64[1] axes = {{1}}, int64[1] rows = {{0}}, int64 times = {{20}}, bool yes = {{1}}>
+        {{ {GRAPHS[name]} }}"""
+    )
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
     onnx.save(model, path)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(path), str(rows)],
@@ -133,11 +147,10 @@ def test_the_runtime_takes_the_same_regions(tmp_path: Path, rows: int) -> None:
         sizes = {"n": rows}
         runtime = Runtime.installed()
         ctx = AnalysisContext(opened, runtime, sizes=sizes, reads_weights=False)
-        requests = ctx.run(sizes).requests
+        run = ctx.run(sizes)
     arena = Arena()
-    arena.serve(requests)
-    arena.take(-1, planned_block(requests))
-    arena.serve(request for request in requests if not request.is_planned)
+    arena.serve(run.requests)
+    arena.serve_again(run.later.requests, 1)
     assert arena.held_bytes == sum(map(int, extended))
 
 

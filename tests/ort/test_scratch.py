@@ -64,6 +64,26 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], bool]] = {
         {},
         True,
     ),
+    "Softmax of the first axis": (f"{WIDE} {{ a = Sin (x) y = Softmax <axis = 0> (a) }}", {}, True),
+    "Softmax of the last axis": (f"{WIDE} {{ a = Sin (x) y = Softmax <axis = 1> (a) }}", {}, False),
+    "LogSoftmax, before a larger value": (
+        f"{WIDE} {{ a = LogSoftmax <axis = 0> (x) b = Concat <axis = 1> (a, x) c = Sin (b) "
+        "y = Cos (c) }",
+        {},
+        True,
+    ),
+    "Min of three": (f"{WIDE} {{ a = Sin (x) b = Cos (x) y = Min (x, a, b) }}", {}, True),
+    "Sum of five": (
+        f"{WIDE} {{ a = Sin (x) b = Cos (x) c = Tan (x) d = Erf (x) y = Sum (x, a, b, c, d) }}",
+        {},
+        True,
+    ),
+    "Max of two": (f"{WIDE} {{ a = Sin (x) y = Max (x, a) }}", {}, False),
+    "Mean, of which the last is the largest": (
+        f"{WIDE} {{ a = Sin (x) y = Mean (b, b2, a) }}",
+        {"b": (1024,), "b2": (1024,)},
+        False,
+    ),
     "Gelu with a bias": (
         f"{WIDE} {{ a = Sin (x) s = Add (a, b) y = Gelu (s) }}",
         {"b": (1024,)},
@@ -233,10 +253,18 @@ def test_values_alone_would_not_explain_it(
 
 
 INDICES = "i = ConstantOfShape <value = int64[1] {0}> (s)"
+PLACES = f"z = Shape (x) s = Concat <axis = 0> (z, one) {INDICES}"
+ROW = "row = Constant <value_ints = [1, -1]> () r = Reshape (x, row)"
+# A graph, and what its node takes from malloc in bytes for each element of x.
 FROM_MALLOC = {
-    "ScatterElements": f"s = Shape (x) {INDICES} y = ScatterElements (x, i, x)",
-    "NonZero": "s = Shape (x) c = ConstantOfShape <value = float[1] {1}> (s) y = NonZero (c)",
-    "GatherElements": f"s = Shape (x) {INDICES} y = GatherElements (x, i)",
+    "ScatterElements": (f"s = Shape (x) {INDICES} y = ScatterElements (x, i, x)", 8),
+    "ScatterND": (f"{PLACES} y = ScatterND (table, i, x)", 8),
+    "GatherND": (f"{PLACES} y = GatherND (table, i)", 8),
+    "NonZero": ("s = Shape (x) c = ConstantOfShape <value = float[1] {1}> (s) y = NonZero (c)", 16),
+    "TopK of all": (f"{ROW} k = Size (x) l = Reshape (k, one) y, i = TopK (r, l)", 8),
+    "TopK of many": (f"{ROW} k = Constant <value_ints = [23000]> () y, i = TopK (r, k)", 8),
+    "TopK of few": (f"{ROW} k = Constant <value_ints = [22000]> () y, i = TopK (r, k)", 0),
+    "GatherElements": (f"s = Shape (x) {INDICES} y = GatherElements (x, i)", 0),
 }
 
 
@@ -244,8 +272,10 @@ FROM_MALLOC = {
 @pytest.mark.measures
 @pytest.mark.parametrize("name", FROM_MALLOC)
 def test_what_kernels_take_from_malloc_is_there_while_they_run(name: str, tmp_path: Path) -> None:
+    graph, bytes_each = FROM_MALLOC[name]
     model = onnx.parser.parse_model(
-        f"{HEADER} g (float[n, 512] x) => (float y) {{{FROM_MALLOC[name]}}}"
+        f"{HEADER} g (float[n, 512] x) => (float y) "
+        f"<int64[1] one = {{1}}, float[2] table = {{0, 0}}> {{{graph}}}"
     )
     model.graph.output[0].type.Clear()
     if name == "NonZero":
@@ -256,8 +286,7 @@ def test_what_kernels_take_from_malloc_is_there_while_they_run(name: str, tmp_pa
     with open_model(path) as opened:
         ctx = AnalysisContext(opened, Runtime.installed(), sizes={"n": rows}, reads_weights=False)
         heap = max((nbytes for _, nbytes in ctx.run({"n": rows}).heap), default=0)
-    elements = 8 * rows * 512
-    assert heap == {"NonZero": 2 * elements, "ScatterElements": elements}.get(name, 0)
+    assert heap == bytes_each * rows * 512
     # The later runs take nothing more of the arena: what is not there at the end was malloc's.
     found = memdiag.profile(
         path, dims={"n": rows}, runs=3, environment={PINNING: str(128 << 10)}, xray="none"

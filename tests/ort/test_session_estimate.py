@@ -156,6 +156,48 @@ def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external
     assert found.steady_bytes == pytest.approx(steady, rel=0.05, abs=3 * MIB)
 
 
+@pytest.mark.parametrize("has_pattern", [True, False])
+@pytest.mark.parametrize(("node", "of_kernel"), [("ScatterElements", 8), ("GatherElements", 0)])
+def test_without_an_arena_a_run_takes_values_and_working_memory(
+    tmp_path: Path, node: str, of_kernel: int, has_pattern: bool
+) -> None:
+    """Of indices (8 bytes an element), updates, and a result that is put out three times."""
+    given = "x, i, a" if node == "ScatterElements" else "a, i"
+    path = tmp_path / "model.onnx"
+    body = (
+        "g (float[n, 65536] x) => (float[n, 196608] y) { s = Shape (x) a = Sin (x) "
+        f"i = ConstantOfShape <value = int64[1] {{0}}> (s) b = {node} ({given}) "
+        "y = Concat <axis = 1> (b, b, b) }"
+    )
+    onnx.save(model(body, {}), path)
+    found = estimated(path, EstimateOptions(has_arena=False, has_pattern=has_pattern, runs=3))
+    taken = {
+        phase.name: sum(
+            term.bytes
+            for term in phase.peak_terms
+            if term.name in ("activations", "kernel scratch", "planned block", "unused arena")
+        )
+        for phase in found.phases
+    }
+    elements = BATCH * 65536
+    values = 8 + 4 + 4
+    # A later run has its planned values from beginning to end, and the output besides.
+    later = max(values + of_kernel, values + 12) if has_pattern else values + of_kernel
+    assert taken["first_run"] == pytest.approx((values + of_kernel) * elements, rel=1e-3)
+    assert taken["steady"] == pytest.approx(later * elements, rel=1e-3)
+    settings = {"enable_cpu_mem_arena": "0", "enable_mem_pattern": str(int(has_pattern))}
+    profile = memdiag.profile(
+        path,
+        runs=3,
+        dims={"n": BATCH},
+        session_options=settings,
+        environment=PINNED,
+        xray="none",
+    )
+    peak = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert found.peak_bytes == pytest.approx(peak, abs=3 * MIB)
+
+
 @pytest.mark.parametrize(
     ("columns", "prepacks", "keeps"),
     [(4096, True, True), (4160, True, False), (4096, False, False)],

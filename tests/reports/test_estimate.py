@@ -16,6 +16,7 @@ from memdiag.reports import report_of
 from memdiag.reports.estimate.chart import estimate_chart
 from memdiag.reports.estimate.machine_formats import resources
 from memdiag.reports.estimate.sentences import (
+    fit_text,
     interval_text,
     reduction_lines,
 )
@@ -123,6 +124,63 @@ def test_a_size_whose_values_are_not_known_is_not_said_to_fit() -> None:
     assert {"unknown", "no"} == {*answers[False]}
     assert "yes" in answers[True]
     assert "at least" in words(unknown(estimates.line()))
+
+
+def test_what_is_unknown_is_not_in_parts_and_reductions() -> None:
+    halved = Reduction(change="tokens=64", peak_bytes=180 * MIB, run_bytes=0)
+    known = msgspec.structs.replace(estimates.single(), reductions=(halved,))
+    text = words(unknown(known))
+    assert "memory after the runs, without values of unknown size:" in text
+    assert "; and values of unknown size" in text
+    assert reduction_lines(unknown(known))[1:] == [
+        "these figures are without the values of unknown size"
+    ]
+    assert "unknown size" not in words(known)
+    # A smaller size may well lower what is not known.
+    text = "no smaller size lowers the peak"
+    assert text in words(estimates.single())
+    assert text not in words(unknown(estimates.single()))
+
+
+def test_what_a_run_takes_for_inputs_that_decide_sizes_is_said() -> None:
+    record = unknown(estimates.single())
+    record = msgspec.structs.replace(record, size_inputs={"k": "ones", "n": "8, by its name"})
+    text = "takes ones for k, 8, by its name for n; memdiag profile --input k=FILE.npy takes others"
+    assert f"Sizes depend on values of inputs. --measure {text}." in words(record)
+    assert "depend on values" not in words(unknown(estimates.single()))
+    measured = msgspec.structs.replace(record, calibration=estimates.measured().calibration)
+    assert "The measurement took ones for k" in words(measured)
+
+
+@pytest.mark.parametrize(
+    ("fit", "text"),
+    [
+        (
+            estimates.fit(),
+            "batch 31 surely fits in 400 MiB at tokens 128, whatever the data; 40 doesn't."
+            " (predicted)",
+        ),
+        (
+            estimates.fit(2, 3),
+            "batch 16 needs 268 to 298 MiB, depending on the data. batch 2 surely fits in 400 MiB"
+            " at tokens 128, whatever the data; 40 doesn't. (predicted)",
+        ),
+        (
+            estimates.fit(None, None, too_large=12),
+            "batch 16 does not fit in 400 MiB at tokens 128: it needs 370 to 420 MiB. (predicted)",
+        ),
+        (
+            estimates.fit(None, None, too_large=17),
+            "batch 16 may not fit in 400 MiB at tokens 128: it needs 370 to 420 MiB. (predicted)",
+        ),
+    ],
+)
+def test_the_answer_for_data_of_any_kind_is_about_the_sizes_asked_for(fit: Fit, text: str) -> None:
+    points = (estimates.point(16), estimates.point(32))
+    record = unknown(
+        msgspec.structs.replace(estimates.single(), points=points, fit=fit), is_bounded=True
+    )
+    assert fit_text(record) == text
 
 
 def test_an_upper_bound_has_no_interval() -> None:

@@ -89,11 +89,13 @@ def test_sizes_in_words(dimensions: Sequence[Dimension], expected: str) -> None:
     [
         ((), ""),
         ((dimension("n", 7, "sequence", "given"),), ""),
-        (TOKENS, "seq=N"),
-        ((TOKENS[0], dimension("m", 128, "size")), "m=N"),
-        ((dimension("x:2", 224, "height"), dimension("x:3", 224, "width")), "height=N"),
-        ((dimension("batch", 128, "sequence"), dimension("n", 1, "batch")), "batch=N"),
-        ((dimension("a", 9, "sequence"), dimension("b", 9, "sequence")), "a=N"),
+        (TOKENS, "seq=N,batch_size=N"),
+        ((TOKENS[0], dimension("m", 128, "size")), "m=N,batch_size=N"),
+        ([dimension(name, 1, "size") for name in "abc"], "a=N,b=N,c=N"),
+        ([dimension(name, 1, "size") for name in "abcde"], "a=N,b=N,c=N and 2 more"),
+        ((dimension("x:2", 224, "height"), dimension("x:3", 224, "width")), "height=N,width=N"),
+        ((dimension("batch", 128, "sequence"), dimension("n", 1, "batch")), "batch=N,n=N"),
+        ((dimension("a", 9, "sequence"), dimension("b", 9, "sequence")), "a=N,b=N"),
         ((dimension("a\x1b[31m", 5, "size"),), "a\\x1b[31m=N"),
     ],
 )

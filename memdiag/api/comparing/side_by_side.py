@@ -20,9 +20,9 @@ from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.defaults import COMPARISON_REPEATS
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.axis_roles import dims_by_name
+from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import Axis
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.model.trip_counts import free_axes
 from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension

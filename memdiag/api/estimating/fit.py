@@ -87,7 +87,8 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
     largest = max((each for each in (largest, sure) if each is not None), default=None)
     too_large = 1 + _last_of_all(perhaps, largest or start)
     is_known = too_large <= MAX_DIM_SIZE and at(too_large) is not None
-    peaks = at(largest or 1) or Peaks(0, 0, 0)
+    smallest = min(grid.steps.get(dims[0], (1,)))
+    peaks = at(largest or smallest) or Peaks(0, 0, 0)
     return Fit(
         limit_bytes=limit_bytes,
         dims=dims,

@@ -9,9 +9,9 @@ from memdiag.api.arguments import check_dims
 from memdiag.api.inputs import choose_inputs
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, dims_by_name, total_lengths
+from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import Axis, choose_sizes, is_expression
 from memdiag.model.model_file import ModelFile
-from memdiag.model.trip_counts import free_axes
 from memdiag.records.dimension import Dimension
 
 MAX_SIZES = 8

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from memdiag.model.graph_index import Node, Scope
+from memdiag.model.inputs import plan_inputs
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.units import counted, plural, some_of
@@ -10,9 +12,10 @@ from memdiag.units import counted, plural, some_of
 def unknown_sizes_note(ctx: AnalysisContext, point: EstimatedPoint) -> str:
     """Return how many values of `point` have unknown sizes, and the nodes at which that begins."""
     count = point.unknown_values
+    nodes = [ctx.graphs.qualified(*each) for each in _first_nodes(ctx, point)]
     text = (
         f"{counted(count, 'value')} {plural(count, 'has a size', 'have sizes')} that only a run"
-        f" shows, from {some_of(list(dict.fromkeys(_first_nodes(ctx, point))))} on;"
+        f" shows, from {some_of(list(dict.fromkeys(nodes)))} on;"
         f" {plural(count, 'it counts', 'they count')} as nothing"
     )
     if point.is_bounded:
@@ -23,9 +26,36 @@ def unknown_sizes_note(ctx: AnalysisContext, point: EstimatedPoint) -> str:
     return text
 
 
-def _first_nodes(ctx: AnalysisContext, point: EstimatedPoint) -> Iterator[str]:
-    """Yield the labels of nodes that have an output of unknown size, and only inputs of known
-    size."""
+def size_inputs(ctx: AnalysisContext, point: EstimatedPoint) -> dict[str, str]:
+    """Return the inputs on whose numbers unknown sizes of `point` depend: what they are in a run.
+
+    Only inputs that have one number in all elements are named, such as ones.
+    """
+    main, shapes = ctx.graphs.main, ctx.shapes_at(point.dims)
+    pending = [(scope, name) for scope, node in _first_nodes(ctx, point) for name in node.input]
+    reached: set[tuple[Scope, str]] = set()
+    while pending:
+        scope, name = pending.pop()
+        defining = scope.defining_scope(name)
+        kind = None if defining is None else shapes.of(defining, name)
+        is_integer = kind is not None and kind.dtype in ("int32", "int64")
+        if defining is None or not is_integer or (defining, name) in reached:
+            continue
+        reached.add((defining, name))
+        producer = defining.producers.get(name)
+        if producer is not None and producer.op_type not in ("Shape", "Size"):
+            pending += [(defining, operand) for operand in producer.input]
+    plans = plan_inputs(ctx.model, dims=point.dims, given={})
+    return {
+        plan.name: plan.note
+        for plan in plans
+        if plan.fill == "constant" and plan.name not in point.dims and (main, plan.name) in reached
+    }
+
+
+def _first_nodes(ctx: AnalysisContext, point: EstimatedPoint) -> Iterator[tuple[Scope, Node]]:
+    """Yield the nodes with an output of unknown size and only inputs of known size, with their
+    graphs."""
     shapes = ctx.shapes_at(point.dims)
     for _, scope in ctx.graphs:
         if shapes.runs.get(scope, 1):
@@ -39,4 +69,4 @@ def _first_nodes(ctx: AnalysisContext, point: EstimatedPoint) -> Iterator[str]:
                     for each in kinds
                 )
                 if all(inputs) and not all(outputs):
-                    yield ctx.graphs.qualified(scope, node)
+                    yield scope, node

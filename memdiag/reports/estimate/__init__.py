@@ -39,8 +39,9 @@ def document(estimate: Estimate) -> Document:
     at_first = " at the first point" if len(estimate.points) > 1 else ""
     if estimate.calibration:
         at_first += ", before the correction"
+    known = ", without values of unknown size" if point.unknown_values else ""
     phases = Figures(
-        title=f"Above the process before the session{at_first}",
+        title=f"Above the process before the session{at_first}{known}",
         table=phase_table(estimate),
         detail=Detail.USUAL if len(estimate.points) == 1 else Detail.ALL,
     )
@@ -72,7 +73,7 @@ def document(estimate: Estimate) -> Document:
             ),
             Points(title="Measured", texts=tuple(calibration_lines(estimate))),
             Figures(
-                title=f"For the peak ({point.peak_phase}) and the memory after the runs",
+                title=f"For the peak ({point.peak_phase}) and the memory after the runs{known}",
                 table=term_table(estimate),
                 detail=Detail.ALL,
                 short="parts of the memory",
@@ -93,9 +94,10 @@ def document(estimate: Estimate) -> Document:
 def _parts(point: EstimatedPoint) -> str:
     """Return what takes most of the peak: ``weights 22 MiB · graph 3 MiB``."""
     terms = sorted(point.peak.peak_terms, key=lambda term: -term.bytes)
-    return some_of(
+    parts = some_of(
         [f"{term.name} {format_size(term.bytes)}" for term in terms], _MAX_NAMED_PARTS, " · "
     )
+    return f"{parts}; and values of unknown size" if point.unknown_values else parts
 
 
 def draw(estimate: Estimate) -> Figure:

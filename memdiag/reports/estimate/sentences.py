@@ -12,7 +12,7 @@ from memdiag.records.dimension import in_words, typed_names
 from memdiag.records.estimate import Calibration, Estimate, Fit
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, dim_hint, model_file, plain
-from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural
+from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural, some_of
 
 BEFORE = "Python, numpy and onnxruntime before the session"
 
@@ -64,13 +64,14 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     how = "predicted, and corrected by measurements" if corrected else "predicted, not measured"
     if point.unknown_values and not corrected:
         how = f"{how}; {unknown_text(estimate)}"
+    texts = (_process, _malloc, _size_inputs, _points)
     first = ", ".join(
         part for part in (need, sizes, f"under onnxruntime {plain(estimate.onnxruntime)}") if part
     )
     return EstimateHeadline(
         model=model_file(estimate.model),
         first=f"{first}: {how}.",
-        second=" ".join(filter(None, (_process(estimate), _malloc(estimate), _points(estimate)))),
+        second=" ".join(filter(None, (text(estimate) for text in texts))),
         facts=_facts(estimate),
     )
 
@@ -82,6 +83,19 @@ def unknown_text(estimate: Estimate) -> str:
     if estimate.is_floor:
         return f"{values} {plural(count, 'is', 'are')} missing (--measure completes it)"
     return f"it depends on {values}"
+
+
+def _size_inputs(estimate: Estimate) -> str:
+    """Return what a measured run takes for inputs that decide sizes, and how it takes others."""
+    inputs = estimate.size_inputs
+    if not inputs:
+        return ""
+    took = "The measurement took" if estimate.calibration else "--measure takes"
+    taken = some_of([f"{plain(note)} for {plain(name)}" for name, note in inputs.items()])
+    option = f"--input {plain(next(iter(inputs)))}=FILE.npy"
+    return (
+        f"Sizes depend on values of inputs. {took} {taken}; memdiag profile {option} takes others."
+    )
 
 
 def interval_text(low: int, high: int) -> str:
@@ -158,20 +172,26 @@ def fit_text(estimate: Estimate) -> str:
         " =" if len(fit.dims) > 1 else ""
     )
     at = f" at {sizes_text(estimate, fit.others)}" if fit.others else ""
+    is_asked = fit.dims[0] in estimate.varied
+    smallest = min(estimate.points, key=lambda point: point.dims[fit.dims[0]] if is_asked else 0)
+    size = smallest.dims[fit.dims[0]] if is_asked else 1
     if fit.probably is None:
         interval = interval_text(fit.low_bytes, fit.high_bytes)
-        verb = "does" if fit.too_large == 1 else "may"
-        return f"{name} 1 {verb} not fit in {limit}{at}: it needs {interval}. (predicted)"
+        verb = "does" if fit.too_large is not None and fit.too_large <= size else "may"
+        return f"{name} {size:,} {verb} not fit in {limit}{at}: it needs {interval}. (predicted)"
     if fit.trial == "fails":
         return (
             f"What fits in {limit} cannot be said: the model does not run at {name}"
             f" {fit.probably:,} or less{at}. Set other sizes with --dim. ({plain(fit.problem)})"
         )
+    is_bounded = estimate.point.is_bounded and not estimate.calibration
+    where = f"in {limit}{at}" + (", whatever the data" if is_bounded else "")
     if fit.surely is None:
-        text = f"{name} {fit.probably:,} probably fits in {limit}{at}"
+        text = f"{name} {fit.probably:,} probably fits {where}"
     else:
-        text = f"{name} {fit.surely:,} surely fits in {limit}{at}"
-        text += f"; {fit.probably:,} probably does" if fit.probably > fit.surely else ""
+        text = f"{name} {fit.surely:,} surely fits {where}"
+        has_more = fit.probably > fit.surely and not is_bounded
+        text += f"; {fit.probably:,} probably does" if has_more else ""
     if fit.fails_at is not None:
         text += f"; the model does not run at {fit.fails_at:,}"
     elif fit.too_large is not None:
@@ -180,7 +200,11 @@ def fit_text(estimate: Estimate) -> str:
         text += "; what larger sizes need is not known"
     below, above = fit.usual_bytes - fit.low_bytes, fit.high_bytes - fit.usual_bytes
     share = ceil(100 * max(below, above) / max(1, fit.usual_bytes))
-    end = f"(predicted; ± {share} %)"
+    end = "(predicted)" if is_bounded else f"(predicted; ± {share} %)"
+    if is_bounded and fit.probably < size:
+        beside = estimate.beside_bytes(smallest)
+        interval = interval_text(smallest.low_bytes + beside, smallest.high_bytes + beside)
+        text = f"{name} {size:,} needs {interval}, depending on the data. {text}"
     return f"{text}. {end}" if fit.trial == "ran" else f"{text}. {end} {_not_run(fit)}".rstrip()
 
 
@@ -229,7 +253,10 @@ def reduction_lines(estimate: Estimate) -> list[str]:
             f"{change} the peak is {format_size(point.peak_bytes - each.peak_bytes)} lower"
             f" ({format_size(each.peak_bytes + base)})"
         )
-    can_shrink = estimate.generation is None and any(size > 1 for size in sizes.values())
+    if lines and point.unknown_values:
+        lines.append("these figures are without the values of unknown size")
+    is_known = estimate.generation is None and not point.unknown_values
+    can_shrink = is_known and any(size > 1 for size in sizes.values())
     if can_shrink and not is_smaller and point.peak_phase not in ("first_run", "steady"):
         lines.append(
             f"no smaller size lowers the peak: it is in {point.peak_phase}, before the runs"

@@ -189,7 +189,7 @@ def _run_bytes(ctx: AnalysisContext) -> int:
     folded, unfolded = Arena(), Arena()
     for arena, run in ((folded, ctx.run(sizes)), (unfolded, ctx.unfolded_run(sizes))):
         arena.serve(run.requests)
-        arena.serve_again(run.requests)
+        arena.serve_again(run.later.requests)
     return max(0, unfolded.resident_bytes - folded.resident_bytes)
 
 

@@ -156,7 +156,7 @@ def _arena_bytes(run: SimulatedRun) -> int:
     """Return what the arena has after a run and later ones."""
     arena = Arena()
     arena.serve(run.requests)
-    arena.serve_again(run.requests)
+    arena.serve_again(run.later.requests)
     return arena.resident_bytes
 
 

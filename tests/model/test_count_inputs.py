@@ -1,4 +1,4 @@
-"""Trip counts of loops as free dimensions: how they are found, given, chosen and estimated."""
+"""Counts as free dimensions: how they are found, given, chosen and estimated."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ import pytest
 import memdiag
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles
+from memdiag.model.count_inputs import USUAL_BOXES, USUAL_ITERATIONS, count_inputs
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.inputs import make, plan_inputs
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import infer_shapes
-from memdiag.model.trip_counts import USUAL_ITERATIONS, trip_counts
 
 BODY = """<body = b (int64 i, bool c, float[batch, 64] a)
     => (bool d, float[batch, 64] e, float[batch, 64] row) {
@@ -46,7 +46,7 @@ def saved(folder: Path, declared: str, nodes: str, *, first: str = "count") -> P
 def test_an_input_that_says_how_often_a_loop_runs_is_a_dimension(tmp_path: Path, form: str) -> None:
     path = saved(tmp_path, *FORMS[form])
     with open_model(path) as file:
-        assert [*trip_counts(file.graph)] == ["steps"]
+        assert [*count_inputs(file.graph)] == ["steps"]
         role = axis_roles(file.graph)["steps"]
         assert (role.name, role.size) == ("iterations", USUAL_ITERATIONS)
         plan, _ = plan_inputs(file, dims={"steps": 40}, given={})
@@ -66,14 +66,57 @@ def test_an_input_that_says_how_often_a_loop_runs_is_a_dimension(tmp_path: Path,
         ("float steps", "count = Cast <to=7> (steps)", "count"),
     ],
 )
-def test_other_inputs_are_no_trip_counts(
-    tmp_path: Path, declared: str, nodes: str, first: str
-) -> None:
+def test_other_inputs_are_no_counts(tmp_path: Path, declared: str, nodes: str, first: str) -> None:
     with open_model(saved(tmp_path, declared, nodes, first=first)) as file:
-        assert trip_counts(file.graph) == {}
+        assert count_inputs(file.graph) == {}
 
 
-def test_an_array_of_the_user_sets_the_trip_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "name", "size", "shape"),
+    [
+        ("g (float[n] x, int64[1] k) => (float[m] y) { y, i = TopK (x, k) }", "k", 1, (5,)),
+        (
+            "g (float[1, n, 4] x, float[1, 2, n] s, int64 most) => (int64[m, 3] y) "
+            "{ b = Squeeze (most) y = NonMaxSuppression (x, s, b) }",
+            "most",
+            USUAL_BOXES,
+            (10, 3),
+        ),
+        # It is no K, but a limit of it.
+        (
+            "g (float[n] x, int64[1] k) => (float[m] y) <int64[1] all = {9}> "
+            "{ l = Min (k, all) y, i = TopK (x, l) }",
+            "",
+            0,
+            (),
+        ),
+        (
+            "g (float[1, n, 4] x, float[1, 2, n] s, int64 most) => (int64[m, 3] y) "
+            "{ y = NonMaxSuppression (x, s) z = Add (most, most) }",
+            "",
+            0,
+            (),
+        ),
+    ],
+)
+def test_an_input_that_says_how_many_values_a_node_puts_out_is_a_dimension(
+    tmp_path: Path, text: str, name: str, size: int, shape: tuple[int, ...]
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
+    with open_model(path) as file:
+        assert [*count_inputs(file.graph)] == ([name] if name else [])
+        if name:
+            role = axis_roles(file.graph)[name]
+            assert (role.name, role.size) == ("count", size)
+            graphs, sizes = GraphIndex(file), {"n": 30, name: 5}
+            found = infer_shapes(file, graphs, sizes, [], counts_largest=True)
+            kind = found.of(graphs.main, "y")
+            assert kind is not None
+            assert kind.shape == shape
+
+
+def test_an_array_of_the_user_sets_the_count(tmp_path: Path) -> None:
     path = saved(tmp_path, *FORMS["a scalar"])
     with open_model(path) as file:
         plan_inputs(file, dims={}, given={"steps": np.array(5)})
@@ -110,6 +153,6 @@ def test_damaged_loops_are_read(tmp_path: Path, damage: str) -> None:
         del loop.attribute[0].g.output[1:]
     onnx.save(model, path)
     with open_model(path) as file:
-        found = trip_counts(file.graph)
+        found = count_inputs(file.graph)
         assert [*found] == ([] if damage.startswith("an input") else ["steps"])
         infer_shapes(file, GraphIndex(file), {"batch": 1}, [])

@@ -1,4 +1,4 @@
-"""Inputs that say how often a Loop runs, such as the steps of a decoder.
+"""Inputs that say how often a Loop runs, or how many values an operator puts out.
 
 They decide how much memory a run takes as the sizes of dimensions do, and count as free dimensions
 of the model: their values are given, chosen and varied in the same way.
@@ -6,6 +6,7 @@ of the model: their values are given, chosen and varied in the same way.
 
 from collections.abc import Iterator, Mapping
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto
@@ -18,16 +19,41 @@ from memdiag.stored_arrays import GivenArray
 USUAL_ITERATIONS = 8
 """How often a Loop runs unless the user says it."""
 
+USUAL_BOXES = 100
+"""Boxes that a NonMaxSuppression keeps of each class unless the user says it."""
+
 MAX_STEPS = 8
-"""Nodes between an input and the Loop that it is the trip count of."""
+"""Nodes between an input and the node that it is a count of."""
+
+
+class Count(NamedTuple):
+    """What an input counts.
+
+    Attributes:
+        role: ``iterations`` of a Loop, or ``count``.
+        size: a realistic value.
+        reason: the evidence, in words, with the node.
+    """
+
+    role: str
+    size: int
+    reason: str
+
+
+# The operand that is a count, and what it counts. A K of 1 is the only one that always runs.
+_COUNTS: dict[str, tuple[int, Count]] = {
+    "Loop": (0, Count("iterations", USUAL_ITERATIONS, "how often the Loop {} runs")),
+    "NonMaxSuppression": (2, Count("count", USUAL_BOXES, "the boxes of a class that {} keeps")),
+    "TopK": (1, Count("count", 1, "the K of {}")),
+}
 
 _PASSING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def trip_counts(graph: Graph) -> dict[str, str]:
-    """Return the inputs of one integer that are the trip count of a Loop, with its name."""
-    found: dict[str, str] = {}
+def count_inputs(graph: Graph) -> dict[str, Count]:
+    """Return the inputs of one integer that are a count of a node, by name."""
+    found: dict[str, Count] = {}
     names = {
         value.name
         for value in graph.required_inputs
@@ -36,26 +62,28 @@ def trip_counts(graph: Graph) -> dict[str, str]:
         and _has_one_element(axes_of(value))
     }
     if names:
-        for loop in graph.nodes:
-            if loop.op_type == "Loop" and loop.is_onnx and loop.input:
-                name = _origin(graph, loop.input[0])
+        for node in graph.nodes:
+            index, count = _COUNTS.get(node.op_type, (len(node.input), None))
+            if count is not None and node.is_onnx and index < len(node.input):
+                name = _origin(graph, node.input[index])
                 if name in names:
-                    found.setdefault(name, loop.label)
+                    reason = count.reason.format(node.label)
+                    found.setdefault(name, count._replace(reason=reason))
     return found
 
 
 def free_axes(graph: Graph) -> dict[str, tuple[Axis, ...] | None]:
-    """Return the axes of each input of `graph`, and one for the value of each trip count.
+    """Return the axes of each input of `graph`, and one for the value of each count.
 
     The latter has no position. Its key, and so its name for the user, is that of the input.
     """
     axes = {value.name: axes_of(value) for value in graph.required_inputs}
-    values = {f"{name} (value)": (Axis("", -1, 0, None, name),) for name in trip_counts(graph)}
+    values = {f"{name} (value)": (Axis("", -1, 0, None, name),) for name in count_inputs(graph)}
     return axes | values
 
 
-def trip_count_values(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """Return the arrays of the trip counts that `sizes` has, by the name of the input."""
+def count_values(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Return the arrays of the counts that `sizes` has, by the name of the input."""
     kinds = {value.name: value.type.tensor_type for value in graph.required_inputs}
     return {
         name: np.full(
@@ -63,16 +91,16 @@ def trip_count_values(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Array
             sizes[name],
             np.int32 if kinds[name].elem_type == TensorProto.INT32 else np.int64,
         )
-        for name in trip_counts(graph)
+        for name in count_inputs(graph)
         if name in sizes
     }
 
 
-def given_trip_counts(graph: Graph, given: Mapping[str, GivenArray]) -> dict[str, int]:
-    """Return the trip counts among the arrays of the user, by the name of the input."""
+def given_counts(graph: Graph, given: Mapping[str, GivenArray]) -> dict[str, int]:
+    """Return the counts among the arrays of the user, by the name of the input."""
     return {
         name: int(np.asarray(given[name]).reshape(-1)[0])
-        for name in trip_counts(graph)
+        for name in count_inputs(graph)
         if name in given and prod(given[name].shape) == 1
     }
 
