@@ -68,7 +68,8 @@ def find_comparison_inputs(
 
     By default `sizes` are `DEFAULT_SIZES`, or none with `dims`: what was asked for is what is
     measured. With a deadline they are left out if running once with all is expected to take more
-    than `_SHORT_TRIAL` of the time: that follows in each of many processes.
+    than `_SHORT_TRIAL` of the time: that follows in each of many processes. So is the second set of
+    realistic sizes, unless its flags differ, if the first takes more.
     """
     further = sizes
     if further is None:
@@ -91,8 +92,12 @@ def find_comparison_inputs(
 
         def is_enough(tried: int) -> bool:
             nonlocal is_slow
-            expected_s = (time.monotonic() - started) * work[-1] / max(1, work[tried - 1])
-            is_slow = sizes is None and tried == first_size < len(feeds) and expected_s > short_s
+            taken_s = time.monotonic() - started
+            if tried == first_size < len(feeds):
+                taken_s *= work[-1] / max(1, work[tried - 1])
+            elif tried != 1 or len(feeds) == 1 or candidates[1].timed:
+                return False
+            is_slow = sizes is None and taken_s > short_s
             return is_slow
 
         # One child tries all: loading a model takes longer than most runs.

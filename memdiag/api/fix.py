@@ -19,7 +19,7 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import Selection, analysis_context, find_waste
 from memdiag.api.fix_scope import REWRITES, FixScope
-from memdiag.api.inputs import GivenInputs, read_given
+from memdiag.api.inputs import GivenInputs, choose_inputs, read_given
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs
 from memdiag.api.option_estimates import expected_savings
@@ -157,7 +157,10 @@ def fix(
                 why = "the time limit passed before the original was measured"
                 new_models.state.record_untried(new_models.rules, why)
             unsearched = _unsearched(file, job, config, new_models, started)
-            return msgspec.structs.replace(unsearched, ended_by="time_limit")
+            sizes = choose_inputs(file, dims=config.dims, given=read_given(config.inputs))
+            return msgspec.structs.replace(
+                unsearched, ended_by="time_limit", dimensions=sizes.dimensions
+            )
         return _Search(base, config, new_models, progress, started).run()
 
 

@@ -350,6 +350,12 @@ class OptionSearch:
         if _names(chosen) == _names(base) or _names(chosen) in self._points:
             return
         figures = self._measure(chosen).figures
+        fewer = tuple(option for option in chosen if not option.shared_arena)
+        if figures is not None and base != fewer != chosen:
+            # Regions as large as requested may fit later requests worse.
+            without = self._measure(fewer).figures
+            if without is not None and is_worth_an_option(without, figures):
+                chosen, figures = fewer, without
         smallest = self._best_if_fast().figures or self.point_evaluator.before
         if figures is not None and is_worth_an_option(figures, smallest):
             self._compare(chosen)

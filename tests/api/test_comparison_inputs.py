@@ -109,6 +109,18 @@ def test_slow_runs_are_tried_with_other_sizes_only_if_asked_for_or_if_there_is_t
     assert len({each.name for each in inputs.sets}) == count
     told = "not compared with batch 4: runs are too slow for the time limit"
     assert inputs.notes == ((told,) if count == 1 else ())
+    # The second set of values is left out, too.
+    assert len(inputs.sets) == (1 if count == 1 else 4)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("bool", 2), ("float", 1)])
+def test_slow_runs_are_tried_with_both_values_of_a_flag(
+    kind: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memdiag.api.comparison_inputs._SHORT_TRIAL", 1e-9)
+    limits = Limits(deadline=Deadline(time.monotonic() + 100))
+    body = f"g ({kind} c) => ({kind} y) {{ y = Identity(c) }}"
+    assert len(chosen(tmp_path, body, limits=limits).sets) == count
 
 
 def test_sizes_that_do_not_run_are_told(tmp_path: Path) -> None:

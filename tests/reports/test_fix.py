@@ -147,7 +147,11 @@ def test_a_search_that_measured_nothing_says_what_is_left() -> None:
         " itself was measured."
     )
     assert why(fix) == "2 were not tried in time."
-    assert next_step(fix).startswith("Run it again with a longer --time-limit")
+    assert next_step(fix) == "Run it again with a longer --time-limit, or none."
+    image = (Dimension(name="h", size=640, role="height", source="chosen", reason="usual"),)
+    fix = msgspec.structs.replace(fix, dimensions=image)
+    assert answer(fix).endswith("itself was measured, at h 640.")
+    assert next_step(fix).endswith(" Smaller inputs take less time; other sizes: --dim h=N.")
 
 
 def test_what_was_not_compared_in_time_is_named() -> None:

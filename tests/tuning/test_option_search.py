@@ -147,6 +147,21 @@ def less(**saved: float) -> Callable[[Names], float]:
     return lambda names: 100 - sum(saved.get(name, 0) for name in names)
 
 
+def test_the_first_comparison_is_without_a_shared_arena_where_that_takes_more() -> None:
+    quick = (option("patterns"), option("mmap"), replace(option("shared"), shared_arena=True))
+    for arena, first in ((-30, {"patterns", "mmap"}), (5, {"patterns", "mmap", "shared"})):
+        scripted = Scripted(less(patterns=20, mmap=20, shared=arena))
+        search = OptionSearch(
+            point_evaluator=cast(PointEvaluator, scripted),
+            usable=list(quick),
+            budget={},
+            max_slowdown=LIMIT,
+            report_progress=lambda words: None,
+        )
+        search.combine_quick_options()
+        assert scripted.compared == [first]
+
+
 def tried(search: OptionSearch) -> set[Names]:
     return {frozenset(point.options) for point in search.points}
 

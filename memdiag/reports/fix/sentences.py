@@ -20,6 +20,7 @@ from memdiag.reports.fix.chart import point_label
 from memdiag.reports.text import (
     again_with_time,
     capitalized,
+    dim_hint,
     dim_option,
     listed,
     plain,
@@ -40,11 +41,11 @@ def answer(fix: Fix) -> str:
     if fix.is_dry_run:
         return f"{model}: {_would_be_tried(fix)}. Nothing was measured."
     before, after, chosen = fix.before, fix.after, fix.chosen_point
-    if before is None or after is None or chosen is None:
-        passed = f"{time_limit(fix.command)} passed before the original itself was measured"
-        return f"{model}: nothing was verified, since {passed}."
     sizes_of_inputs = measured_sizes(fix)
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
+    if before is None or after is None or chosen is None:
+        passed = f"{time_limit(fix.command)} passed before the original itself was measured"
+        return f"{model}: nothing was verified, since {passed}{at}."
     start = f"{model}: {_budget_words(fix, chosen)}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
@@ -122,7 +123,9 @@ def next_step(fix: Fix) -> str:
             " and latency were not compared."
         )
     if not fix.is_complete:
-        return f"{capitalized(_again(fix))}."
+        hint = dim_hint(fix.dimensions) if fix.before is None else ""
+        smaller = f". Smaller inputs take less time; {hint}" if hint else ""
+        return f"{capitalized(_again(fix))}{smaller}."
     if not fits(fix):
         return "Keep the defaults, and raise the budget or --max-slowdown."
     if fix.chosen:
