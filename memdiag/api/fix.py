@@ -157,9 +157,9 @@ def fix(
                 why = "the time limit passed before the original was measured"
                 new_models.state.record_untried(new_models.rules, why)
             unsearched = _unsearched(file, job, config, new_models, started)
-            sizes = choose_inputs(file, dims=config.dims, given=read_given(config.inputs))
+            inputs = choose_inputs(file, dims=config.dims, given=read_given(config.inputs))
             return msgspec.structs.replace(
-                unsearched, ended_by="time_limit", dimensions=sizes.dimensions
+                unsearched, ended_by="time_limit", dimensions=inputs.dimensions
             )
         return _Search(base, config, new_models, progress, started).run()
 
