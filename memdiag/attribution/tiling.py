@@ -5,6 +5,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
+import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from memdiag.attribution.element_values import Values
@@ -67,6 +68,7 @@ def panels(
     *,
     depth: int,
     group: int = 1,
+    rows_multiple: int = 0,
     offset: int = 0,
 ) -> tuple[int, tuple[CopySegment, ...]]:
     """Return (bytes, segments) of a ``[K, N]`` matrix cut into panels of 16 columns.
@@ -74,8 +76,10 @@ def panels(
     The matrix is given as `parts`, stacked vertically. The height of each part but the last, and
     `depth`, are multiples of `group`. Rows are cut into slices of `depth` (the last one is
     shorter). Each slice is panel after panel, each panel ``[rows / group][16][group]``. Columns
-    are padded to a whole panel and rows to a whole `group`, with zeros.
+    are padded to a whole panel and rows to a multiple of `rows_multiple`, or to a whole `group`,
+    with zeros.
     """
+    rows_multiple = rows_multiple or group
     rows = sum(part.shape[0] for part in parts)
     columns = parts[0].shape[1]
     itemsize = parts[0].dtype.itemsize
@@ -90,7 +94,7 @@ def panels(
             count, length = (height - done) // depth, depth
             if inside or not count:
                 count, length = 1, min(depth - inside, height - done)
-            padded = round_up(min(depth, rows - begin), group)
+            padded = round_up(min(depth, rows - begin), rows_multiple)
             _, part_segments = tiled(
                 part.viewed(partial(_slices, start=done, shape=(count, length, columns))),
                 (1, group, PANEL_COLUMNS),
@@ -107,7 +111,19 @@ def panels(
             segments += part_segments
             done += count * length
         first += height
-    return round_up(rows, group) * pitch, segments
+    begin = (rows - 1) // depth * depth
+    filled, padded = (round_up(rows - begin, each) for each in (group, rows_multiple))
+    if padded > filled:
+        width = PANEL_COLUMNS * itemsize
+        padding = CopySegment(
+            offset + begin * pitch + filled * width,
+            np.dtype(np.uint8),
+            (round_up(columns, PANEL_COLUMNS) // PANEL_COLUMNS, (padded - filled) * width),
+            (padded * width, 1),
+            (np.zeros((1, 1), np.uint8),),
+        )
+        segments += (padding,)
+    return round_up(rows, rows_multiple) * pitch, segments
 
 
 def head_columns(columns: int, heads: Sequence[int]) -> Iterator[tuple[int, list[slice]]]:

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 from onnx import ModelProto
 from onnx.shape_inference import InferenceError
-from onnx.shape_inference import infer_shapes as infer_model
 
 from memdiag.model.inference_input import InferenceInput
 from memdiag.model.model_file import ModelFile
-from memdiag.model.native_memory import limit_address_space
-from memdiag.model.shapes import MAX_INFERENCE_BYTES
+from memdiag.model.shapes import infer_limited
 
 
 def is_contradictory(model: ModelFile, sizes: Mapping[str, int]) -> bool:
@@ -25,8 +23,7 @@ def is_contradictory(model: ModelFile, sizes: Mapping[str, int]) -> bool:
     copy.CopyFrom(model.proto)
     prepared = InferenceInput(copy, sizes)
     try:
-        with limit_address_space(MAX_INFERENCE_BYTES + 64 * len(prepared.serialized)):
-            infer_model(prepared.serialized, strict_mode=True, data_prop=True)
+        infer_limited(prepared.serialized, strict_mode=True, data_prop=True)
     except InferenceError:
         return True
     except (RuntimeError, ValueError, TypeError, LookupError, MemoryError):

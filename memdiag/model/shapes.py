@@ -6,7 +6,8 @@ gets), and once over the body of each function that is called.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cache, cached_property
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.shape_inference import infer_shapes as infer_model
@@ -356,6 +357,29 @@ def _symbols(graph: GraphProto) -> Iterable[str]:
             yield from _symbols(inner)
 
 
+def infer_limited(serialized: bytes, **options: bool) -> ModelProto:
+    """Return what ONNX's inference returns, within a limit of memory.
+
+    Raises:
+        MemoryError: it takes more.
+        Exception: the inference failed: one of `INFERENCE_FAILURES`.
+    """
+    _raise_once()
+    with limit_address_space(MAX_INFERENCE_BYTES + 64 * len(serialized)):
+        return infer_model(serialized, **options)
+
+
+@cache
+def _raise_once() -> None:
+    """Have ONNX's library raise an exception.
+
+    At its first one it takes memory of its own for the thread. If there is none, as at the limit,
+    glibc ends the process.
+    """
+    with suppress(*INFERENCE_FAILURES):
+        infer_model(b"no model")
+
+
 def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[ModelProto, str]:
     """Return the model with inferred types; if the inference fails, unchanged with the reason.
 
@@ -364,8 +388,7 @@ def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[Mode
     memory limit the inference is repeated without values.
     """
     try:
-        with limit_address_space(MAX_INFERENCE_BYTES + 64 * len(prepared.serialized)):
-            return infer_model(prepared.serialized, data_prop=carry_values), ""
+        return infer_limited(prepared.serialized, data_prop=carry_values), ""
     except INFERENCE_FAILURES as error:
         if carry_values and isinstance(error, MemoryError):
             return _infer(prepared, carry_values=False)

@@ -6,6 +6,7 @@ instruction set matters (blocks of convolution filters), the length of a block i
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
 from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.graph_index import GraphIndex, Node, Use, integer, integers
 from memdiag.ort.half_precision import is_cast_once
+from memdiag.ort.processor import has_amx
 from memdiag.ort.releases import TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
@@ -107,10 +109,14 @@ def fp32_panels(rows: int, columns: int) -> int:
     return round_up(round_up(columns, PANEL_COLUMNS) * rows * 4)
 
 
-def int8_panels(rows: int, columns: int) -> int:
-    """Return the bytes of a packed 8-bit operand ``[rows, columns]``, its column sums included."""
+def int8_panels(rows: int, columns: int, dtype: str = "uint8") -> int:
+    """Return the bytes of a packed 8-bit operand ``[rows, columns]``, its column sums included.
+
+    Kernels with AMX pad the rows of int8 operands to a multiple of 64.
+    """
     width = round_up(columns, PANEL_COLUMNS)
-    return round_up(width * 4 + width * round_up(rows, 4))
+    rows_multiple = 64 if dtype == "int8" and has_amx() else 4
+    return round_up(width * 4 + width * round_up(rows, rows_multiple))
 
 
 def nbits_blocks(depth: int, columns: int, bits: int, block_size: int, accuracy: int) -> int | None:
@@ -148,7 +154,7 @@ def _integer_matrix(operand: _ConstantInput) -> PackedBuffer | None:
     if _signed_input(operand):
         return None
     rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
-    return PackedBuffer("packed", int8_panels(rows, columns))
+    return PackedBuffer("packed", int8_panels(rows, columns, operand.dtype))
 
 
 def _signed_input(operand: _ConstantInput) -> bool:
@@ -175,7 +181,7 @@ def _integer_recurrent(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 3:
         return None
     directions, rows, columns = operand.shape
-    return PackedBuffer("packed", directions * int8_panels(rows, columns))
+    return PackedBuffer("packed", directions * int8_panels(rows, columns, operand.dtype))
 
 
 def _attention(operand: _ConstantInput) -> PackedBuffer | None:
@@ -190,7 +196,8 @@ def _attention(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.node.op_type == "Attention":
         panels, is_packed = fp32_panels, operand.dtype == "float"
     else:
-        panels, is_packed = int8_panels, operand.dtype in ("int8", "uint8")
+        panels = partial(int8_panels, dtype=operand.dtype)
+        is_packed = operand.dtype in ("int8", "uint8")
     nbytes = sum(heads * panels(rows, size // heads) for size in sizes)
     return PackedBuffer("packed", nbytes) if is_packed else None
 
@@ -263,7 +270,8 @@ def _integer_filter(operand: _ConstantInput) -> PackedBuffer | None:
         return None
     if (operand.shape[1] == 1 and outputs == groups) or _signed_input(operand):
         return PackedBuffer("reordered", prod(operand.shape))
-    return PackedBuffer("packed", groups * int8_panels(prod(rest), outputs // groups))
+    nbytes = int8_panels(prod(rest), outputs // groups, operand.dtype)
+    return PackedBuffer("packed", groups * nbytes)
 
 
 _BUFFERS: dict[tuple[str, str], Callable[[_ConstantInput], PackedBuffer | None]] = {

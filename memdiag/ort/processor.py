@@ -13,10 +13,21 @@ def has_sme() -> bool:
 
     Where the system does not tell, the answer is False.
     """
-    if platform.machine().lower() not in ("arm64", "aarch64"):
-        return False
+    return platform.machine().lower() in ("arm64", "aarch64") and _lists("Features", "sme")
+
+
+@cache
+def has_amx() -> bool:
+    """Return whether this is an x86 processor with AMX for 8-bit products.
+
+    Where the system does not tell, the answer is False.
+    """
+    return platform.machine().lower() in ("amd64", "x86_64") and _lists("flags", "amx_int8")
+
+
+def _lists(label: str, feature: str) -> bool:
     try:
         lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    return any("sme" in line.split() for line in lines if line.startswith("Features"))
+    return any(feature in line.split() for line in lines if line.startswith(label))

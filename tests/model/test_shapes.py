@@ -1,3 +1,4 @@
+import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -404,3 +405,21 @@ def test_a_large_graph_takes_little_time(tmp_path: Path) -> None:
         # A quarter of a second on an idle machine.
         assert time.process_time() - started < 1.5
         assert shapes.of(next(iter(graphs))[1], names[-1]) == TensorType("float", (8, 8))
+
+
+def test_the_inference_raises_its_first_exception_before_memory_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Without memory for the first one glibc ends the process: 2 of 4 estimates of a graph network.
+    shapes._raise_once.cache_clear()
+    limits: list[int] = []
+
+    def infer(serialized: bytes, **options: bool) -> onnx.ModelProto:
+        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
+        raise RuntimeError("no model")
+
+    monkeypatch.setattr(shapes, "infer_model", infer)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            shapes.infer_limited(b"")
+    assert [limit == resource.RLIM_INFINITY for limit in limits] == [True, False, False]

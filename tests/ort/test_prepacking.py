@@ -1,3 +1,4 @@
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,12 @@ def test_sizes_are_those_of_the_layouts(rows: int, columns: int) -> None:
     assert {fp32_panels(rows, columns), fp32_panels(columns, rows)} == candidate_sizes(
         shape, np.float32, "packed_fp32", LayoutHints()
     )
-    assert {int8_panels(rows, columns), int8_panels(columns, rows)} == candidate_sizes(
-        shape, np.int8, "packed_int8", LayoutHints()
-    )
+    predictions = set()
+    for has_amx in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("memdiag.ort.prepacking.has_amx", partial(bool, has_amx))
+            predictions |= {int8_panels(*each, "int8") for each in (shape, shape[::-1])}
+    assert predictions == candidate_sizes(shape, np.int8, "packed_int8", LayoutHints())
 
 
 @given(

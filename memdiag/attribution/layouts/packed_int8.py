@@ -13,7 +13,6 @@ from memdiag.attribution.virtual_copy import Combine, CopySegment, DeferredArray
 from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.tensor_types import Array
 
-_DEPTH = 384
 _SUM_ROWS = 4096
 _MAX_KERNEL_POSITIONS = 512
 
@@ -25,29 +24,50 @@ class _Form:
     Attributes:
         group: number of rows packed together.
         flipped: whether unsigned values are converted to signed values.
+        depth: number of rows in a slice.
+        rows_multiple: the last slice has a multiple of these rows.
     """
 
     group: int
     flipped: bool = False
+    depth: int = 384
+    rows_multiple: int = 0
 
     @property
     def combine(self) -> Combine | None:
         return _flip if self.flipped else None
 
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {
+            "rows": str(self.group),
+            "flipped": str(int(self.flipped)),
+            "depth": str(self.depth),
+        }
 
-_SIGNED = (_Form(4),)
+    def is_first_again(self, rows: int) -> bool:
+        """Return whether a matrix of `rows` has the form that kernels without AMX read, too."""
+        return self == _OF_TILES and rows <= _FIRST.depth and not rows % self.rows_multiple
+
+
+_FIRST = _Form(4)
+_OF_TILES = _Form(4, depth=2048, rows_multiple=64)
+"""Of kernels with AMX, for signed weights."""
+
+_SIGNED = (_FIRST, _OF_TILES)
 _UNSIGNED = (_Form(2), _Form(4, flipped=True))
 
 
 @dataclass(frozen=True)
 class PackedInt8(Layout):
-    """Layout of packed 8-bit matrices: column sums, then slices of 384 rows cut into panels.
+    """Layout of packed 8-bit matrices: column sums, then slices of rows cut into panels.
 
     The column sums are int32, padded to 16 columns. Each panel has 16 columns, in groups of 4 rows
     (2 in the kernels for two unsigned operands). Padding is 0. Kernels with VNNI instructions
-    convert unsigned weights to signed ones (minus 128), also in the sums. A convolution's filter is
-    first reordered to ``[H * W * I, O]``, with one packed matrix per group. If its zero point is 0,
-    it may be one slice without sums.
+    convert unsigned weights to signed ones (minus 128), also in the sums. A slice has 384 rows, and
+    2,048 for kernels with AMX instructions, which pad rows to a multiple of 64. A convolution's
+    filter is first reordered to ``[H * W * I, O]``, with one packed matrix per group. If its zero
+    point is 0, it may be one slice without sums.
     """
 
     name: str = "packed_int8"
@@ -63,23 +83,11 @@ class PackedInt8(Layout):
         if weight.dtype not in (np.int8, np.uint8) or weight.ndim < 2 or not weight.size:
             return
         forms = _SIGNED if weight.dtype == np.int8 else _UNSIGNED
+        arrangements = list(_arrangements(weight, hints))
         for form in forms:
-            parameters = {"rows": str(form.group), "flipped": str(int(form.flipped))}
-            if weight.ndim == 2:
-                yield self._packed([[weight]], form, {"transB": "0", **parameters})
-                yield self._packed([[weight.T]], form, {"transB": "1", **parameters})
-                for heads, parts in head_columns(weight.shape[1], hints.heads):
-                    matrices = [[weight[:, part]] for part in parts]
-                    yield self._packed(matrices, form, {"heads": str(heads), **parameters})
-                continue
-            if weight.ndim == 3:
-                matrices = [[direction] for direction in weight]
-                yield self._packed(matrices, form, {"stacked": "1", **parameters})
-            for groups in dict.fromkeys((*hints.groups, 1)):
-                if groups < 1 or weight.shape[0] % groups or not _is_filter(weight):
-                    continue
-                filters = [_filter_rows(part) for part in np.split(weight, groups)]
-                yield self._packed(filters, form, {"groups": str(groups), **parameters})
+            for matrices, parameters in arrangements:
+                if not form.is_first_again(sum(map(len, matrices[0]))):
+                    yield self._packed(matrices, form, {**parameters, **form.parameters})
         if _is_filter(weight) and weight.dtype == np.int8 and weight.shape[1] % 4 == 0:
             positions = [unchanged(rows) for rows in _filter_rows(weight)]
             nbytes, segments = panels(positions, depth=weight[0].size, group=4)
@@ -97,8 +105,9 @@ class PackedInt8(Layout):
             derived.append((offset, columns))
             size, panel_segments = panels(
                 [Values((part,), part.dtype, form.combine) for part in parts],
-                depth=_DEPTH,
+                depth=form.depth,
                 group=form.group,
+                rows_multiple=form.rows_multiple,
                 offset=offset + columns,
             )
             segments.extend(panel_segments)
@@ -115,6 +124,24 @@ class PackedInt8(Layout):
             tuple(unspecified),
             tuple(derived),
         )
+
+
+def _arrangements(
+    weight: Array, hints: LayoutHints
+) -> Iterator[tuple[list[list[Array]], dict[str, str]]]:
+    """Yield the matrices that are packed one after the other, each as parts, and what they are."""
+    if weight.ndim == 2:
+        yield [[weight]], {"transB": "0"}
+        yield [[weight.T]], {"transB": "1"}
+        for heads, parts in head_columns(weight.shape[1], hints.heads):
+            yield [[weight[:, part]] for part in parts], {"heads": str(heads)}
+        return
+    if weight.ndim == 3:
+        yield [[direction] for direction in weight], {"stacked": "1"}
+    for groups in dict.fromkeys((*hints.groups, 1)):
+        if groups >= 1 and not weight.shape[0] % groups and _is_filter(weight):
+            filters = [_filter_rows(part) for part in np.split(weight, groups)]
+            yield filters, {"groups": str(groups)}
 
 
 def _is_filter(weight: Array) -> bool:
