@@ -107,8 +107,11 @@ def _summary(
         parts[0] += f" in {models:,} models"
     limit = math.inf if max_bytes is None else max(0, max_bytes)
     avoidable = min(limit, sum(_steady_bytes(each) for each in confirmed if each.remedies))
+    at_peak = max((each.peak_bytes for each in confirmed if each.remedies), default=0)
     if avoidable:
         parts.append(f"up to {format_size(int(avoidable))} avoidable at steady state")
+    elif at_peak:
+        parts.append(f"up to {format_size(at_peak)} avoidable at the peak")
     rest = min(limit - avoidable, sum(_steady_bytes(f) for f in confirmed if not f.remedies))
     unsaved = ""
     if rest:

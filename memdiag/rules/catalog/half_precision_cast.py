@@ -251,7 +251,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight]) -> Finding:
         if packed:
             detail += (
                 f" {format_size(packed)} of them are packed for their kernels, as those of an fp32"
-                " model are: save-prepacked maps these."
+                " model are: fp16 saves none of it, and save-prepacked maps these."
             )
     else:
         detail = (
@@ -264,7 +264,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight]) -> Finding:
         detail=detail,
         weights=names,
         nodes=nodes,
-        nbytes=total,
+        nbytes=total if total >= _MIN_BYTES else 0,
         peak_bytes=max(total, _peak_reduction(cast_weights)),
         phase="optimize" if is_once else "first_run",
         expected=_expected(cast_weights),
