@@ -19,7 +19,9 @@ MIN_HELD_SHARE = 0.1
 """Values in arenas that are worth a sentence: this much, and this share of the process."""
 
 MIN_EXTRA_BYTES = MIB
-"""Copies beyond the weights of the model that are worth a sentence."""
+MIN_EXTRA_SHARE = 0.01
+"""Copies beyond the weights of the model that are worth a sentence: this much, and this share of
+the program's peak."""
 
 
 def after_findings(run: ProgramRun) -> tuple[str, ...]:
@@ -69,6 +71,7 @@ def _are_disjoint(findings: Sequence[ProgramFinding]) -> bool:
 def _copies(run: ProgramRun) -> Iterator[str]:
     """Yield a sentence on the session with most copies beyond the weights of its model."""
     found = [each for session in run.sessions if (each := _copied(session)) is not None]
+    found = [each for each in found if each[0] - each[1] >= MIN_EXTRA_SHARE * run.peak_rss_bytes]
     if not found:
         return
     copied, weights, path, session = max(found, key=lambda each: each[0] - each[1])
