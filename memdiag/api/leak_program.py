@@ -73,9 +73,8 @@ MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
 
 SHORT = "too short for a verdict. Observe it longer."
-SHORT_UNPAUSED = (
-    "too few readings for a verdict. Observe it with --pause, which stops it while it is read, or"
-    " longer."
+PAUSE_ADVICE = (
+    "observe it again with --pause, which stops it while it is read, or for a longer time"
 )
 
 
@@ -353,7 +352,8 @@ def with_pause_advice(growth: Growth) -> Growth:
     """Return the growth of a process that was not paused, with advice to do so if that matters."""
     unread = sum(moment.heap_bytes is None for moment in growth.moments)
     if growth.message == SHORT:
-        growth = msgspec.structs.replace(growth, message=SHORT_UNPAUSED)
+        message = "too few readings for a verdict"
+        growth = msgspec.structs.replace(growth, advice=PAUSE_ADVICE, message=message)
     read = len(growth.moments) - unread
     if growth.verdict in ("flat", "plateau") and unread > read:
         # Blocks that are lost may fill memory that malloc had: the resident set shows them later.
@@ -364,8 +364,7 @@ def with_pause_advice(growth: Growth) -> Growth:
             slope=None,
             sentence="undecided: the process was busy, so that blocks of malloc could be counted at"
             f" {read} of {len(growth.moments)} readings only",
-            message="too few readings of malloc. Observe it with --pause, which stops it while it"
-            " is read.",
+            message="too few readings of malloc",
         )
     if "--pause" in growth.advice:
         return growth

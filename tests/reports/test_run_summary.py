@@ -336,6 +336,12 @@ def test_values_that_are_held_at_the_end_are_told(used: int, *, is_told: bool) -
         " program keeps, as a rule. memdiag leak tells whether they grow, and names the line."
     )
     assert after_findings(run)[:1] == (sentence,) * is_told
+    for told in after_findings(msgspec.structs.replace(run, is_watched=True)):
+        assert told == (
+            "The process holds 60 MiB of values in onnxruntime's arenas: outputs that the program"
+            " keeps, as a rule. memdiag leak 100 tells whether they grow; memdiag leak -- COMMAND"
+            " also names the line."
+        )
 
 
 def test_a_command_that_cannot_be_pasted_is_left_out() -> None:

@@ -36,10 +36,13 @@ def _held(run: ProgramRun) -> Iterator[str]:
     if xray is None or size < max(MIN_HELD_BYTES, MIN_HELD_SHARE * xray.attribution.resident_bytes):
         return
     subject = f"Process {xray.pid}" if len(run.processes) > 1 else "The process"
-    end = " at its end" if not run.is_watched else ""
+    end, leak = " at its end", "memdiag leak tells whether they grow, and names the line."
+    if run.is_watched:
+        end, leak = "", f"memdiag leak {xray.pid} tells whether they grow; memdiag leak -- COMMAND"
+        leak += " also names the line."
     yield (
         f"{subject} holds {format_size(size)} of values in onnxruntime's arenas{end}: outputs that"
-        " the program keeps, as a rule. memdiag leak tells whether they grow, and names the line."
+        f" the program keeps, as a rule. {leak}"
     )
 
 
