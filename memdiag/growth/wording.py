@@ -55,6 +55,12 @@ CALIBRATION_ADVICE: Final = (
     " CalibMaxIntermediateOutputs, which discards samples"
 )
 
+OTHER_PROFILERS: Final = (
+    "start the program under a memory profiler of its language, such as memray run (Python) or"
+    " heaptrack (C, C++, Rust), to see which calls allocate"
+)
+"""What tells more of a process in which no onnxruntime was recognized."""
+
 MIN_CALIBRATION_SHARE = 0.25
 """Share of values in arenas in the growth of a calibration from which on outputs explain it. (A
 number took about 730 bytes: 256 in the arena, the others in the heap and in Python objects.)"""
