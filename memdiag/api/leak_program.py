@@ -2,6 +2,7 @@
 
 import math
 import signal
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -22,7 +23,7 @@ from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.growth.verdict import compared_moments, kept_values
-from memdiag.growth.wording import OWNER_LABELS
+from memdiag.growth.wording import OTHER_PROFILERS, OWNER_LABELS
 from memdiag.programs.assemble import call_site
 from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded import RecordedProcess
@@ -44,6 +45,9 @@ MIN_READINGS = 25
 
 WARM_UP_SHARE = 0.1
 """Share of the moments of a running program that count as its warm-up."""
+
+STARTUP_S = 10.0
+"""Seconds after its start in which a process is given time to load onnxruntime."""
 
 MIN_COUNTED_RUNS = 20
 """Runs from which on growth is counted by runs instead of seconds."""
@@ -73,9 +77,8 @@ MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
 
 SHORT = "too short for a verdict. Observe it longer."
-SHORT_UNPAUSED = (
-    "too few readings for a verdict. Observe it with --pause, which stops it while it is read, or"
-    " longer."
+PAUSE_ADVICE = (
+    "observe it again with --pause, which stops it while it is read, or for a longer time"
 )
 
 
@@ -113,13 +116,23 @@ def leak_process(
 
     Raises:
         UsageError: `pid` is this process or process 1, or a time is out of bounds.
-        XrayError: there is no such process, or it cannot be read.
+        XrayError: there is no such process, it cannot be read, or it began some time ago and has
+            no onnxruntime.
     """
     histories = _Histories(
         _period_s(duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
     )
     worked_s = _cpu_time_s(pid)
-    run = watch(pid, duration_s=duration_s, xray=False, on_progress=histories.update)
+    is_checked = False
+
+    def update(recorder: Recorder) -> None:
+        nonlocal is_checked
+        if not is_checked:
+            is_checked = True
+            _require_onnxruntime(pid, recorder)
+        histories.update(recorder)
+
+    run = watch(pid, duration_s=duration_s, xray=False, on_progress=update)
     worked_s = (_cpu_time_s(pid) or 0.0) - (worked_s or 0.0)
     growth = histories.growth(run, f"process {pid}", "process")
     if 0 <= worked_s < MIN_WORK_SHARE * run.duration_s:
@@ -190,6 +203,20 @@ def leak_program(
         run = msgspec.structs.replace(run, exit_code=None)
     growth = histories.growth(run, " ".join(command), "program")
     return ProgramGrowth(growth, run.exit_code or 0)
+
+
+def _require_onnxruntime(pid: int, recorder: Recorder) -> None:
+    """Raise XrayError if no recorded process has onnxruntime, and all of them began long ago."""
+    try:
+        started = [psutil.Process(each.pid).create_time() for each in recorder.processes]
+    except psutil.Error:  # one has ended
+        return
+    has_none = all(each.runtime is None for each in recorder.processes)
+    if has_none and recorder.peak_rss_bytes and time.time() - max(started) >= STARTUP_S:
+        raise XrayError(
+            f"process {pid}: onnxruntime was not recognized in it, nor in its descendants. If it"
+            f" has none, {OTHER_PROFILERS}. If it loads onnxruntime later, observe it then."
+        )
 
 
 def _cpu_time_s(root: int) -> float | None:
@@ -353,7 +380,8 @@ def with_pause_advice(growth: Growth) -> Growth:
     """Return the growth of a process that was not paused, with advice to do so if that matters."""
     unread = sum(moment.heap_bytes is None for moment in growth.moments)
     if growth.message == SHORT:
-        growth = msgspec.structs.replace(growth, message=SHORT_UNPAUSED)
+        message = "too few readings for a verdict"
+        growth = msgspec.structs.replace(growth, advice=PAUSE_ADVICE, message=message)
     read = len(growth.moments) - unread
     if growth.verdict in ("flat", "plateau") and unread > read:
         # Blocks that are lost may fill memory that malloc had: the resident set shows them later.
@@ -364,8 +392,7 @@ def with_pause_advice(growth: Growth) -> Growth:
             slope=None,
             sentence="undecided: the process was busy, so that blocks of malloc could be counted at"
             f" {read} of {len(growth.moments)} readings only",
-            message="too few readings of malloc. Observe it with --pause, which stops it while it"
-            " is read.",
+            message="too few readings of malloc",
         )
     if "--pause" in growth.advice:
         return growth

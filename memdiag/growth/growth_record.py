@@ -5,7 +5,7 @@ from typing import Literal
 
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import grown_bytes, judge
-from memdiag.growth.wording import advice, pattern_note, sentence
+from memdiag.growth.wording import advice, is_of_calibration, pattern_note, sentence
 from memdiag.records.growth import Growth, Moment, RunSample, Varied, Verdict
 from memdiag.thinning import thin
 
@@ -54,6 +54,7 @@ def growth_record(
         notes=(*notes, *_notes(moments, judgement.verdict)),
         onnxruntime=onnxruntime,
         message=message,
+        is_of_calibration=is_of_calibration(judgement, observation),
     )
 
 

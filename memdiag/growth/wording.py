@@ -55,9 +55,18 @@ CALIBRATION_ADVICE: Final = (
     " CalibMaxIntermediateOutputs, which discards samples"
 )
 
+OTHER_PROFILERS: Final = (
+    "start the program under a memory profiler of its language, such as memray run (Python) or"
+    " heaptrack (C, C++, Rust), to see which calls allocate"
+)
+"""What tells more of a process in which no onnxruntime was recognized."""
+
 MIN_CALIBRATION_SHARE = 0.25
 """Share of values in arenas in the growth of a calibration from which on outputs explain it. (A
 number took about 730 bytes: 256 in the arena, the others in the heap and in Python objects.)"""
+
+MIN_ADVISED_SHARE = 0.1
+"""Share of the resident set from which on the outputs of a calibration are worth a remedy."""
 
 MIN_PATTERN_BYTES = 16 * KIB
 """Growth of memory patterns from which on they are noted."""
@@ -150,8 +159,12 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     when = format_duration(until) if unit == "second" else counted(round(until), unit)
     growth = f"grow by {', '.join([rate(judgement.slope, unit), *others])}; 1 GiB after {when}"
     growth += _other_growth(judgement, observation)
-    if _is_of_calibration(judgement, observation):
-        cause = f"{CALIBRATORS_KEEP}. The runs are at {observation.kept_from}"
+    if is_of_calibration(judgement, observation):
+        kept = f"about {format_size(_kept_bytes(judgement, observation))} in {runs}"
+        kept += f", of {format_size(last.resident_bytes)} of the process"
+        cause = f"{CALIBRATORS_KEEP}: {kept}. The runs are at {observation.kept_from}"
+        if not _is_much(judgement, observation):
+            return cause
         return f"{cause}. {owner[0].upper()}{owner[1:]} {growth}"
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
@@ -172,8 +185,8 @@ def advice(
     judgement: GrowthJudgement, observation: Observation, trim_returned_bytes: int | None
 ) -> str:
     """Return what to do about the growth; empty if there is nothing to do."""
-    if _is_of_calibration(judgement, observation):
-        return CALIBRATION_ADVICE
+    if is_of_calibration(judgement, observation):
+        return CALIBRATION_ADVICE if _is_much(judgement, observation) else ""
     if judgement.verdict == "leak" and _may_be_heap(judgement, observation):
         return (
             "the heap could not be read; if the process is busy, observe it again with --pause"
@@ -226,13 +239,30 @@ def advice(
     return ""
 
 
-def _is_of_calibration(judgement: GrowthJudgement, observation: Observation) -> bool:
+def is_of_calibration(judgement: GrowthJudgement, observation: Observation) -> bool:
     """Return whether outputs that onnxruntime's calibrators keep explain the growth."""
     if judgement.verdict != "kept" or not is_calibrator(observation.kept_from):
         return False
-    slopes = [(judgement.owner, judgement.slope), *judgement.others]
-    rates = {owner: slope.bytes_per_unit for owner, slope in slopes if slope is not None}
+    rates = _rates(judgement)
     return rates.get("arena", 0.0) >= MIN_CALIBRATION_SHARE * sum(rates.values())
+
+
+def _rates(judgement: GrowthJudgement) -> dict[GrowingOwner | None, float]:
+    """Return the steady growth of each owner in bytes a unit."""
+    slopes = [(judgement.owner, judgement.slope), *judgement.others]
+    return {owner: slope.bytes_per_unit for owner, slope in slopes if slope is not None}
+
+
+def _kept_bytes(judgement: GrowthJudgement, observation: Observation) -> int:
+    """Return what grew steadily: in all runs, or since the first reading if it is by seconds."""
+    unit, moments = observation.unit, observation.moments
+    start = moments[0].time_s if unit == "second" else 0
+    return round(sum(_rates(judgement).values()) * (moments[-1].position(unit) - start))
+
+
+def _is_much(judgement: GrowthJudgement, observation: Observation) -> bool:
+    resident = observation.moments[-1].resident_bytes
+    return _kept_bytes(judgement, observation) >= MIN_ADVISED_SHARE * resident
 
 
 def _grown_bytes(moments: tuple[Moment, ...]) -> int:

@@ -196,6 +196,8 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         runs: the number of runs; 0 if it is not known.
         is_run_count_exact: whether no runs followed those; of a program that was killed they are
             not known.
+        is_of_calibration: whether the values that are kept are outputs of a calibration of
+            ``onnxruntime.quantization``, which releases them at its end.
         warm_up_runs: the runs before growth is judged.
         warm_up_s: the seconds before growth is judged.
         unit: a run of a session, a reload of a session, or a second of a program whose runs are not
@@ -235,8 +237,9 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     onnxruntime: str | None
     message: str = ""
     is_run_count_exact: bool = True
+    is_of_calibration: bool = False
 
     @property
     def is_leak_or_kept(self) -> bool:
-        """Whether memory in use grows: commands exit with 1 then, and budgets fail."""
-        return self.verdict in ("leak", "kept")
+        """Whether memory in use grows without an end: commands exit with 1, and budgets fail."""
+        return self.verdict in ("leak", "kept") and not self.is_of_calibration

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from memdiag.api import leak as leak_api
@@ -158,6 +159,11 @@ def test_a_program_that_failed_is_an_error_unless_it_leaks(
 def test_exit_codes(fake: FakeApi, run: Run, verdict: str, code: int) -> None:
     fake.growth = growths.VERDICTS[verdict]()
     assert run("m.onnx") == code
+
+
+def test_outputs_that_a_calibration_keeps_are_no_leak(fake: FakeApi, run: Run) -> None:
+    fake.growth = msgspec.structs.replace(growths.kept(), is_of_calibration=True)
+    assert run("--", "calibrate") == 0
 
 
 def test_runs_that_ended_early_are_an_error_and_are_saved(

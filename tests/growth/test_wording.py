@@ -32,7 +32,7 @@ from memdiag.records.growth import (
     Slope,
     Verdict,
 )
-from memdiag.units import MIB
+from memdiag.units import MIB, format_size
 from tests.programs.conftest import one_product
 
 SLOPE = Slope(bytes_per_unit=1024.0, low=1024.0, high=1024.0)
@@ -206,13 +206,22 @@ def test_outputs_that_a_calibrator_keeps_are_told_as_such(
         (owner, Slope(bytes_per_unit=rate, low=rate, high=rate)) for owner, rate in growths.items()
     )
     judgement = GrowthJudgement("kept", first, slope, tuple(others))
-    observation = replace(observed(owned(90, 50 * MIB)), kept_from=site)
+    observation = replace(observed(owned(90_000, 205 * MIB)), kept_from=site)
     text = sentence(judgement, observation)
-    cause = (
-        f"{CALIBRATORS_KEEP}. The runs are at {site}. {OWNER_LABELS[first].capitalize()} grow by"
-    )
+    cause = f"{CALIBRATORS_KEEP}: about "
     assert text.startswith(cause) == is_of_calibration
     assert ("CalibStridedMinMax" in advice(judgement, observation, None)) == is_of_calibration
+    if is_of_calibration:
+        grow = f"The runs are at {site}. {OWNER_LABELS[first].capitalize()} grow by"
+        assert grow in text
+        assert "; 1 GiB after" in text
+        # Of few samples little is kept.
+        few = replace(observed(owned(150, 205 * MIB)), kept_from=site)
+        kept = format_size(150 * sum(growths.values()))
+        assert sentence(judgement, few) == (
+            f"{cause}{kept} in 150 runs, of 205 MiB of the process. The runs are at {site}"
+        )
+        assert advice(judgement, few, None) == ""
 
 
 class _Samples:

@@ -165,6 +165,27 @@ def test_the_process_that_was_judged_is_named(model: Path, has_parent: bool) -> 
     assert re.fullmatch(named, growth.subject)
 
 
+@pytest.mark.parametrize("has_onnxruntime", [True, False])
+def test_a_process_that_began_long_ago_without_onnxruntime_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, *, has_onnxruntime: bool
+) -> None:
+    monkeypatch.setattr("memdiag.api.leak_program.STARTUP_S", 0.0)
+    module = "onnxruntime" if has_onnxruntime else "sys"
+    code = f"import {module}, time; print(flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            if has_onnxruntime:
+                assert leak_process(process.pid, duration_s=1.0).moments
+            else:
+                with pytest.raises(XrayError, match=r"was not recognized in it.* memray run"):
+                    leak_process(process.pid)  # without a limit: it would last for ten minutes
+        finally:
+            process.kill()
+
+
 def test_a_process_that_ends_at_once_is_one_sentence() -> None:
     with (
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2)"]) as process,

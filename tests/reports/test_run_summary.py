@@ -336,6 +336,12 @@ def test_values_that_are_held_at_the_end_are_told(used: int, *, is_told: bool) -
         " program keeps, as a rule. memdiag leak tells whether they grow, and names the line."
     )
     assert after_findings(run)[:1] == (sentence,) * is_told
+    for told in after_findings(msgspec.structs.replace(run, is_watched=True)):
+        assert told == (
+            "The process holds 60 MiB of values in onnxruntime's arenas: outputs that the program"
+            " keeps, as a rule. memdiag leak 100 tells whether they grow; memdiag leak -- COMMAND"
+            " also names the line."
+        )
 
 
 def test_a_command_that_cannot_be_pasted_is_left_out() -> None:
@@ -726,6 +732,8 @@ def test_many_copies_of_weights_name_the_command_that_explains_them() -> None:
     assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "markdown").decode()
     assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "html").decode()
     assert after_findings(runs.run(sessions[0])) == ()
+    large = msgspec.structs.replace(runs.run(*sessions), peak_rss_bytes=1101 * MIB)  # 11 MiB: 1 %
+    assert after_findings(large) == ()
     older = runs.run(*sessions, earlier_sessions=1)
     (sentence,) = after_findings(older)
     assert "of weights (sessions from before the recording may have part of them): me" in sentence
@@ -740,7 +748,7 @@ def test_equal_sessions_and_workers_are_one_line_each() -> None:
     lines = [words(line) for line in text.splitlines()]
     assert any("8.0/240 48" in line for line in lines)  # sums of arenas and of runs
     few = shown(runs.server())
-    assert " ×" not in few.partition("MiB. Peak")[0].partition("process / session")[2]
+    assert " ×" not in few.partition("MiB. In the line")[0].partition("process / session")[2]
 
 
 def test_sessions_that_need_a_word_get_a_sentence() -> None:
@@ -787,6 +795,33 @@ def test_findings_phases_owners_notes_and_files_follow() -> None:
     assert "arena slack 40 20 % session 1 30 MiB" in text
     assert "note: process 102: the hook was not loaded" in text
     assert "run.json · trace.json" in text
+
+
+@pytest.mark.parametrize(
+    ("run", "owners"),
+    [
+        pytest.param(
+            runs.run(runs.session(1), xrays=(runs.xray(100),)),
+            "At end Python 116 MiB · arena slack 40 MiB · weights 40 MiB and 2 more.",
+            id="session",
+        ),
+        pytest.param(
+            runs.server(),
+            "At end process 100: Python 116 MiB · arena slack 40 MiB and 3 more.",
+            id="workers, where three do not fit in a line",
+        ),
+        pytest.param(runs.run(runs.session(1)), "", id="no X-ray"),
+        # Its table is printed.
+        pytest.param(runs.run(xrays=(runs.xray(100),), is_watched=True), "", id="watched"),
+    ],
+)
+def test_the_largest_owners_are_told_where_no_table_is_printed(
+    run: ProgramRun, owners: str
+) -> None:
+    text = words(shown(run, detail=Detail.USUAL))
+    assert owners in text
+    assert ("At end" in text) == bool(owners)
+    assert "At end" not in shown(run, detail=Detail.ANSWER)
 
 
 def test_slack_is_resident_and_reserved_slack_is_called_so() -> None:

@@ -6,12 +6,18 @@ A rule with `needs_sessions=False` also examines processes without recorded sess
 are evidence enough.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from memdiag.defaults import MAX_REASON
+from memdiag.programs.rules.arena_slack import RULE as SLACK
+from memdiag.programs.rules.threads_beyond_cpus import RULE as THREADS
+from memdiag.programs.rules.threads_beyond_cpus import callers_slack_bytes
 from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Detector, load_detectors
+
+_MIN_EXPLAINED_SHARE = 0.5
+"""Share of the slack in arenas of sessions with too many callers from which on these explain it."""
 
 ProgramDetector = Detector[ProgramRun, ProgramFinding]
 
@@ -36,7 +42,19 @@ def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple
                 f" Please report it ({reason})"
             )
     notes += _unchecked(run)
-    return tuple(sorted(found, key=lambda finding: -(finding.bytes or 0))), tuple(notes)
+    return tuple(sorted(found, key=lambda finding: _place(finding, run, found))), tuple(notes)
+
+
+def _place(
+    finding: ProgramFinding, run: ProgramRun, found: Sequence[ProgramFinding]
+) -> tuple[int, bool]:
+    """Return a key that sorts findings by their saving, and what explains slack before it."""
+    slack = max((each.bytes or 0 for each in found if each.rule == SLACK.name), default=0)
+    if finding.rule == THREADS.name:
+        callers_slack = callers_slack_bytes(run, finding.sessions)
+        if callers_slack >= _MIN_EXPLAINED_SHARE * slack:
+            return -slack, False
+    return -(finding.bytes or 0), True
 
 
 def _unchecked(run: ProgramRun) -> Iterator[str]:

@@ -64,6 +64,9 @@ RULE = Rule(
     needs_sessions=False,
 )
 
+_MIN_SHARED_SHARE = 1 / 3
+"""Share of the slack that sharing an arena must be able to save."""
+
 SHARED_ENTRY = "session.use_env_allocators"
 SHARED_ARENA_CODE = (
     'onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu",'
@@ -99,8 +102,8 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 
 def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
     """Yield what leaves less slack: one arena for all sessions, shrinkage, or no arena."""
-    own = [each for each in sessions if each.options.get(SHARED_ENTRY) != "1"]
-    can_share = any(len(group) > 1 for group in grouped(own, lambda each: each.pid))
+    shared = _shared_bytes(sessions)
+    can_share = shared > 0 and shared >= _MIN_SHARED_SHARE * sum(map(_slack, sessions))
     if can_share:
         yield (
             "Let the sessions of a process share one arena, if their runs take turns: call"
@@ -116,6 +119,18 @@ def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
         " frees, and the peak can be higher than now. memdiag fix MODEL --only"
         " arena-shrinkage,arena-off measures both."
     )
+
+
+def _shared_bytes(sessions: Sequence[ProgramSession]) -> int:
+    """Return the slack that one arena a process would not have: that of all but the largest.
+
+    Sessions that were in runs at the same time as others would need it.
+    """
+    own = [
+        each for each in sessions if each.options.get(SHARED_ENTRY) != "1" and each.run_threads <= 1
+    ]
+    sizes = [list(map(_slack, group)) for group in grouped(own, lambda each: each.pid)]
+    return sum(sum(each) - max(each) for each in sizes)
 
 
 def _slack(session: ProgramSession) -> int:

@@ -44,8 +44,8 @@ the CPU's, which starts threads of its own.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from math import ceil
+from collections.abc import Collection, Iterator, Sequence
+from math import ceil, inf
 from typing import NamedTuple
 
 from memdiag.ort.releases import SHARED_POOL_SINCE, THREADS_BY_ENVIRONMENT_SINCE
@@ -57,10 +57,11 @@ from memdiag.programs.session_facts import (
     model_name,
     numbers,
     process_ids,
+    slack_bytes,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.units import counted, some_of
+from memdiag.units import counted, format_size, some_of
 
 RULE = Rule(
     code="MD707",
@@ -101,7 +102,22 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             and session not in sessions
             and (_intra_op_threads(session) or 0) > ceil(allowed)
         ]
-        yield _finding(allowed, onnxruntime, threads, sessions, at_other_times)
+        slack = callers_slack_bytes(run, numbers(sessions))
+        yield _finding(allowed, onnxruntime, threads, sessions, at_other_times, slack)
+
+
+def callers_slack_bytes(run: ProgramRun, sessions: Collection[int]) -> int:
+    """Return the resident slack of those `sessions` that many more threads run than CPUs.
+
+    Fewer callers save at most this of the arenas.
+    """
+    cpus = {each.pid: ceil(each.cpus_allowed) for each in run.processes if each.cpus_allowed}
+    return sum(
+        slack_bytes(each) or 0
+        for each in run.sessions
+        if each.number in sessions
+        and each.run_threads > _MAX_CALLERS_PER_CPU * cpus.get(each.pid, inf)
+    )
 
 
 class _ThreadCount(NamedTuple):
@@ -161,6 +177,7 @@ def _finding(
     threads: _ThreadCount,
     sessions: Sequence[ProgramSession],
     at_other_times: Sequence[ProgramSession],
+    slack: int,
 ) -> ProgramFinding:
     cpus = ceil(allowed)
     names = some_of(list(dict.fromkeys(map(model_name, sessions))))
@@ -172,6 +189,8 @@ def _finding(
         f" {threads.callers:,} {'calls' if threads.callers == 1 else 'call'} run()),"
         f" of which up to {threads.of_one_run} work on one run."
     )
+    if slack:
+        message += f" Runs at the same time explain at most {format_size(slack)} of arena slack."
     if at_other_times:
         others = some_of(list(dict.fromkeys(map(model_name, at_other_times))))
         message += f" At other times it is the same with {others}."
@@ -213,7 +232,8 @@ def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
 
 def _advice_on_many(threads: _ThreadCount, cpus: int, onnxruntime: str | None) -> Iterator[str]:
     """Yield how to have fewer threads in all: fewer callers, fewer of the sessions, or both."""
-    if threads.callers > cpus and threads.callers >= threads.started:
+    many = min(threads.started, _MAX_CALLERS_PER_CPU * cpus + 1)
+    if threads.callers > cpus and threads.callers >= many:
         yield _fewer_callers(cpus)
     if threads.started > cpus:
         yield _sharing_advice(cpus, onnxruntime)

@@ -8,7 +8,7 @@ from memdiag.reports.text import capitalized, plain
 from memdiag.units import counted, format_duration, format_size
 
 _SHOWN_RELOADS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-_STYLES = {"flat": "bold green", "plateau": "bold green", "leak": "bold red", "kept": "bold red"}
+_STYLES = {"flat": "bold green", "plateau": "bold green"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def growth_headline(growth: Growth) -> GrowthHeadline:
         first=_sentence(growth.sentence),
         facts=" · ".join(_facts(growth)),
         advice=capitalized(_sentence(growth.advice)),
-        style=_STYLES.get(growth.verdict, "bold yellow"),
+        style="bold red" if growth.is_leak_or_kept else _STYLES.get(growth.verdict, "bold yellow"),
         ended=_sentence(growth.message),
     )
 

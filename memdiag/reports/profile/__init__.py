@@ -49,8 +49,8 @@ from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.text import capitalized, dim_hint, lowered, plain
 from memdiag.reports.xray import owner_blocks, xray_text
-from memdiag.reports.xray.owners import owner_rows
-from memdiag.units import counted, format_size, some_of
+from memdiag.reports.xray.owners import largest_owners, owner_rows
+from memdiag.units import counted
 
 _MAX_NAMED_OWNERS = 2
 _MAX_SPANS = 500
@@ -137,9 +137,8 @@ def _largest_owners(profile: Profile) -> str:
     if profile.attribution is None:
         return ""
     trimmed = profile.allocator_retained_bytes or 0
-    owners = owner_rows(profile.attribution, trimmed_bytes=trimmed)
-    parts = [f"{row.label} {format_size(row.size_bytes)}" for row in owners]
-    return f"{some_of(parts, _MAX_NAMED_OWNERS, ' · ')}."
+    rows = owner_rows(profile.attribution, trimmed_bytes=trimmed)
+    return largest_owners(rows, _MAX_NAMED_OWNERS)
 
 
 def _has_timeline(profile: Profile) -> bool:

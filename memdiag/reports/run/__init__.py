@@ -20,6 +20,7 @@ from memdiag.reports.blocks import (
     Figures,
     FindingList,
     Points,
+    Sentence,
     notes_block,
 )
 from memdiag.reports.findings import FindingText
@@ -45,10 +46,12 @@ from memdiag.reports.run.trace import run_trace
 from memdiag.reports.table import ALL_FORMATS
 from memdiag.reports.text import plain
 from memdiag.reports.xray.charts import tile_columns
+from memdiag.reports.xray.owners import largest_owners
 from memdiag.units import format_duration, format_size
 
 _MAX_USUAL_ROWS = 5
 _MAX_OWNERS = 8
+_MAX_OWNERS_LINE = 69  # beside its label, in a line of 80 columns
 _MAX_PHASE_TABLES = 6
 
 
@@ -73,6 +76,7 @@ def document(run: ProgramRun) -> Document:
                 max_rows=1,
                 detail=Detail.ANSWER,
             ),
+            *_largest_owners(run),
             *_timeline(run, answer.first),
             *_sessions(run),
             *_peaks(run),
@@ -105,6 +109,24 @@ def _finding(finding: ProgramFinding) -> FindingText:
         cost=f"could save {format_size(finding.bytes)}" if finding.bytes else "",
         size_bytes=finding.bytes or 0,
     )
+
+
+def _largest_owners(run: ProgramRun) -> list[Block]:
+    """Return the largest owners in the largest process, where their table has to be asked for."""
+    found = process_owners(run)
+    if not found or _owners_detail(run) is Detail.USUAL:
+        return []
+    process, xray, rows = found[0].process, found[0].xray, found[0].rows
+    subject = f"process {process.pid}: " if len(run.processes) > 1 else ""
+    texts = [f"{subject}{largest_owners(rows, count)}" for count in (2, 3)]
+    title = {"end": "At end", "peak": "Near peak", "request": "On request"}[xray.reason]
+    text = texts[len(texts[1]) <= _MAX_OWNERS_LINE]
+    return [Sentence(title=title, text=text, formats=TERMINAL_ONLY)]
+
+
+def _owners_detail(run: ProgramRun) -> Detail:
+    """Return how much has to be asked for, so that a terminal prints the tables of owners."""
+    return Detail.ALL if run.sessions or len(run.processes) > 1 else Detail.USUAL
 
 
 def _timeline(run: ProgramRun, answer: str) -> list[Block]:
@@ -201,7 +223,6 @@ def _owners(run: ProgramRun) -> list[Block]:
     found, tiled = process_owners(run), tiles(run)
     if not tiled:
         return []
-    usual = Detail.ALL if run.sessions or len(run.processes) > 1 else Detail.USUAL
     return [
         Chart(
             title="Who owns it",
@@ -217,7 +238,7 @@ def _owners(run: ProgramRun) -> list[Block]:
                 title=f"Owners in process {each.process.pid} {each.moment}",
                 table=each.table(),
                 max_rows=_MAX_USUAL_ROWS,
-                detail=usual,
+                detail=_owners_detail(run),
                 short="owners of the memory" if number == 0 else "",
                 is_folded=number > 0,
             )

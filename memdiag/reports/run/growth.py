@@ -3,7 +3,12 @@
 import shlex
 
 from memdiag.growth.recorded_growth import RecordedGrowth
-from memdiag.growth.wording import CALIBRATION_ADVICE, CALIBRATORS_KEEP, is_calibrator
+from memdiag.growth.wording import (
+    CALIBRATION_ADVICE,
+    CALIBRATORS_KEEP,
+    OTHER_PROFILERS,
+    is_calibrator,
+)
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
 from memdiag.reports.run.names import numbers
@@ -82,8 +87,7 @@ def _without_onnxruntime(run: ProgramRun, process: ProgramProcess) -> str:
         return ""
     return (
         f"onnxruntime was not recognized in process {process.pid}. If it has none, other code"
-        " grows: start the program under a memory profiler of its language, such as memray run"
-        " (Python) or heaptrack (C, C++, Rust), to see which calls allocate."
+        f" grows: {OTHER_PROFILERS}."
     )
 
 

@@ -19,7 +19,9 @@ MIN_HELD_SHARE = 0.1
 """Values in arenas that are worth a sentence: this much, and this share of the process."""
 
 MIN_EXTRA_BYTES = MIB
-"""Copies beyond the weights of the model that are worth a sentence."""
+MIN_EXTRA_SHARE = 0.01
+"""Copies beyond the weights of the model that are worth a sentence: this much, and this share of
+the program's peak."""
 
 
 def after_findings(run: ProgramRun) -> tuple[str, ...]:
@@ -34,10 +36,13 @@ def _held(run: ProgramRun) -> Iterator[str]:
     if xray is None or size < max(MIN_HELD_BYTES, MIN_HELD_SHARE * xray.attribution.resident_bytes):
         return
     subject = f"Process {xray.pid}" if len(run.processes) > 1 else "The process"
-    end = " at its end" if not run.is_watched else ""
+    end, leak = " at its end", "memdiag leak tells whether they grow, and names the line."
+    if run.is_watched:
+        end, leak = "", f"memdiag leak {xray.pid} tells whether they grow; memdiag leak -- COMMAND"
+        leak += " also names the line."
     yield (
         f"{subject} holds {format_size(size)} of values in onnxruntime's arenas{end}: outputs that"
-        " the program keeps, as a rule. memdiag leak tells whether they grow, and names the line."
+        f" the program keeps, as a rule. {leak}"
     )
 
 
@@ -69,6 +74,7 @@ def _are_disjoint(findings: Sequence[ProgramFinding]) -> bool:
 def _copies(run: ProgramRun) -> Iterator[str]:
     """Yield a sentence on the session with most copies beyond the weights of its model."""
     found = [each for session in run.sessions if (each := _copied(session)) is not None]
+    found = [each for each in found if each[0] - each[1] >= MIN_EXTRA_SHARE * run.peak_rss_bytes]
     if not found:
         return
     copied, weights, path, session = max(found, key=lambda each: each[0] - each[1])

@@ -51,8 +51,7 @@ _PSS_LEGEND = (
 )
 _LEGENDS = {
     "PSS": f" {_PSS_LEGEND}",
-    "copies": " Copies: resident copies of weights.",
-    "arena": " Arena: in use without weights / free, kept for later runs; both resident.",
+    "arena": " Arena: in use without weights / free.",
 }
 """Explanations of columns below the summary's table."""
 
@@ -83,9 +82,7 @@ def summary_table(run: ProgramRun) -> Table:
     sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
     headings = {column.heading for column in table.columns}
     caption = (
-        f"MiB. Peak: largest resident set of the process; in the line of a session, during"
-        f" its creation and first run{sampled}. Rise: memory that these two added,"
-        " beyond freed memory that they used again."
+        f"MiB. In the line of a session, peak and rise are of its creation and first run{sampled}."
     )
     caption += "".join(text for heading, text in _LEGENDS.items() if heading in headings)
     return replace(table, caption=caption)

@@ -18,7 +18,7 @@ from memdiag.records.attribution import (
 )
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain
-from memdiag.units import format_size
+from memdiag.units import format_size, some_of
 
 LABELS: Mapping[OwnerKind, str] = {
     "weights": "weights",
@@ -105,6 +105,12 @@ def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[Own
     rows = [_row(key, parts, resident) for key, parts in owners.items()]
     rows = [_with_constants(_with_allocator(row, attribution), attribution) for row in rows]
     return tuple(sorted(rows, key=lambda row: (row.kind == "unnamed", -row.size_bytes, row.id)))
+
+
+def largest_owners(rows: Sequence[OwnerRow], count: int) -> str:
+    """Return the first `count` of `rows` with their sizes in one sentence, and how many follow."""
+    parts = [f"{row.label} {format_size(row.size_bytes)}" for row in rows]
+    return f"{some_of(parts, count, ' · ')}."
 
 
 def owner_table(

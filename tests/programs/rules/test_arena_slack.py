@@ -46,6 +46,25 @@ def test_sessions_of_a_process_can_share_one_arena(
     assert "enable_cpu_mem_arena=False" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("slack", "run_threads", "is_advised"),
+    [
+        ((50, 30, 10), 1, True),
+        ((136, 6, 3), 1, False),  # hardly any is in the other arenas
+        ((50, 30, 10), 2, False),  # their runs overlapped
+    ],
+)
+def test_one_arena_is_advised_if_it_saves_much(
+    slack: tuple[int, ...], run_threads: int, *, is_advised: bool
+) -> None:
+    sessions = [
+        session(number, memory=memory(slack=size * MIB), run_threads=run_threads)
+        for number, size in enumerate(slack, 1)
+    ]
+    (found,) = findings(program(*sessions, xrays=(xray(PID, slack=sum(slack) * MIB),)))
+    assert found.remedy.startswith("Let the sessions of a process share" * is_advised or "Let runs")
+
+
 def test_a_process_without_recorded_sessions_has_arenas_too() -> None:
     run = program(processes=(process(),), xrays=(xray(PID, slack=80 * MIB),), is_watched=True)
     (found,) = findings(run)

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from memdiag.programs import rules
@@ -35,6 +36,33 @@ def test_the_costliest_finding_is_first() -> None:
         "threads-beyond-cpus",
     ]
     assert notes == ()
+
+
+@pytest.mark.parametrize(
+    ("callers", "slack", "rules_found"),
+    [
+        pytest.param(24, (90, 10), ["threads-beyond-cpus", "arena-slack"], id="of the callers"),
+        pytest.param(24, (40, 60), ["arena-slack", "threads-beyond-cpus"], id="of another session"),
+        pytest.param(4, (90, 10), ["arena-slack"], id="few callers"),
+    ],
+)
+def test_callers_that_explain_slack_come_before_it(
+    callers: int, slack: tuple[int, int], rules_found: list[str]
+) -> None:
+    sizes = [memory(slack=size * MIB) for size in slack]
+    sessions = session(1, run_threads=callers, memory=sizes[0]), session(2, memory=sizes[1])
+    found, _ = program_findings(
+        program(
+            *(msgspec.structs.replace(each, model=model(f"/{each.number}")) for each in sessions),
+            processes=(process(cpus_allowed=2.0),),
+            xrays=(xray(PID, slack=100 * MIB),),
+        )
+    )
+    assert [each.rule for each in found] == rules_found
+    for each in found:
+        if each.rule == "threads-beyond-cpus":
+            assert each.bytes is None
+            assert f"at most {slack[0]} MiB of arena slack" in each.message
 
 
 def test_a_program_without_waste_has_no_findings() -> None:
