@@ -97,6 +97,7 @@ def _latency(point: Point) -> Iterator[str]:
         # Names of dimensions are the model's: one with a line break would end the comment.
         inputs = " ".join(point.slowest_with.replace("×", "x").split())
         yield f"# {ascii(inputs)[1:-1]}{_why_allowed(point)}."
+        yield "# Outputs were dropped before the next run; kept ones can take more."
         yield ""
 
 

@@ -36,7 +36,8 @@ def is_listed(fix: Fix, point: Point) -> bool:
 def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Table:
     """Return the table of the points; on pages unlisted points are at the end.
 
-    `limit` points are kept: the chosen one and the defaults, then listed points, then others.
+    `limit` points are kept: the chosen one and the defaults, then those that save memory but were
+    not compared, other listed points, and others.
     """
     points = points_by_memory(fix)
     if limit is not None:
@@ -64,9 +65,10 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
     )
 
 
-def _rank(fix: Fix, point: Point) -> tuple[bool, bool, bool]:
+def _rank(fix: Fix, point: Point) -> tuple[bool, ...]:
     is_needed = point.options == fix.chosen or not point.options
-    return not is_needed, not is_listed(fix, point), point.ratio is None
+    is_compared = point.ratio is not None
+    return not is_needed, not point.offered, not is_listed(fix, point), not is_compared
 
 
 def _point_cells(fix: Fix, point: Point, peak: str, steady: str) -> Row:
