@@ -91,6 +91,18 @@ def test_the_main_points_are_in_the_table_at_most_four() -> None:
     ]
 
 
+def test_what_was_not_compared_is_in_the_table_before_others_that_were() -> None:
+    points = (
+        *(
+            point(name, at=(150 + 10 * n, 100), ratio=1.2, on_front=True)
+            for n, name in enumerate(("one", "two", "three"))
+        ),
+        offered("arena-off"),
+    )
+    lines = printed(kept(*points), width=100)
+    assert any("arena-off" in line and "not compared" in line for line in lines)
+
+
 def test_of_a_rewritten_model_the_rewrites_and_the_files_are_named() -> None:
     fix = fix_records.verified()
     assert why(fix).startswith("good-one; outputs largest difference 2.4e-06")
