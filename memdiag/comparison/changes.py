@@ -49,9 +49,10 @@ def changes(
     """Return the differences of `after` from `before`, and the added and removed copies of weights.
 
     Figures differ if their ranges do not overlap, and their medians differ by more than a share of
-    the peak. Latencies differ if the confidence interval of their ratio excludes a tenth, and their
-    medians agree. Growth over many runs differs if memory in use grows in one column only, or if
-    the intervals of the slopes do not overlap and one is `MIN_GROWTH_RATIO` times the other.
+    the peak. Load times measured once are not compared: their spread is not known. Latencies differ
+    if the confidence interval of their ratio excludes a tenth, and their medians agree. Growth over
+    many runs differs if memory in use grows in one column only, or if the intervals of the slopes
+    do not overlap and one is `MIN_GROWTH_RATIO` times the other.
     """
     if before.measured is None or after.measured is None:
         return (), ()
@@ -123,7 +124,7 @@ class _ColumnPair:
     def times(self) -> Iterator[FigureChange]:
         """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
-        if _loads_differ(old, new):
+        if not _measured_once(self._before, self._after) and _loads_differ(old, new):
             why = causes.explain_load(self._old, self._new)
             yield self._change("load", None, 0, None, why, ratio=new.median / old.median)
         slower = interleaved_ratio(self._before, self._after)

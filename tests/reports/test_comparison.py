@@ -28,7 +28,7 @@ from memdiag.reports.comparison.sentences import (
 )
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
-from tests.comparison.columns import column, growth, measured, mib, phase, retaining
+from tests.comparison.columns import column, growth, measured, mib, phase, retaining, seconds
 from tests.reports import comparisons, profiles
 from tests.reports.attributions import attribution, copy
 from tests.reports.findings import TIED
@@ -110,8 +110,37 @@ def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) ->
     record = comparisons.comparison(
         column("a.json", once), retaining(column("b.json", more), 20), kind="profiles", changes=()
     )
-    doubt = "steady from 500 MiB in a.json to 553 MiB in b.json; this may be chance"
+    doubt = "steady from 500 MiB in a.json to 553 MiB in b.json, which may be chance"
     assert answer(record).startswith(doubt if is_doubted else "no difference beyond")
+
+
+SAME = "no difference in peak and steady memory beyond the variation between runs (steady 500 MiB)"
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ({"load": seconds(2.0)}, f"{SAME}; differences in load"),
+        (
+            {"load": seconds(2.0), "phases": (phase("optimize", 800, 90),)},
+            f"{SAME}; differences in memory kept in optimize, load",
+        ),
+        ({}, f"{SAME.replace(' in peak and steady memory', '')}"),
+        # Where memory differs, it alone is the answer.
+        (
+            {"load": seconds(2.0), "steady": mib(600)},
+            "steady from 500 MiB in a.onnx to 600 MiB in b.onnx",
+        ),
+    ],
+)
+def test_the_answer_is_about_peak_and_steady_memory_first(
+    after: dict[str, object], expected: str
+) -> None:
+    first = measured(phases=(phase("optimize", 800, 0),))
+    second = msgspec.structs.replace(first, **after)
+    pair = (column("a.onnx", first), column("b.onnx", second))
+    found, _ = changes(*pair, Comparable())
+    assert answer(comparisons.comparison(*pair, kind="models", changes=found)) == expected
 
 
 @pytest.mark.parametrize("build", [every_change, small, comparisons.versions])
@@ -388,7 +417,7 @@ def test_mapped_memory_is_told_with_what_is_anonymous() -> None:
     pair = (column("a.onnx", measured(phases=())), column("b.onnx", after))
     found, _ = changes(*pair, Comparable())
     record = comparisons.comparison(*pair, kind="models", changes=found)
-    assert answer(record) == "mapped from 10 MiB in a.onnx to 480 MiB in b.onnx"
+    assert answer(record) == f"{SAME}; mapped from 10 MiB in a.onnx to 480 MiB in b.onnx"
     (sentence,) = (change_sentence(record, each) for each in found)
     mapped = "b.onnx: mapped from 10 MiB to 480 MiB, anonymous from 490 MiB to 20 MiB"
     assert sentence.startswith(mapped)

@@ -111,31 +111,34 @@ def sizes(comparison: Comparison) -> str:
 
 
 def answer(comparison: Comparison) -> str:
-    """Return the answer of a comparison: peak and steady memory, or that nothing differs.
+    """Return the answer of a comparison: peak and steady memory, or that neither differs.
 
-    The figures are of both columns, or the smallest and the largest of more columns.
+    The figures are of both columns, or the smallest and the largest of more columns. Other figures
+    that differ are named behind it, unless memory differs.
     """
     measured = [column for column in comparison.columns if column.measured is not None]
     if not measured:
         return "nothing could be measured"
     if len(measured) == 1:
         return f"only {plain(measured[0].label)} was measured"
-    doubted = {name for each in measured[1:] for name in _doubted(measured[0], each)}
     changed = {change.metric for change in comparison.changes}
-    if not changed and doubted:
-        sizes = [_range(name, measured) for name in _MEMORY if name in doubted]
-        return f"{'; '.join(sizes)}; this may be chance, as it was measured once"
-    if not changed:
-        where = " in what can be compared" if comparison.kind == "profiles" else ""
-        return f"no difference beyond the variation between runs{where}"
-    ranges = [_range(name, measured) for name in _MEMORY if name in changed]
-    if not ranges and "mapped" in changed:
-        ranges = [_range("mapped", measured)]
+    doubted = {name for each in measured[1:] for name in _doubted(measured[0], each)} - changed
+    ranges = [
+        f"{_range(name, measured)}{', which may be chance' if name in doubted else ''}"
+        for name in _MEMORY
+        if name in changed | doubted
+    ]
+    if ranges:
+        return "; ".join(ranges)
+    what = " in peak and steady memory" if changed else ""
+    same = f"no difference{what} beyond the variation between runs ({_steady_of_all(measured)})"
+    if "mapped" in changed:
+        return f"{same}; {_range('mapped', measured)}"
     others = dict.fromkeys(
         f"memory kept in {change.phase}" if change.metric == "kept" else _METRICS[change.metric]
         for change in comparison.changes
     )
-    return "; ".join(ranges) or f"differences in {', '.join(others)}"
+    return f"{same}; differences in {', '.join(others)}" if others else same
 
 
 def _doubted(before: ComparisonColumn, after: ComparisonColumn) -> Iterator[Metric]:
@@ -376,6 +379,12 @@ def _range(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
         for word, end in zip(words, ends, strict=True)
     )
     return f"{metric} {' '.join(parts)}"
+
+
+def _steady_of_all(columns: Sequence[ComparisonColumn]) -> str:
+    sizes = sorted(each.measured.steady.median for each in columns if each.measured)
+    ends = dict.fromkeys(format_size(size) for size in (sizes[0], sizes[-1]))
+    return f"steady {' to '.join(ends)}"
 
 
 def _ending(column: ComparisonColumn) -> str:
