@@ -320,7 +320,7 @@ def _comparison(
         if kind == "profiles" and before.profile is not None and after.profile is not None:
             comparable = comparability_of(before.profile, after.profile)
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]
-        note = undecided_note(before, after)
+        note = undecided_note(before, after, comparable, are_saved=kind == "profiles")
         all_notes += [note] if note else []
         new_changes, new_copies = changes_of(before, after, comparable)
         changes += new_changes
