@@ -19,6 +19,7 @@ from memdiag.records.comparison import (
     GraphSize,
 )
 from memdiag.records.dimension import Dimension
+from memdiag.records.profile import Input
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import (
     answer,
@@ -112,6 +113,41 @@ def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) ->
     )
     doubt = "steady from 500 MiB in a.json to 553 MiB in b.json, which may be chance"
     assert answer(record).startswith(doubt if is_doubted else "no difference beyond")
+
+
+def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
+    columns = []
+    for label, steady, batch in (("a.json", 68, 1), ("b.json", 84, 4), ("c.json", 68, 1)):
+        made = column(label, measured(100, steady, times=1, spread=0))
+        assert made.profile is not None
+        value = Input(
+            name="x", dtype="float", shape=(batch, 3), source="generated", note="", varied=True
+        )
+        profile = msgspec.structs.replace(made.profile, inputs=(value,))
+        columns.append(msgspec.structs.replace(made, profile=profile))
+    a, b, c = columns
+    of_two = "is not compared: they ran with different inputs, x [1, 3] and [4, 3]; steady"
+    sizes = "68 MiB in a.json to 84 MiB in b.json"
+    record = comparisons.comparison(a, b, kind="profiles")
+    assert answer(record) == f"memory {of_two} from {sizes}"
+    record = comparisons.comparison(a, b, c, kind="profiles")
+    assert answer(record) == (
+        "no difference beyond the variation between runs (steady 68 MiB); memory of b.json"
+        f" {of_two} between 68 MiB in a.json and 84 MiB in b.json"
+    )
+    assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
+
+
+def test_a_sampled_peak_is_told_as_at_least() -> None:
+    sampled = measured(2000, peak_kind="sampled")
+    found, _ = changes(column("a.json"), column("b.json", sampled), Comparable())
+    record = comparisons.comparison(
+        column("a.json"), column("b.json", sampled), kind="profiles", changes=found
+    )
+    assert answer(record) == "peak from 1,000 MiB in a.json to at least 1.95 GiB in b.json"
+    assert "~: the largest sample" in shown(record)
+    (peak,) = (change_sentence(record, each) for each in found if each.metric == "peak")
+    assert peak.startswith("b.json: peak from 1,000 MiB to at least 1.95 GiB")
 
 
 SAME = "no difference in peak and steady memory beyond the variation between runs (steady 500 MiB)"

@@ -26,6 +26,7 @@ from memdiag.reports.text import (
     at_sizes,
     decimals_for,
     dim_option,
+    listed,
     mebibytes,
     model_file,
     plain,
@@ -121,6 +122,18 @@ def answer(comparison: Comparison) -> str:
         return "nothing could be measured"
     if len(measured) == 1:
         return f"only {plain(measured[0].label)} was measured"
+    barred = _without_memory(comparison, measured)
+    compared = [column for column in measured if column.label not in barred]
+    if not barred:
+        return _difference_of(comparison, compared)
+    of = f" of {listed([*barred], limit=3)}" if len(compared) > 1 else ""
+    reasons = listed([*barred.values()], limit=1, separator="; ")
+    clause = f"memory{of} is not compared: {reasons}; {_range('steady', measured)}"
+    return f"{_difference_of(comparison, compared)}; {clause}" if len(compared) > 1 else clause
+
+
+def _difference_of(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
+    """Return the answer about columns of which memory is compared."""
     changed = {change.metric for change in comparison.changes}
     doubted = {name for each in measured[1:] for name in _doubted(measured[0], each)} - changed
     ranges = [
@@ -139,6 +152,17 @@ def answer(comparison: Comparison) -> str:
         for change in comparison.changes
     )
     return f"{same}; differences in {', '.join(others)}" if others else same
+
+
+def _without_memory(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> dict[str, str]:
+    """Return why saved profiles are not compared with the first one in memory, by their labels."""
+    first, *others = columns if comparison.kind == "profiles" else columns[:1]
+    reasons = {
+        each.label: comparability_of(first.profile, each.profile).no_memory
+        for each in others
+        if first.profile is not None and each.profile is not None
+    }
+    return {label: reason for label, reason in reasons.items() if reason}
 
 
 def _doubted(before: ComparisonColumn, after: ComparisonColumn) -> Iterator[Metric]:
@@ -354,7 +378,7 @@ def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChan
     if change.metric == "kept":
         (kept,) = (p.kept.median for p in measured.phases if p.phase == change.phase)
         return f"{mebibytes(kept, decimals(comparison.columns))} MiB"
-    return format_size(_bytes_of(change.metric, measured))
+    return _size_of(change.metric, measured)
 
 
 def _bytes_of(metric: Metric, measured: ColumnFigures) -> int:
@@ -364,18 +388,19 @@ def _bytes_of(metric: Metric, measured: ColumnFigures) -> int:
     return (measured.peak if metric == "peak" else measured.steady).median
 
 
+def _size_of(metric: Metric, measured: ColumnFigures) -> str:
+    least = "at least " if metric == "peak" and measured.peak_kind == "sampled" else ""
+    return f"{least}{format_size(_bytes_of(metric, measured))}"
+
+
 def _range(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
-    sizes = {
-        column.label: _bytes_of(metric, column.measured)
-        for column in columns
-        if column.measured is not None
-    }
-    ends, words = [*sizes], ("from", "to")
-    if len(sizes) != 2:
-        ends = [min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)]
-        words = ("between", "and")
+    figures = {each.label: each.measured for each in columns if each.measured is not None}
+    ends, words = [*figures], ("from", "to")
+    if len(figures) != 2:
+        by_size = sorted(figures, key=lambda label: _bytes_of(metric, figures[label]))
+        ends, words = [by_size[0], by_size[-1]], ("between", "and")
     parts = (
-        f"{word} {format_size(sizes[end])} in {plain(end)}"
+        f"{word} {_size_of(metric, figures[end])} in {plain(end)}"
         for word, end in zip(words, ends, strict=True)
     )
     return f"{metric} {' '.join(parts)}"

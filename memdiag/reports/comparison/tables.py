@@ -99,6 +99,8 @@ def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
     if times and times[-1] > 1:
         count = f"{times[-1]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
         caption += f"; medians of {count} fresh processes, ± half their range if above 2%"
+    if any(column.measured.peak_kind == "sampled" for column in columns if column.measured):
+        caption += f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
     peak, *others = _figures("peak", "steady", "anonymous", "mapped")
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _table("memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption)
