@@ -81,8 +81,8 @@ def compare(
 
     Args:
         paths: one model for versions or optimizers; otherwise several models, or several saved
-            profiles (``.json``), which need neither the models nor onnxruntime. A list of paths is
-            accepted as well.
+            profiles (``.json``, or the folders with them), which need neither the models nor
+            onnxruntime. A list of paths is accepted as well.
         onnxruntime: versions such as ``1.24.4``, or ``latest``; the columns are in their order.
         environments: interpreters, or folders of environments, that have onnxruntime.
         optimizers: names of optimizers, or ``all``; the original is the first column.
@@ -251,7 +251,7 @@ def _kind(
     Raises:
         UsageError: the arguments contradict each other, or there is nothing to compare.
     """
-    is_saved = [path.suffix == ".json" for path in files]
+    is_saved = [path.suffix == ".json" or path.is_dir() for path in files]
     versions = bool(onnxruntime or environments or bisect)
     if not files:
         raise UsageError("no model was given. Name one model, several models, or saved profiles.")

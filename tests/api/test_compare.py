@@ -279,6 +279,14 @@ def test_saved_profiles_are_compared_without_their_models(tmp_path: Path) -> Non
     assert [each.label for each in found.columns] == ["a/profile.json", "b/profile.json"]
     assert [(each.metric, each.bytes) for each in found.changes] == [("steady", 900 * MIB)]
     assert any("load and latency are not compared" in note for note in found.notes)
+    of_folders = memdiag.compare(tmp_path / "a", tmp_path / "b")
+    assert [each.label for each in of_folders.columns] == ["a", "b"]
+    assert [each.bytes for each in of_folders.changes] == [900 * MIB]
+    (tmp_path / "c").mkdir()
+    with pytest.raises(RecordError, match="c: no saved record in this folder"):
+        memdiag.compare(tmp_path / "a", tmp_path / "c")
+    with pytest.raises(UsageError, match="cannot be compared with saved profiles"):
+        memdiag.compare(tmp_path / "a", "model.onnx")
 
 
 def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
