@@ -432,7 +432,7 @@ def test_every_column_has_its_largest_causes_in_thirty_lines(count: int, named: 
     for index in range(1, count):
         first = "; ".join(causes(5).split("; ")[:named])
         steady = f"b{index}.onnx: steady from 500 MiB to 500 MiB: {first}"
-        assert f"{steady}; and {5 - named} more causes" in sentences
+        assert f"{steady}; and {5 - named} more causes, together +" in sentences
     assert "all differences and causes" in sentences
     everything = " ".join(shown(differing(count), detail=Detail.ALL).split())
     assert everything.count(causes(5)) == 7 * (count - 1)  # the peak has those of steady
@@ -445,7 +445,26 @@ def test_a_cause_that_takes_no_more_room_than_its_count_is_named() -> None:
         column("a.onnx"), column("b.onnx"), kind="models", changes=(change,)
     )
     assert causes(4) in change_sentence(record, change, max_causes=3)
-    assert change_sentence(record, change, max_causes=2).endswith("; and 2 more causes")
+    few = change_sentence(record, change, max_causes=2)
+    assert few.endswith("; and 2 more causes, together +175 MiB")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ending"),
+    [
+        ("-1,000 MiB, x; +1.50 GiB not explained", "and 2 more causes, together +536 MiB"),
+        ("+9 MiB, x; -9 MiB, y", "and 2 more causes, together 0 B"),
+        ("+9 MiB, x; a part of the +99 MiB of the arena", "and 2 more causes"),
+    ],
+)
+def test_causes_that_are_left_out_are_summed_where_all_have_a_size(
+    hidden: str, ending: str
+) -> None:
+    change = comparisons.change("steady", "b.onnx", from_="a.onnx", why=f"+90 MiB, w; {hidden}")
+    record = comparisons.comparison(
+        column("a.onnx"), column("b.onnx"), kind="models", changes=(change,)
+    )
+    assert change_sentence(record, change, max_causes=1).endswith(f"; {ending}")
 
 
 def test_mapped_memory_is_told_with_what_is_anonymous() -> None:

@@ -1,5 +1,6 @@
 """The sentences of a comparison: its answer, and what differs between the columns."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -32,7 +33,7 @@ from memdiag.reports.text import (
     plain,
     shortened,
 )
-from memdiag.units import MIB, counted, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size, parse_size
 
 MAX_TITLE_SIZES = 3
 """A title states the sizes of at most this many models that differ in them."""
@@ -43,6 +44,7 @@ columns."""
 
 _MAX_CAUSES = {2: 3, 3: 2, 4: 3}
 _MAX_CAUSE = 240
+_SIZE_OF_CAUSE = re.compile(r"([+-])([\d,.]+ (?:[KMG]i)?B)\b")
 _KINDS: Mapping[ComparisonKind, str] = {
     "onnxruntime": "version{s} of onnxruntime",
     "optimizers": "optimizer{s}",
@@ -421,9 +423,20 @@ def _limited_causes(text: str, max_causes: int | None = None) -> str:
     causes = plain(text).split("; ")
     # One more takes no more room than the words that there is one.
     kept = causes if max_causes is None or len(causes) <= max_causes + 1 else causes[:max_causes]
-    more = len(causes) - len(kept)
-    ending = [f"and {counted(more, 'more cause')}"] if more else []
-    return "; ".join([*(shortened(cause, _MAX_CAUSE) for cause in kept), *ending])
+    return "; ".join(
+        [*(shortened(cause, _MAX_CAUSE) for cause in kept), *_left_out(causes[len(kept) :])]
+    )
+
+
+def _left_out(causes: Sequence[str]) -> Iterator[str]:
+    """Yield how many causes are left out, if any, and their sum if each begins with its size."""
+    if not causes:
+        return
+    found = [_SIZE_OF_CAUSE.match(cause) for cause in causes]
+    sizes = [parse_size(each[2].replace(",", "")) * int(f"{each[1]}1") for each in found if each]
+    is_known = len(sizes) == len(causes)
+    total = f", together {format_size(sum(sizes), signed=True)}" if is_known else ""
+    yield f"and {counted(len(causes), 'more cause')}{total}"
 
 
 def _limited(text: str) -> str:
