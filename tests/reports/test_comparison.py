@@ -316,6 +316,19 @@ def test_models_are_shown_where_they_differ_only() -> None:
     assert "2.4e-06" in text
 
 
+@pytest.mark.parametrize(("difference", "is_there"), [(None, False), (0.0, True)])
+def test_columns_that_are_empty_in_all_rows_are_left_out(
+    difference: float | None, is_there: bool
+) -> None:
+    graph = GraphSize(nodes=12, initializers=None, parameters=None, saved_bytes=MIB)
+    pair = [column(label, graph=graph) for label in ("a.json", "b.json")]
+    pair[1] = msgspec.structs.replace(pair[1], largest_difference=difference)
+    tables = dict(comparison_tables(comparisons.comparison(*pair, kind="profiles")))
+    assert [each.heading for each in tables["Models"].columns] == ["model", "nodes", "on disk"]
+    headings = [each.heading for each in tables["Speed and outputs"].columns]
+    assert ("outputs" in headings) is is_there
+
+
 def test_the_same_beside_itself_says_that_nothing_differs() -> None:
     text = shown(comparisons.alike())
     assert "no difference beyond the variation between runs" in text

@@ -51,9 +51,12 @@ def _table(
     heading: str, columns: Sequence[Column], rows: Sequence[Row], caption: str = ""
 ) -> Table:
     first = Column(heading, max_width=_MAX_CONSOLE_LABEL, css="name")
-    if len(columns) >= MAX_SINGLE_LINE_HEADINGS:
-        columns = [replace(c, heading=c.heading.replace(" ", "\n")) for c in columns]
-    return Table(columns=(first, *columns), rows=tuple(rows), caption=caption, is_dense=True)
+    table = Table(columns=(first, *columns), rows=tuple(rows), caption=caption, is_dense=True)
+    table = table.without_empty_columns()
+    if len(table.columns) <= MAX_SINGLE_LINE_HEADINGS:
+        return table
+    lines = (replace(c, heading=c.heading.replace(" ", "\n")) for c in table.columns[1:])
+    return replace(table, columns=(first, *lines))
 
 
 def _figures(*headings: str) -> list[Column]:
