@@ -186,6 +186,7 @@ def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
     }
     assert found.kind == "optimizers"
     assert "SIGABRT" in columns["crashing"].message
+    assert columns["hanging"].message == "the optimizer did not end within 6 s"
     assert columns["idle"].message == "nothing was worth changing"
     assert columns["good"].largest_difference == 0
     assert columns["good"].optimizer is not None
@@ -511,5 +512,6 @@ def test_optimizers_get_a_part_of_a_time_limit(
     found = memdiag.compare(model, optimizers=["all"], runs=1, xray=False, time_limit_s=15)
     columns = by_label(found)
     assert columns["hanging"].status == "timeout"
+    assert columns["hanging"].message.endswith("in the part of the time limit that optimizers have")
     assert columns["late"].status == "unavailable"
     assert columns["late"].message == "the time limit was reached before it was run"
