@@ -119,6 +119,8 @@ def compare(
         raise UsageError("runs must be at least 1.")
     if repeats is not None and repeats < 1:
         raise UsageError("repeats must be at least 1.")
+    if bisect == "load" and repeats == 1:
+        raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
     child_limits = replace(
         limits(timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]),
         deadline=deadline_after(time_limit_s),

@@ -397,6 +397,7 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> Non
         (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
         (["a.onnx"], {"bisect": "peak", "environments": ["x"]}, "Remove --environment"),
         (["a.onnx", "b.onnx"], {"repeats": 0}, "repeats must be at least 1"),
+        (["a.onnx"], {"bisect": "load", "repeats": 1}, "Give --repeats 2 or more"),
         (["a.onnx", "b.onnx"], {"timeout_s": 0}, "--timeout must be greater than 0"),
         (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
     ],

@@ -136,6 +136,8 @@ def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
         f" {of_two} between 68 MiB in a.json and 84 MiB in b.json"
     )
     assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
+    # Models that were measured side by side have inputs of their own where they need them.
+    assert "not compared" not in answer(comparisons.comparison(a, b, kind="models"))
 
 
 def test_a_sampled_peak_is_told_as_at_least() -> None:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from memdiag.comparison.changes import undecided
-from memdiag.comparison.comparable import comparability_of
+from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.copies import in_words
 from memdiag.defaults import MAX_REASON
 from memdiag.growth.wording import OWNER_LABELS
@@ -137,7 +137,8 @@ def answer(comparison: Comparison) -> str:
 def _difference_of(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
     """Return the answer about columns of which memory is compared."""
     changed = {change.metric for change in comparison.changes}
-    doubted = {name for each in measured[1:] for name in _doubted(measured[0], each)} - changed
+    doubted = {name for each in measured[1:] for name in _doubted(comparison, measured[0], each)}
+    doubted -= changed
     ranges = [
         f"{_range(name, measured)}{', which may be chance' if name in doubted else ''}"
         for name in _MEMORY
@@ -158,20 +159,24 @@ def _difference_of(comparison: Comparison, measured: Sequence[ComparisonColumn])
 
 def _without_memory(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> dict[str, str]:
     """Return why saved profiles are not compared with the first one in memory, by their labels."""
-    first, *others = columns if comparison.kind == "profiles" else columns[:1]
-    reasons = {
-        each.label: comparability_of(first.profile, each.profile).no_memory
-        for each in others
-        if first.profile is not None and each.profile is not None
-    }
+    first, *others = columns
+    reasons = {each.label: _comparable(comparison, first, each).no_memory for each in others}
     return {label: reason for label, reason in reasons.items() if reason}
 
 
-def _doubted(before: ComparisonColumn, after: ComparisonColumn) -> Iterator[Metric]:
-    """Yield what differs in two saved profiles and may be chance."""
-    if before.profile is not None and after.profile is not None:
-        comparable = comparability_of(before.profile, after.profile)
-        yield from filter(comparable.allows, undecided(before, after))
+def _doubted(
+    comparison: Comparison, before: ComparisonColumn, after: ComparisonColumn
+) -> Iterator[Metric]:
+    """Yield what differs in two columns and may be chance."""
+    yield from filter(_comparable(comparison, before, after).allows, undecided(before, after))
+
+
+def _comparable(
+    comparison: Comparison, before: ComparisonColumn, after: ComparisonColumn
+) -> Comparable:
+    if comparison.kind != "profiles" or before.profile is None or after.profile is None:
+        return Comparable()
+    return comparability_of(before.profile, after.profile)
 
 
 def bisection_result(comparison: Comparison) -> str:
