@@ -19,7 +19,7 @@ from memdiag.records.comparison import (
     GraphSize,
 )
 from memdiag.records.dimension import Dimension
-from memdiag.records.profile import Input
+from memdiag.records.profile import Input, PeakKind
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import (
     answer,
@@ -112,7 +112,7 @@ def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) ->
         column("a.json", once), retaining(column("b.json", more), 20), kind="profiles", changes=()
     )
     doubt = "steady from 500 MiB in a.json to 553 MiB in b.json, which may be chance"
-    assert answer(record).startswith(doubt if is_doubted else "no difference beyond")
+    assert answer(record).startswith(doubt if is_doubted else SAME[:-1])
 
 
 def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
@@ -132,12 +132,23 @@ def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
     assert answer(record) == f"memory {of_two} from {sizes}"
     record = comparisons.comparison(a, b, c, kind="profiles")
     assert answer(record) == (
-        "no difference beyond the variation between runs (steady 68 MiB); memory of b.json"
+        "no difference in peak and steady memory beyond the variation between runs (steady 68 MiB);"
+        " memory of b.json"
         f" {of_two} between 68 MiB in a.json and 84 MiB in b.json"
     )
     assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
     # Models that were measured side by side have inputs of their own where they need them.
     assert "not compared" not in answer(comparisons.comparison(a, b, kind="models"))
+
+
+@pytest.mark.parametrize(("kind", "what"), [("sampled", "steady"), ("exact", "peak and steady")])
+def test_a_peak_that_is_not_compared_is_not_said_to_be_the_same(kind: PeakKind, what: str) -> None:
+    made = column("b.json")
+    assert made.profile is not None
+    profile = msgspec.structs.replace(made.profile, peak_kind=kind)
+    pair = column("a.json"), msgspec.structs.replace(made, profile=profile)
+    text = answer(comparisons.comparison(*pair, kind="profiles"))
+    assert text.startswith(f"no difference in {what} memory beyond the variation")
 
 
 def test_a_sampled_peak_is_told_as_at_least() -> None:

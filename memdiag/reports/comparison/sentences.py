@@ -146,15 +146,19 @@ def _difference_of(comparison: Comparison, measured: Sequence[ComparisonColumn])
     ]
     if ranges:
         return "; ".join(ranges)
-    what = " in peak and steady memory" if changed else ""
+    first, *others = measured
+    is_known = all(_comparable(comparison, first, each).allows("peak") for each in others)
+    what = " in peak and steady memory" if is_known else " in steady memory"
+    if not changed and comparison.kind != "profiles":  # of which more was compared
+        what = ""
     same = f"no difference{what} beyond the variation between runs ({_steady_of_all(measured)})"
     if "mapped" in changed:
         return f"{same}; {_range('mapped', measured)}"
-    others = dict.fromkeys(
+    names = dict.fromkeys(
         f"memory kept in {change.phase}" if change.metric == "kept" else _METRICS[change.metric]
         for change in comparison.changes
     )
-    return f"{same}; differences in {', '.join(others)}" if others else same
+    return f"{same}; differences in {', '.join(names)}" if names else same
 
 
 def _without_memory(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> dict[str, str]:
