@@ -126,15 +126,13 @@ def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
         profile = msgspec.structs.replace(made.profile, inputs=(value,))
         columns.append(msgspec.structs.replace(made, profile=profile))
     a, b, c = columns
-    of_two = "is not compared: they ran with different inputs, x [1, 3] and [4, 3]; steady"
-    sizes = "68 MiB in a.json to 84 MiB in b.json"
+    why = "is not compared: they ran with different inputs, x [1, 3] and [4, 3]"
     record = comparisons.comparison(a, b, kind="profiles")
-    assert answer(record) == f"memory {of_two} from {sizes}"
+    assert answer(record) == f"memory {why}; steady from 68 MiB in a.json to 84 MiB in b.json"
     record = comparisons.comparison(a, b, c, kind="profiles")
     assert answer(record) == (
         "no difference in peak and steady memory beyond the variation between runs (steady 68 MiB);"
-        " memory of b.json"
-        f" {of_two} between 68 MiB in a.json and 84 MiB in b.json"
+        f" memory of b.json (steady 84 MiB) {why}"
     )
     assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
     # Models that were measured side by side have inputs of their own where they need them.

@@ -128,10 +128,14 @@ def answer(comparison: Comparison) -> str:
     compared = [column for column in measured if column.label not in barred]
     if not barred:
         return _difference_of(comparison, compared)
-    of = f" of {listed([*barred], limit=3)}" if len(compared) > 1 else ""
     reasons = listed([*barred.values()], limit=1, separator="; ")
-    clause = f"memory{of} is not compared: {reasons}; {_range('steady', measured)}"
-    return f"{_difference_of(comparison, compared)}; {clause}" if len(compared) > 1 else clause
+    if len(compared) == 1:
+        return f"memory is not compared: {reasons}; {_range('steady', measured)}"
+    steady = _steady_of_all([column for column in measured if column.label in barred])
+    return (
+        f"{_difference_of(comparison, compared)}; memory of {listed([*barred], limit=3)}"
+        f" ({steady}) is not compared: {reasons}"
+    )
 
 
 def _difference_of(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
