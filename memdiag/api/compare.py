@@ -81,8 +81,8 @@ def compare(
 
     Args:
         paths: one model for versions or optimizers; otherwise several models, or several saved
-            profiles (``.json``), which need neither the models nor onnxruntime. A list of paths is
-            accepted as well.
+            profiles (``.json``, or the folders with them), which need neither the models nor
+            onnxruntime. A list of paths is accepted as well.
         onnxruntime: versions such as ``1.24.4``, or ``latest``; the columns are in their order.
         environments: interpreters, or folders of environments, that have onnxruntime.
         optimizers: names of optimizers, or ``all``; the original is the first column.
@@ -119,6 +119,8 @@ def compare(
         raise UsageError("runs must be at least 1.")
     if repeats is not None and repeats < 1:
         raise UsageError("repeats must be at least 1.")
+    if bisect == "load" and repeats == 1:
+        raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
     child_limits = replace(
         limits(timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]),
         deadline=deadline_after(time_limit_s),
@@ -251,7 +253,7 @@ def _kind(
     Raises:
         UsageError: the arguments contradict each other, or there is nothing to compare.
     """
-    is_saved = [path.suffix == ".json" for path in files]
+    is_saved = [path.suffix == ".json" or path.is_dir() for path in files]
     versions = bool(onnxruntime or environments or bisect)
     if not files:
         raise UsageError("no model was given. Name one model, several models, or saved profiles.")
@@ -320,7 +322,7 @@ def _comparison(
         if kind == "profiles" and before.profile is not None and after.profile is not None:
             comparable = comparability_of(before.profile, after.profile)
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]
-        note = undecided_note(before, after)
+        note = undecided_note(before, after, comparable, are_saved=kind == "profiles")
         all_notes += [note] if note else []
         new_changes, new_copies = changes_of(before, after, comparable)
         changes += new_changes

@@ -27,7 +27,7 @@ def load(path: str | Path) -> Record:
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Return the profile saved at `path`, also that of a job of a sweep.
+    """Return the profile saved at `path` or in this folder, also that of a job of a sweep.
 
     Raises:
         RecordError: the file cannot be read, or is not a valid ``memdiag.profile/1``.

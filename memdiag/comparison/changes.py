@@ -1,5 +1,6 @@
 """Differences between two columns that exceed the spread of their figures, with causes."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from memdiag.comparison import causes
@@ -49,9 +50,10 @@ def changes(
     """Return the differences of `after` from `before`, and the added and removed copies of weights.
 
     Figures differ if their ranges do not overlap, and their medians differ by more than a share of
-    the peak. Latencies differ if the confidence interval of their ratio excludes a tenth, and their
-    medians agree. Growth over many runs differs if memory in use grows in one column only, or if
-    the intervals of the slopes do not overlap and one is `MIN_GROWTH_RATIO` times the other.
+    the peak. Load times measured once are not compared: their spread is not known. Latencies differ
+    if the confidence interval of their ratio excludes a tenth, and their medians agree. Growth over
+    many runs differs if memory in use grows in one column only, or if the intervals of the slopes
+    do not overlap and one is `MIN_GROWTH_RATIO` times the other.
     """
     if before.measured is None or after.measured is None:
         return (), ()
@@ -123,7 +125,7 @@ class _ColumnPair:
     def times(self) -> Iterator[FigureChange]:
         """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
-        if _loads_differ(old, new):
+        if not _measured_once(self._before, self._after) and _loads_differ(old, new):
             why = causes.explain_load(self._old, self._new)
             yield self._change("load", None, 0, None, why, ratio=new.median / old.median)
         slower = interleaved_ratio(self._before, self._after)
@@ -342,7 +344,7 @@ def _certain(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, 
         name: size
         for name, size in _sizes(old, new).items()
         if (name == "steady" or is_steady)
-        and abs(size - by_malloc) > least
+        and min(abs(size), abs(size - by_malloc)) > least
         and (size > 0) == (size > by_malloc)
     }
 
@@ -351,19 +353,48 @@ def _measured_once(before: ComparisonColumn, after: ComparisonColumn) -> list[st
     return [each.label for each in (before, after) if each.measured and each.measured.times == 1]
 
 
-def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
-    """Return a sentence on the differences that are `undecided`; empty if there are none."""
-    found = undecided(before, after)
+def undecided_note(
+    before: ComparisonColumn,
+    after: ComparisonColumn,
+    comparable: Comparable,
+    *,
+    are_saved: bool = False,
+) -> str:
+    """Return sentences on the differences that are `undecided`; empty if there are none.
+
+    They have the causes, and how to be certain. `are_saved`: the columns are saved profiles.
+    """
+    found = {
+        name: size for name, size in undecided(before, after).items() if comparable.allows(name)
+    }
     if not found:
         return ""
-    differences = [f"{name} by {format_size(abs(size))}" for name, size in found.items()]
+    differences = [f"{name} by {format_size(size, signed=True)}" for name, size in found.items()]
+    least = _tolerance_without_malloc(before, after)
+    copies = _copies(before, after, least)
+    explain = causes.explain_steady if "steady" in found else causes.explain_peak
+    why = explain(copies, before, after, found.get("steady") or found["peak"], least)
     once, retained = _measured_once(before, after), _retained(before, after)
     subject = f"{once[0]} was" if len(once) == 1 else "each was"
     return (
-        f"{before.label}, {after.label}: differ in {' and '.join(differences)}. This may be chance:"
-        f" {subject} measured once, and malloc retains {format_size(retained)}. Compare the models"
-        f" themselves, or profile with --env {PINNED_TEXT}"
+        f"{before.label}, {after.label}: they differ in {' and in '.join(differences)}"
+        f"{f' ({why})' if why else ''}. This may be chance: {subject} measured once, and malloc"
+        f" retains {format_size(retained)}. {_to_be_certain(before, after, are_saved=are_saved)}"
     )
+
+
+def _to_be_certain(before: ComparisonColumn, after: ComparisonColumn, *, are_saved: bool) -> str:
+    """Return what shows whether two columns differ: with the commands, if they are known."""
+    if not are_saved:
+        return "Measure more often: with --repeats 2, or a longer --time-limit"
+    commands = [
+        shlex.join((*each.profile.command, "--env", PINNED_TEXT))
+        for each in (before, after)
+        if each.profile is not None and each.profile.command
+    ]
+    if len(commands) < 2:
+        return f"Profile both again with {PINNED_TEXT} in the environment"
+    return f"Profile both again: {'; '.join(commands)}"
 
 
 def _copies(

@@ -7,8 +7,11 @@ from msgspec.structs import replace
 
 from memdiag.records.comparison import Metric
 from memdiag.records.profile import Profile
+from memdiag.units import format_size, some_of
 
-_MEMORY: tuple[Metric, ...] = ("peak", "steady", "mapped")
+_MEMORY: tuple[Metric, ...] = ("peak", "steady", "mapped", "kept")
+_MAX_INPUTS = 2
+"""Inputs with different shapes that a reason names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +31,19 @@ class Comparable:
         return metric not in self.excluded
 
     @property
+    def no_memory(self) -> str:
+        """Why no figure of memory is compared; empty if any is."""
+        reasons = {self.excluded.get(metric, "") for metric in _MEMORY}
+        return reasons.pop() if len(reasons) == 1 else ""
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """A sentence for each reason why metrics are not compared, and the remarks."""
-        reasons: dict[str, list[Metric]] = {}
+        reasons: dict[str, list[str]] = {}
         for metric, reason in self.excluded.items():
-            reasons.setdefault(reason, []).append(metric)
+            name = "memory" if metric in _MEMORY and reason == self.no_memory else metric
+            names = reasons.setdefault(reason, [])
+            names += [] if name in names else [name]
         excluded = (
             f"{_listed(metrics)} {_verb(metrics)} not compared: {reason}"
             for reason, metrics in reasons.items()
@@ -45,17 +56,21 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     excluded |= dict.fromkeys(("load", "latency"), "the profiles were not taken in turn")
     remarks = tuple(_settings_remark(before, after))
-    if _shapes(before) != _shapes(after):
-        if _is_same_model(before, after):
-            excluded |= dict.fromkeys(_MEMORY, "they ran with different inputs")
-        else:
-            remarks += (
-                "the models ran with inputs of different shapes, which count towards their memory",
-            )
+    one, other = _shapes(before), _shapes(after)
+    resized = [
+        f"{name} {_in_words(one[name])} and {_in_words(other[name])}"
+        for name in one
+        if name in other and one[name] != other[name]
+    ]
+    if resized:
+        reason = f"they ran with different inputs, {some_of(resized, _MAX_INPUTS)}"
+        excluded |= dict.fromkeys(_MEMORY, reason)
     elif (before.session.runs is None) != (after.session.runs is None):
         excluded |= dict.fromkeys(_MEMORY, "one of them was not run")
-    if before.peak_kind != after.peak_kind:
-        excluded["peak"] = "one is exact and the other the largest of samples"
+    elif one.keys() != other.keys():
+        remarks += ("the models have different inputs, which count towards their memory",)
+    if (reason := _peak_in_doubt(before, after)) and "peak" not in excluded:
+        excluded["peak"] = reason
     return Comparable(excluded=excluded, remarks=remarks)
 
 
@@ -100,8 +115,30 @@ def _settings(profile: Profile) -> dict[str, str]:
     return settings | ({"bytes": "the file's bytes"} if session.load_from == "bytes" else {})
 
 
-def _shapes(profile: Profile) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-    return {value.name: (value.dtype, value.shape) for value in profile.inputs}
+def _peak_in_doubt(before: Profile, after: Profile) -> str:
+    """Return why it is not known which peak is larger; empty if it is.
+
+    The largest of samples is at least what it says: an exact peak below it is smaller for certain.
+    """
+    if before.peak_kind == after.peak_kind:
+        return ""
+    peaks = [each.peak_rss_bytes - each.baseline_rss_bytes for each in (before, after)]
+    is_first = before.peak_kind == "sampled"
+    sampled, exact = peaks if is_first else peaks[::-1]
+    if exact < sampled:
+        return ""
+    return (
+        f"that of the {'first' if is_first else 'second'} is at least {format_size(sampled)}, the"
+        f" largest of samples, and may be larger than the other, {format_size(exact)}"
+    )
+
+
+def _shapes(profile: Profile) -> dict[str, tuple[int, ...] | None]:
+    return {value.name: value.shape for value in profile.inputs}
+
+
+def _in_words(shape: tuple[int, ...] | None) -> str:
+    return "a sequence" if shape is None else str([*shape])
 
 
 def _is_same_model(before: Profile, after: Profile) -> bool:
@@ -110,10 +147,10 @@ def _is_same_model(before: Profile, after: Profile) -> bool:
     return sizes[0] == sizes[1]
 
 
-def _verb(metrics: list[Metric]) -> str:
+def _verb(metrics: list[str]) -> str:
     return "are" if len(metrics) > 1 or metrics == ["outputs"] else "is"
 
 
-def _listed(metrics: list[Metric]) -> str:
+def _listed(metrics: list[str]) -> str:
     *first, last = metrics
     return f"{', '.join(first)} and {last}" if first else last

@@ -147,22 +147,29 @@ def _check_values(value: Any) -> None:
 
 
 def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
-    """Return the record of type `kind` saved at `path`.
+    """Return the record of type `kind` saved at `path`, or in the folder `path`.
 
     Raises:
-        RecordError: the file cannot be read or does not match `kind`. For another kind of record
-            the message ends with the sentence `otherwise`.
+        RecordError: the file cannot be read or does not match `kind`, or the folder has no such
+            record, or several. For another kind of record the message ends with the sentence
+            `otherwise`.
     """
+    if path.is_dir():
+        path = _record_in(path, {_schema_of(kind): kind})
     data = _read(path)
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         schema = msgspec.json.decode(data, type=_SchemaField).schema
-        expected, *_ = get_args(get_type_hints(kind)["schema"])
-        if schema != expected:
+        if schema != (expected := _schema_of(kind)):
             found = repr(schema[:MAX_SHOWN])
             raise RecordError(
                 f"{path}: its schema is {found}, not {expected!r}. {otherwise or AGAIN}"
             )
     return decode(data, kind, origin=str(path))
+
+
+def _schema_of(kind: type[Record]) -> str:
+    (schema,) = get_args(get_type_hints(kind)["schema"])
+    return str(schema)
 
 
 def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:

@@ -186,6 +186,7 @@ def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
     }
     assert found.kind == "optimizers"
     assert "SIGABRT" in columns["crashing"].message
+    assert columns["hanging"].message == "the optimizer did not end within 6 s"
     assert columns["idle"].message == "nothing was worth changing"
     assert columns["good"].largest_difference == 0
     assert columns["good"].optimizer is not None
@@ -279,6 +280,14 @@ def test_saved_profiles_are_compared_without_their_models(tmp_path: Path) -> Non
     assert [each.label for each in found.columns] == ["a/profile.json", "b/profile.json"]
     assert [(each.metric, each.bytes) for each in found.changes] == [("steady", 900 * MIB)]
     assert any("load and latency are not compared" in note for note in found.notes)
+    of_folders = memdiag.compare(tmp_path / "a", tmp_path / "b")
+    assert [each.label for each in of_folders.columns] == ["a", "b"]
+    assert [each.bytes for each in of_folders.changes] == [900 * MIB]
+    (tmp_path / "c").mkdir()
+    with pytest.raises(RecordError, match="c: no saved record in this folder"):
+        memdiag.compare(tmp_path / "a", tmp_path / "c")
+    with pytest.raises(UsageError, match="cannot be compared with saved profiles"):
+        memdiag.compare(tmp_path / "a", "model.onnx")
 
 
 def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
@@ -388,6 +397,7 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> Non
         (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
         (["a.onnx"], {"bisect": "peak", "environments": ["x"]}, "Remove --environment"),
         (["a.onnx", "b.onnx"], {"repeats": 0}, "repeats must be at least 1"),
+        (["a.onnx"], {"bisect": "load", "repeats": 1}, "Give --repeats 2 or more"),
         (["a.onnx", "b.onnx"], {"timeout_s": 0}, "--timeout must be greater than 0"),
         (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
     ],
@@ -503,5 +513,6 @@ def test_optimizers_get_a_part_of_a_time_limit(
     found = memdiag.compare(model, optimizers=["all"], runs=1, xray=False, time_limit_s=15)
     columns = by_label(found)
     assert columns["hanging"].status == "timeout"
+    assert columns["hanging"].message.endswith("in the part of the time limit that optimizers have")
     assert columns["late"].status == "unavailable"
     assert columns["late"].message == "the time limit was reached before it was run"

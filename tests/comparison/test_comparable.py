@@ -5,6 +5,7 @@ from memdiag.comparison.comparable import comparability_of
 from memdiag.records.profile import Input, Profile
 from tests.reports import profiles
 
+MEMORY = {"peak", "steady", "mapped", "kept"}
 ALWAYS = {"outputs", "load", "latency"}
 """Profiles have no outputs, and were not taken in turn."""
 
@@ -34,7 +35,7 @@ def test_profiles_are_compared_in_memory() -> None:
         ("environment", "cpu", "another", set()),
         ("environment", "platform", "Linux-7.0-x86_64", set()),
         ("environment", "onnxruntime", "1.2.3", set()),
-        ("session", "runs", None, {"peak", "steady", "mapped"}),
+        ("session", "runs", None, MEMORY),
         ("session", "runs", 3, set()),
     ],
 )
@@ -60,20 +61,32 @@ def test_different_settings_are_named(changes: dict[str, object], note: str) -> 
     assert remarks == ((note,) if note else ())
 
 
-def test_other_inputs_and_other_peaks_are_said() -> None:
-    one = profiles.tied_if()
-    wide = Input(name="ids", dtype="int64", shape=(1, 512), source="given", note="")
-    assert barred(one, msgspec.structs.replace(one, inputs=(wide,))) == {
-        "peak",
-        "steady",
-        "mapped",
-    }
-    assert barred(one, profiles.sampled()) >= {"peak"}
+def with_input(profile: Profile, name: str, *shape: int) -> Profile:
+    made = Input(name=name, dtype="int64", shape=shape, source="given", note="")
+    return msgspec.structs.replace(profile, inputs=(made,))
 
 
-def test_models_of_other_sizes_are_compared_with_other_inputs_too() -> None:
-    wide = Input(name="ids", dtype="int64", shape=(1, 512), source="given", note="")
-    other = msgspec.structs.replace(changed("model", weight_bytes=1), inputs=(wide,))
-    found = comparability_of(profiles.tied_if(), other)
-    assert found.excluded.keys() == ALWAYS
-    assert any("inputs of different shapes" in note for note in found.notes)
+@pytest.mark.parametrize("weight_bytes", [None, 1])
+def test_memory_is_not_compared_where_an_input_has_another_shape(weight_bytes: int | None) -> None:
+    """Whether the models are the same or not."""
+    one = with_input(profiles.tied_if(), "ids", 1, 8)
+    other = profiles.tied_if() if weight_bytes is None else changed("model", weight_bytes=1)
+    assert barred(one, with_input(other, "ids", 1, 8)) == set()
+    wide = with_input(other, "ids", 4, 8)
+    assert barred(one, wide) == MEMORY
+    said = "memory is not compared: they ran with different inputs, ids [1, 8] and [4, 8]"
+    assert said in comparability_of(one, wide).notes
+    renamed = comparability_of(one, with_input(other, "x", 4, 8))
+    assert renamed.excluded.keys() == ALWAYS
+    assert "the models have different inputs, which count towards their memory" in renamed.notes
+
+
+def test_a_sampled_peak_is_compared_where_it_is_larger_than_an_exact_one() -> None:
+    exact = profiles.tied_if()
+    for by_bytes, expected in ((1, set()), (0, {"peak"}), (-(1 << 20), {"peak"})):
+        more = exact.peak_rss_bytes + by_bytes
+        sampled = msgspec.structs.replace(exact, peak_kind="sampled", peak_rss_bytes=more)
+        assert barred(exact, sampled) == barred(sampled, exact) == expected
+    notes = " ".join(comparability_of(exact, sampled).notes)
+    assert "peak is not compared: that of the second is at least " in notes
+    assert "may be larger than the other" in notes

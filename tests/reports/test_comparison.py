@@ -19,6 +19,7 @@ from memdiag.records.comparison import (
     GraphSize,
 )
 from memdiag.records.dimension import Dimension
+from memdiag.records.profile import Input, PeakKind
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import (
     answer,
@@ -28,7 +29,7 @@ from memdiag.reports.comparison.sentences import (
 )
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
-from tests.comparison.columns import column, growth, measured, mib, phase, retaining
+from tests.comparison.columns import column, growth, measured, mib, phase, retaining, seconds
 from tests.reports import comparisons, profiles
 from tests.reports.attributions import attribution, copy
 from tests.reports.findings import TIED
@@ -110,8 +111,83 @@ def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) ->
     record = comparisons.comparison(
         column("a.json", once), retaining(column("b.json", more), 20), kind="profiles", changes=()
     )
-    doubt = "steady from 500 MiB in a.json to 553 MiB in b.json; this may be chance"
-    assert answer(record).startswith(doubt if is_doubted else "no difference beyond")
+    doubt = "steady from 500 MiB in a.json to 553 MiB in b.json, which may be chance"
+    assert answer(record).startswith(doubt if is_doubted else SAME[:-1])
+
+
+def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
+    columns = []
+    for label, steady, batch in (("a.json", 68, 1), ("b.json", 84, 4), ("c.json", 68, 1)):
+        made = column(label, measured(100, steady, times=1, spread=0))
+        assert made.profile is not None
+        value = Input(
+            name="x", dtype="float", shape=(batch, 3), source="generated", note="", varied=True
+        )
+        profile = msgspec.structs.replace(made.profile, inputs=(value,))
+        columns.append(msgspec.structs.replace(made, profile=profile))
+    a, b, c = columns
+    why = "is not compared: they ran with different inputs, x [1, 3] and [4, 3]"
+    record = comparisons.comparison(a, b, kind="profiles")
+    assert answer(record) == f"memory {why}; steady from 68 MiB in a.json to 84 MiB in b.json"
+    record = comparisons.comparison(a, b, c, kind="profiles")
+    assert answer(record) == (
+        "no difference in peak and steady memory beyond the variation between runs (steady 68 MiB);"
+        f" memory of b.json (steady 84 MiB) {why}"
+    )
+    assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
+    # Models that were measured side by side have inputs of their own where they need them.
+    assert "not compared" not in answer(comparisons.comparison(a, b, kind="models"))
+
+
+@pytest.mark.parametrize(("kind", "what"), [("sampled", "steady"), ("exact", "peak and steady")])
+def test_a_peak_that_is_not_compared_is_not_said_to_be_the_same(kind: PeakKind, what: str) -> None:
+    made = column("b.json")
+    assert made.profile is not None
+    profile = msgspec.structs.replace(made.profile, peak_kind=kind)
+    pair = column("a.json"), msgspec.structs.replace(made, profile=profile)
+    text = answer(comparisons.comparison(*pair, kind="profiles"))
+    assert text.startswith(f"no difference in {what} memory beyond the variation")
+
+
+def test_a_sampled_peak_is_told_as_at_least() -> None:
+    sampled = measured(2000, peak_kind="sampled")
+    found, _ = changes(column("a.json"), column("b.json", sampled), Comparable())
+    record = comparisons.comparison(
+        column("a.json"), column("b.json", sampled), kind="profiles", changes=found
+    )
+    assert answer(record) == "peak from 1,000 MiB in a.json to at least 1.95 GiB in b.json"
+    assert "~: the largest sample" in shown(record)
+    (peak,) = (change_sentence(record, each) for each in found if each.metric == "peak")
+    assert peak.startswith("b.json: peak from 1,000 MiB to at least 1.95 GiB")
+
+
+SAME = "no difference in peak and steady memory beyond the variation between runs (steady 500 MiB)"
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ({"load": seconds(2.0)}, f"{SAME}; differences in load"),
+        (
+            {"load": seconds(2.0), "phases": (phase("optimize", 800, 90),)},
+            f"{SAME}; differences in memory kept in optimize, load",
+        ),
+        ({}, f"{SAME.replace(' in peak and steady memory', '')}"),
+        # Where memory differs, it alone is the answer.
+        (
+            {"load": seconds(2.0), "steady": mib(600)},
+            "steady from 500 MiB in a.onnx to 600 MiB in b.onnx",
+        ),
+    ],
+)
+def test_the_answer_is_about_peak_and_steady_memory_first(
+    after: dict[str, object], expected: str
+) -> None:
+    first = measured(phases=(phase("optimize", 800, 0),))
+    second = msgspec.structs.replace(first, **after)
+    pair = (column("a.onnx", first), column("b.onnx", second))
+    found, _ = changes(*pair, Comparable())
+    assert answer(comparisons.comparison(*pair, kind="models", changes=found)) == expected
 
 
 @pytest.mark.parametrize("build", [every_change, small, comparisons.versions])
@@ -251,6 +327,19 @@ def test_models_are_shown_where_they_differ_only() -> None:
     assert "2.4e-06" in text
 
 
+@pytest.mark.parametrize(("difference", "is_there"), [(None, False), (0.0, True)])
+def test_columns_that_are_empty_in_all_rows_are_left_out(
+    difference: float | None, is_there: bool
+) -> None:
+    graph = GraphSize(nodes=12, initializers=None, parameters=None, saved_bytes=MIB)
+    pair = [column(label, graph=graph) for label in ("a.json", "b.json")]
+    pair[1] = msgspec.structs.replace(pair[1], largest_difference=difference)
+    tables = dict(comparison_tables(comparisons.comparison(*pair, kind="profiles")))
+    assert [each.heading for each in tables["Models"].columns] == ["model", "nodes", "on disk"]
+    headings = [each.heading for each in tables["Speed and outputs"].columns]
+    assert ("outputs" in headings) is is_there
+
+
 def test_the_same_beside_itself_says_that_nothing_differs() -> None:
     text = shown(comparisons.alike())
     assert "no difference beyond the variation between runs" in text
@@ -367,7 +456,7 @@ def test_every_column_has_its_largest_causes_in_thirty_lines(count: int, named: 
     for index in range(1, count):
         first = "; ".join(causes(5).split("; ")[:named])
         steady = f"b{index}.onnx: steady from 500 MiB to 500 MiB: {first}"
-        assert f"{steady}; and {5 - named} more causes" in sentences
+        assert f"{steady}; and {5 - named} more causes, together +" in sentences
     assert "all differences and causes" in sentences
     everything = " ".join(shown(differing(count), detail=Detail.ALL).split())
     assert everything.count(causes(5)) == 7 * (count - 1)  # the peak has those of steady
@@ -380,7 +469,26 @@ def test_a_cause_that_takes_no_more_room_than_its_count_is_named() -> None:
         column("a.onnx"), column("b.onnx"), kind="models", changes=(change,)
     )
     assert causes(4) in change_sentence(record, change, max_causes=3)
-    assert change_sentence(record, change, max_causes=2).endswith("; and 2 more causes")
+    few = change_sentence(record, change, max_causes=2)
+    assert few.endswith("; and 2 more causes, together +175 MiB")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ending"),
+    [
+        ("-1,000 MiB, x; +1.50 GiB not explained", "and 2 more causes, together +536 MiB"),
+        ("+9 MiB, x; -9 MiB, y", "and 2 more causes, together 0 B"),
+        ("+9 MiB, x; a part of the +99 MiB of the arena", "and 2 more causes"),
+    ],
+)
+def test_causes_that_are_left_out_are_summed_where_all_have_a_size(
+    hidden: str, ending: str
+) -> None:
+    change = comparisons.change("steady", "b.onnx", from_="a.onnx", why=f"+90 MiB, w; {hidden}")
+    record = comparisons.comparison(
+        column("a.onnx"), column("b.onnx"), kind="models", changes=(change,)
+    )
+    assert change_sentence(record, change, max_causes=1).endswith(f"; {ending}")
 
 
 def test_mapped_memory_is_told_with_what_is_anonymous() -> None:
@@ -388,7 +496,7 @@ def test_mapped_memory_is_told_with_what_is_anonymous() -> None:
     pair = (column("a.onnx", measured(phases=())), column("b.onnx", after))
     found, _ = changes(*pair, Comparable())
     record = comparisons.comparison(*pair, kind="models", changes=found)
-    assert answer(record) == "mapped from 10 MiB in a.onnx to 480 MiB in b.onnx"
+    assert answer(record) == f"{SAME}; mapped from 10 MiB in a.onnx to 480 MiB in b.onnx"
     (sentence,) = (change_sentence(record, each) for each in found)
     mapped = "b.onnx: mapped from 10 MiB to 480 MiB, anonymous from 490 MiB to 20 MiB"
     assert sentence.startswith(mapped)

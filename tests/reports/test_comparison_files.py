@@ -14,10 +14,10 @@ from matplotlib.patches import Rectangle
 
 from memdiag.errors import ReportError
 from memdiag.records import codec
-from memdiag.records.comparison import Comparison
+from memdiag.records.comparison import Comparison, ComparisonKind
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.picture import draw, timeline_of
-from tests.comparison.columns import column
+from tests.comparison.columns import column, measured
 from tests.reports import comparisons, profiles
 from tests.reports.test_profile_page import Page, embedded
 
@@ -116,10 +116,30 @@ def test_the_picture_shows_every_column_in_every_panel() -> None:
     assert [label.get_text() for label in steady.get_yticklabels()] == ["1.24.4", "1.31.1"]
     assert len(lines.lines) == 2
     assert [round(bar.get_width()) for bar in rectangles(load)] == [1000, 2000]
-    assert [bar.get_width() for bar in rectangles(run)] == [1.3]  # beside the first
+    assert [bar.get_width() for bar in rectangles(run)] == [1.0, 1.3]
     assert max(round(bar.get_height()) for bar in rectangles(phases)) == 1563
     anonymous, mapped, *_ = (round(bar.get_width()) for bar in rectangles(steady))
     assert (anonymous, mapped) == (1045, 10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "ratio", "panels"),
+    [
+        ("models", 2, (1.3, 1.2, 1.4), ["steady", "load", "latency"]),
+        ("models", 2, None, ["steady", "load"]),
+        ("models", 1, (1.3, 1.2, 1.4), ["steady", "latency"]),
+        ("profiles", 1, None, ["steady"]),
+    ],
+)
+def test_speed_has_bars_only_where_it_is_compared(
+    kind: ComparisonKind,
+    times: int,
+    ratio: tuple[float, float, float] | None,
+    panels: list[str],
+) -> None:
+    made = (column("a", measured(times=times)), column("b", measured(times=times), ratio=ratio))
+    _, _, *bars = draw(comparisons.comparison(*made, kind=kind)).axes
+    assert [axes.get_title(loc="left").partition(",")[0] for axes in bars] == panels
 
 
 def test_the_scalable_picture_keeps_its_letters_and_obeys_no_name() -> None:

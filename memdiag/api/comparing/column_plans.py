@@ -20,6 +20,7 @@ from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
 
 _NO_TIME = "the time limit was reached before it was run"
+_TOO_LITTLE_TIME = "the optimizer did not end in the part of the time limit that optimizers have"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,11 @@ def optimized(
                 # Its folder is temporary.
                 model=f"{name}/{job.model.name}" if result.path else "",
                 status=result.status,
-                message=result.message,
+                message=(
+                    _TOO_LITTLE_TIME
+                    if result.status == "timeout" and deadline.remaining_s <= 0
+                    else result.message
+                ),
                 optimizer=result.run,
             )
 

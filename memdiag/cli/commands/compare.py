@@ -37,7 +37,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="FILE",
         nargs="+",
         type=Path,
-        help="One model, several models, or saved profiles (.json).",
+        help="One model, several models, or saved profiles: .json files, or their folders.",
     )
     group = parser.add_argument_group("Compared")
     group.add_argument(

@@ -57,7 +57,10 @@ def timeline_of(column: ComparisonColumn, *, max_points: int = 1200) -> ColumnTi
 
 
 def draw(comparison: Comparison) -> Figure:
-    """Return the picture: peaks by phase, memory over time, and bars of the columns."""
+    """Return the picture: peaks by phase, memory over time, and bars of the columns.
+
+    Load times and latencies have bars only if they are compared.
+    """
     columns = [column for column in comparison.columns if column.measured is not None]
     bars_height = 0.9 + 0.32 * len(columns)
     result = bisection_result(comparison) or answer(comparison)
@@ -68,20 +71,23 @@ def draw(comparison: Comparison) -> Figure:
     )
     if not columns:
         return figure
-    grid = figure.add_gridspec(3, 3, height_ratios=(2.6, 2.8, bars_height))
+    bars: dict[str, list[tuple[float, float, float] | None]] = {}
+    if comparison.kind != "profiles" and all(c.measured and c.measured.times > 1 for c in columns):
+        bars["load, median ms"] = [_load(column) for column in columns]
+    ratios = [_ratio(column.latency) for column in columns]
+    if any(ratios):
+        bars["latency, × the first\n(alternating runs)"] = [
+            (1.0, 1.0, 1.0) if columns[0].latency else None,
+            *ratios[1:],
+        ]
+    grid = figure.add_gridspec(3, 1 + len(bars), height_ratios=(2.6, 2.8, bars_height))
     _draw_peaks(figure.add_subplot(grid[0, :]), columns)
     _draw_timelines(figure.add_subplot(grid[1, :]), columns)
-    steady, load, latency = (figure.add_subplot(grid[2, index]) for index in range(3))
-    _draw_steady(steady, columns)
-    _draw_bars(load, columns, "load, median ms", [_load(column) for column in columns])
-    has_ratios = any(c.latency and c.latency.ratio is not None for c in columns)
-    heading = "latency, × the first\n(alternating runs)" if has_ratios else "latency, median ms"
-    figures = [_ratio(c.latency) if has_ratios else _milliseconds(c.latency) for c in columns]
-    _draw_bars(latency, columns, heading, figures)
-    if has_ratios:
-        latency.axvline(1.0, color=COLOR.ink, lw=1.0, ls=":")
-    # The first chart has the labels of all three.
-    for axes in (load, latency):
+    _draw_steady(figure.add_subplot(grid[2, 0]), columns)
+    for index, (heading, figures) in enumerate(bars.items(), 1):
+        axes = figure.add_subplot(grid[2, index])
+        _draw_bars(axes, columns, heading, figures)
+        # The first chart has the labels of all.
         axes.tick_params(axis="y", labelleft=False)
     return figure
 
@@ -161,12 +167,6 @@ def _draw_bars(
 def _load(column: ComparisonColumn) -> tuple[float, float, float] | None:
     load: Any = column.measured.load if column.measured else None
     return None if load is None else (load.median * 1e3, load.low * 1e3, load.high * 1e3)
-
-
-def _milliseconds(latency: Latency | None) -> tuple[float, float, float] | None:
-    if latency is None:
-        return None
-    return latency.median_s * 1e3, latency.low_s * 1e3, latency.high_s * 1e3
 
 
 def _ratio(latency: Latency | None) -> tuple[float, float, float] | None:

@@ -1,10 +1,11 @@
 """The sentences of a comparison: its answer, and what differs between the columns."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from memdiag.comparison.changes import undecided
-from memdiag.comparison.comparable import comparability_of
+from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.copies import in_words
 from memdiag.defaults import MAX_REASON
 from memdiag.growth.wording import OWNER_LABELS
@@ -26,12 +27,13 @@ from memdiag.reports.text import (
     at_sizes,
     decimals_for,
     dim_option,
+    listed,
     mebibytes,
     model_file,
     plain,
     shortened,
 )
-from memdiag.units import MIB, counted, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size, parse_size
 
 MAX_TITLE_SIZES = 3
 """A title states the sizes of at most this many models that differ in them."""
@@ -42,6 +44,7 @@ columns."""
 
 _MAX_CAUSES = {2: 3, 3: 2, 4: 3}
 _MAX_CAUSE = 240
+_SIZE_OF_CAUSE = re.compile(r"([+-])([\d,.]+ (?:[KMG]i)?B)\b")
 _KINDS: Mapping[ComparisonKind, str] = {
     "onnxruntime": "version{s} of onnxruntime",
     "optimizers": "optimizer{s}",
@@ -111,38 +114,77 @@ def sizes(comparison: Comparison) -> str:
 
 
 def answer(comparison: Comparison) -> str:
-    """Return the answer of a comparison: peak and steady memory, or that nothing differs.
+    """Return the answer of a comparison: peak and steady memory, or that neither differs.
 
-    The figures are of both columns, or the smallest and the largest of more columns.
+    The figures are of both columns, or the smallest and the largest of more columns. Other figures
+    that differ are named behind it, unless memory differs.
     """
     measured = [column for column in comparison.columns if column.measured is not None]
     if not measured:
         return "nothing could be measured"
     if len(measured) == 1:
         return f"only {plain(measured[0].label)} was measured"
-    doubted = {name for each in measured[1:] for name in _doubted(measured[0], each)}
+    barred = _without_memory(comparison, measured)
+    compared = [column for column in measured if column.label not in barred]
+    if not barred:
+        return _difference_of(comparison, compared)
+    reasons = listed([*barred.values()], limit=1, separator="; ")
+    if len(compared) == 1:
+        return f"memory is not compared: {reasons}; {_range('steady', measured)}"
+    steady = _steady_of_all([column for column in measured if column.label in barred])
+    return (
+        f"{_difference_of(comparison, compared)}; memory of {listed([*barred], limit=3)}"
+        f" ({steady}) is not compared: {reasons}"
+    )
+
+
+def _difference_of(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
+    """Return the answer about columns of which memory is compared."""
     changed = {change.metric for change in comparison.changes}
-    if not changed and doubted:
-        sizes = [_range(name, measured) for name in _MEMORY if name in doubted]
-        return f"{'; '.join(sizes)}; this may be chance, as it was measured once"
-    if not changed:
-        where = " in what can be compared" if comparison.kind == "profiles" else ""
-        return f"no difference beyond the variation between runs{where}"
-    ranges = [_range(name, measured) for name in _MEMORY if name in changed]
-    if not ranges and "mapped" in changed:
-        ranges = [_range("mapped", measured)]
-    others = dict.fromkeys(
+    doubted = {name for each in measured[1:] for name in _doubted(comparison, measured[0], each)}
+    doubted -= changed
+    ranges = [
+        f"{_range(name, measured)}{', which may be chance' if name in doubted else ''}"
+        for name in _MEMORY
+        if name in changed | doubted
+    ]
+    if ranges:
+        return "; ".join(ranges)
+    first, *others = measured
+    is_known = all(_comparable(comparison, first, each).allows("peak") for each in others)
+    what = " in peak and steady memory" if is_known else " in steady memory"
+    if not changed and comparison.kind != "profiles":  # of which more was compared
+        what = ""
+    same = f"no difference{what} beyond the variation between runs ({_steady_of_all(measured)})"
+    if "mapped" in changed:
+        return f"{same}; {_range('mapped', measured)}"
+    names = dict.fromkeys(
         f"memory kept in {change.phase}" if change.metric == "kept" else _METRICS[change.metric]
         for change in comparison.changes
     )
-    return "; ".join(ranges) or f"differences in {', '.join(others)}"
+    return f"{same}; differences in {', '.join(names)}" if names else same
 
 
-def _doubted(before: ComparisonColumn, after: ComparisonColumn) -> Iterator[Metric]:
-    """Yield what differs in two saved profiles and may be chance."""
-    if before.profile is not None and after.profile is not None:
-        comparable = comparability_of(before.profile, after.profile)
-        yield from filter(comparable.allows, undecided(before, after))
+def _without_memory(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> dict[str, str]:
+    """Return why saved profiles are not compared with the first one in memory, by their labels."""
+    first, *others = columns
+    reasons = {each.label: _comparable(comparison, first, each).no_memory for each in others}
+    return {label: reason for label, reason in reasons.items() if reason}
+
+
+def _doubted(
+    comparison: Comparison, before: ComparisonColumn, after: ComparisonColumn
+) -> Iterator[Metric]:
+    """Yield what differs in two columns and may be chance."""
+    yield from filter(_comparable(comparison, before, after).allows, undecided(before, after))
+
+
+def _comparable(
+    comparison: Comparison, before: ComparisonColumn, after: ComparisonColumn
+) -> Comparable:
+    if comparison.kind != "profiles" or before.profile is None or after.profile is None:
+        return Comparable()
+    return comparability_of(before.profile, after.profile)
 
 
 def bisection_result(comparison: Comparison) -> str:
@@ -351,7 +393,7 @@ def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChan
     if change.metric == "kept":
         (kept,) = (p.kept.median for p in measured.phases if p.phase == change.phase)
         return f"{mebibytes(kept, decimals(comparison.columns))} MiB"
-    return format_size(_bytes_of(change.metric, measured))
+    return _size_of(change.metric, measured)
 
 
 def _bytes_of(metric: Metric, measured: ColumnFigures) -> int:
@@ -361,21 +403,28 @@ def _bytes_of(metric: Metric, measured: ColumnFigures) -> int:
     return (measured.peak if metric == "peak" else measured.steady).median
 
 
+def _size_of(metric: Metric, measured: ColumnFigures) -> str:
+    least = "at least " if metric == "peak" and measured.peak_kind == "sampled" else ""
+    return f"{least}{format_size(_bytes_of(metric, measured))}"
+
+
 def _range(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
-    sizes = {
-        column.label: _bytes_of(metric, column.measured)
-        for column in columns
-        if column.measured is not None
-    }
-    ends, words = [*sizes], ("from", "to")
-    if len(sizes) != 2:
-        ends = [min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)]
-        words = ("between", "and")
+    figures = {each.label: each.measured for each in columns if each.measured is not None}
+    ends, words = [*figures], ("from", "to")
+    if len(figures) != 2:
+        by_size = sorted(figures, key=lambda label: _bytes_of(metric, figures[label]))
+        ends, words = [by_size[0], by_size[-1]], ("between", "and")
     parts = (
-        f"{word} {format_size(sizes[end])} in {plain(end)}"
+        f"{word} {_size_of(metric, figures[end])} in {plain(end)}"
         for word, end in zip(words, ends, strict=True)
     )
     return f"{metric} {' '.join(parts)}"
+
+
+def _steady_of_all(columns: Sequence[ComparisonColumn]) -> str:
+    sizes = sorted(each.measured.steady.median for each in columns if each.measured)
+    ends = dict.fromkeys(format_size(size) for size in (sizes[0], sizes[-1]))
+    return f"steady {' to '.join(ends)}"
 
 
 def _ending(column: ComparisonColumn) -> str:
@@ -387,9 +436,20 @@ def _limited_causes(text: str, max_causes: int | None = None) -> str:
     causes = plain(text).split("; ")
     # One more takes no more room than the words that there is one.
     kept = causes if max_causes is None or len(causes) <= max_causes + 1 else causes[:max_causes]
-    more = len(causes) - len(kept)
-    ending = [f"and {counted(more, 'more cause')}"] if more else []
-    return "; ".join([*(shortened(cause, _MAX_CAUSE) for cause in kept), *ending])
+    return "; ".join(
+        [*(shortened(cause, _MAX_CAUSE) for cause in kept), *_left_out(causes[len(kept) :])]
+    )
+
+
+def _left_out(causes: Sequence[str]) -> Iterator[str]:
+    """Yield how many causes are left out, if any, and their sum if each begins with its size."""
+    if not causes:
+        return
+    found = [_SIZE_OF_CAUSE.match(cause) for cause in causes]
+    sizes = [parse_size(each[2].replace(",", "")) * int(f"{each[1]}1") for each in found if each]
+    is_known = len(sizes) == len(causes)
+    total = f", together {format_size(sum(sizes), signed=True)}" if is_known else ""
+    yield f"and {counted(len(causes), 'more cause')}{total}"
 
 
 def _limited(text: str) -> str:

@@ -51,9 +51,12 @@ def _table(
     heading: str, columns: Sequence[Column], rows: Sequence[Row], caption: str = ""
 ) -> Table:
     first = Column(heading, max_width=_MAX_CONSOLE_LABEL, css="name")
-    if len(columns) >= MAX_SINGLE_LINE_HEADINGS:
-        columns = [replace(c, heading=c.heading.replace(" ", "\n")) for c in columns]
-    return Table(columns=(first, *columns), rows=tuple(rows), caption=caption, is_dense=True)
+    table = Table(columns=(first, *columns), rows=tuple(rows), caption=caption, is_dense=True)
+    table = table.without_empty_columns()
+    if len(table.columns) <= MAX_SINGLE_LINE_HEADINGS:
+        return table
+    lines = (replace(c, heading=c.heading.replace(" ", "\n")) for c in table.columns[1:])
+    return replace(table, columns=(first, *lines))
 
 
 def _figures(*headings: str) -> list[Column]:
@@ -99,6 +102,8 @@ def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
     if times and times[-1] > 1:
         count = f"{times[-1]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
         caption += f"; medians of {count} fresh processes, ± half their range if above 2%"
+    if any(column.measured.peak_kind == "sampled" for column in columns if column.measured):
+        caption += f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
     peak, *others = _figures("peak", "steady", "anonymous", "mapped")
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _table("memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption)
