@@ -20,6 +20,9 @@ INFERENCE_FAILURES = (
 )
 """What ONNX's native inference raises for nodes that make no sense."""
 
+_MAX_CARRIED = 10_000
+"""Elements of a list up to which the inference may carry their values: it stores each of them."""
+
 _IR_VERSION = 8  # of initializers that are no inputs; onnx may write newer ones than it reads
 
 
@@ -62,8 +65,9 @@ def infer_outputs(
     model = helper.make_model(
         graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", opset)]
     )
+    lists = (kind.shape[0] or 0 for kind in types.values() if kind.shape and len(kind.shape) == 1)
     try:
-        inferred = infer_shapes(model, data_prop=True).graph.output
+        inferred = infer_shapes(model, data_prop=max(lists, default=0) <= _MAX_CARRIED).graph.output
     except INFERENCE_FAILURES:
         return {}
     found = ((value.name, TensorType.read(value.type)) for value in inferred)
