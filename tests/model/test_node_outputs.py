@@ -1,4 +1,4 @@
-import onnx
+import onnx.shape_inference
 import pytest
 
 from memdiag.model import node_outputs
@@ -15,7 +15,7 @@ def test_values_of_long_lists_are_not_carried(
 ) -> None:
     """The inference would store each of them, which takes seconds for each node of a chain."""
     asked: list[bool] = []
-    infer = node_outputs.infer_shapes
+    infer = onnx.shape_inference.infer_shapes
 
     def recorded(model: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
         asked.append(data_prop)
