@@ -37,6 +37,9 @@ MAX_INFERRED = 50_000
 MAX_VISITED = 500_000
 """Nodes in the iterations of loops; what further iterations do is unknown."""
 
+MAX_CALLED = 100_000
+"""Nodes in the bodies of functions, for each call; what further calls return stays unknown."""
+
 # Their results have at most as many numbers as their inputs, times the number of axes.
 _SELECTING = frozenset({"Compress", "NonZero", "Unique"})
 
@@ -80,7 +83,7 @@ class ComputedShapes:
         self._values: dict[Scope, dict[str, Array | None]] = defaultdict(dict)
         self.refined: dict[Scope, set[str]] = defaultdict(set)
         self._elements_left, self._nodes_left = MAX_COMPUTED, MAX_INFERRED
-        self._visits_left = MAX_VISITED
+        self._visits_left, self._called_left = MAX_VISITED, MAX_CALLED
         self._values[graphs.main] |= count_values(graphs.main.graph, sizes or {})
         self._visit(graphs.main)
 
@@ -256,6 +259,9 @@ class ComputedShapes:
 
     def _call(self, scope: Scope, node: Node, body: Scope) -> None:
         """Follow the call of a function."""
+        self._called_left -= len(body.nodes)
+        if self._called_left < 0:
+            return
         for name, argument in zip(body.inputs, node.input, strict=False):
             self._refine(body, name, self._type(scope, argument))
         self._visit(body)

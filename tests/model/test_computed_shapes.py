@@ -234,7 +234,11 @@ def test_what_does_not_change_is_known_without_the_number_of_iterations(tmp_path
     assert of.body not in of.shapes.runs
 
 
-def test_each_call_of_a_function_has_its_own_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("nodes", "known"), [(6, 2), (5, 1)])
+def test_each_call_of_a_function_has_its_own_sizes_up_to_a_limit(
+    nodes: int, known: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CALLED", nodes)
     text = """
     <ir_version: 9, opset_import: ["": 17, "f": 1]>
     g (float[n, 4] x, float[m, 4] z) => (float[p] y, float[q] w)
@@ -247,8 +251,9 @@ def test_each_call_of_a_function_has_its_own_sizes(tmp_path: Path) -> None:
     with open_model(path) as opened:
         graphs = GraphIndex(opened)
         shapes = infer_shapes(opened, graphs, {"n": 3, "m": 5}, [])
-        for name, size in (("y", 12), ("w", 20)):
-            assert shapes.of(graphs.main, name) == TensorType("float", (size,))
+        for index, (name, size) in enumerate((("y", 12), ("w", 20))):
+            expected = size if index < known else None
+            assert shapes.of(graphs.main, name) == TensorType("float", (expected,))
 
 
 def test_values_beyond_the_limits_stay_unknown(
