@@ -126,13 +126,15 @@ def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
         profile = msgspec.structs.replace(made.profile, inputs=(value,))
         columns.append(msgspec.structs.replace(made, profile=profile))
     a, b, c = columns
-    why = "is not compared: they ran with different inputs, x [1, 3] and [4, 3]"
+    why = "they ran with different inputs, x [1, 3] and [4, 3]"
     record = comparisons.comparison(a, b, kind="profiles")
-    assert answer(record) == f"memory {why}; steady from 68 MiB in a.json to 84 MiB in b.json"
+    assert answer(record) == (
+        f"steady from 68 MiB in a.json to 84 MiB in b.json; no causes are named, as {why}"
+    )
     record = comparisons.comparison(a, b, c, kind="profiles")
     assert answer(record) == (
         "no difference in peak and steady memory beyond the variation between runs (steady 68 MiB);"
-        f" memory of b.json (steady 84 MiB) {why}"
+        f" memory of b.json (steady 84 MiB) is not compared: {why}"
     )
     assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
     # Models that were measured side by side have inputs of their own where they need them.
@@ -489,6 +491,21 @@ def test_causes_that_are_left_out_are_summed_where_all_have_a_size(
         column("a.onnx"), column("b.onnx"), kind="models", changes=(change,)
     )
     assert change_sentence(record, change, max_causes=1).endswith(f"; {ending}")
+
+
+@pytest.mark.parametrize(
+    ("others", "shown"),
+    [
+        ("-40 MiB, x; +40 MiB, y; +1 MiB, z", "+90 MiB, w; and 3 more causes, together +1.0 MiB"),
+        ("-40 MiB, x; +41 MiB, y; +1 MiB, z", "+90 MiB, w; -40 MiB, x; and 2 more"),
+    ],
+)
+def test_no_half_of_causes_that_cancel_stands_alone(others: str, shown: str) -> None:
+    change = comparisons.change("steady", "b.onnx", from_="a.onnx", why=f"+90 MiB, w; {others}")
+    record = comparisons.comparison(
+        column("a.onnx"), column("b.onnx"), kind="models", changes=(change,)
+    )
+    assert shown in change_sentence(record, change, max_causes=2)
 
 
 def test_mapped_memory_is_told_with_what_is_anonymous() -> None:

@@ -130,7 +130,7 @@ def answer(comparison: Comparison) -> str:
         return _difference_of(comparison, compared)
     reasons = listed([*barred.values()], limit=1, separator="; ")
     if len(compared) == 1:
-        return f"memory is not compared: {reasons}; {_range('steady', measured)}"
+        return f"{_range('steady', measured)}; no causes are named, as {reasons}"
     steady = _steady_of_all([column for column in measured if column.label in barred])
     return (
         f"{_difference_of(comparison, compared)}; memory of {listed([*barred], limit=3)}"
@@ -436,17 +436,30 @@ def _limited_causes(text: str, max_causes: int | None = None) -> str:
     causes = plain(text).split("; ")
     # One more takes no more room than the words that there is one.
     kept = causes if max_causes is None or len(causes) <= max_causes + 1 else causes[:max_causes]
+    rest = causes[len(kept) :]
+    if rest and _cancel(kept[-1], rest[0]):  # one alone would mislead
+        kept = kept[:-1]
     return "; ".join(
         [*(shortened(cause, _MAX_CAUSE) for cause in kept), *_left_out(causes[len(kept) :])]
     )
+
+
+def _cancel(one: str, other: str) -> bool:
+    sizes = [_cause_bytes(cause) for cause in (one, other)]
+    return None not in sizes and sum(size or 0 for size in sizes) == 0
+
+
+def _cause_bytes(cause: str) -> int | None:
+    """Return the bytes with which a cause begins; None if it begins otherwise."""
+    found = _SIZE_OF_CAUSE.match(cause)
+    return parse_size(found[2].replace(",", "")) * int(f"{found[1]}1") if found else None
 
 
 def _left_out(causes: Sequence[str]) -> Iterator[str]:
     """Yield how many causes are left out, if any, and their sum if each begins with its size."""
     if not causes:
         return
-    found = [_SIZE_OF_CAUSE.match(cause) for cause in causes]
-    sizes = [parse_size(each[2].replace(",", "")) * int(f"{each[1]}1") for each in found if each]
+    sizes = [size for size in map(_cause_bytes, causes) if size is not None]
     is_known = len(sizes) == len(causes)
     total = f", together {format_size(sum(sizes), signed=True)}" if is_known else ""
     yield f"and {counted(len(causes), 'more cause')}{total}"
