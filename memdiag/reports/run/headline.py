@@ -229,7 +229,8 @@ def _largest_text(run: ProgramRun) -> str:
             f" {rise_text(session)} in the {when} of session {session.number}"
         )
     verb = "takes most:" if len(run.sessions) > 1 else "takes"
-    return f"{name} {verb} {rise_text(session)} in its {when}"
+    at_once = f", with up to {session.run_threads} runs at once" if session.run_threads > 1 else ""
+    return f"{name} {verb} {rise_text(session)} in its {when}{at_once}"
 
 
 def _largest_fork(run: ProgramRun) -> ProgramProcess | None:
@@ -248,7 +249,8 @@ def _at_peak(run: ProgramRun) -> str:
     found = activities(run, run.peak_s)
     session = largest_session(run)
     if len(found) == 1 and found[0].session is session and rise_bytes(session):
-        shapes = f" ({found[0].shapes})" if found[0].shapes else ""
+        # Of runs at once any may have been the one that raised the memory.
+        shapes = f" ({found[0].shapes})" if found[0].shapes and session.run_threads < 2 else ""
         return f"in {found[0].short_text}{shapes}"
     where = moment(run, run.peak_s)
     if where:
