@@ -24,6 +24,7 @@ from memdiag.reports.estimate.tables import (
     TERM_COLORS,
     growth_text,
     live_table,
+    phase_table,
     point_grid,
     point_table,
 )
@@ -94,6 +95,9 @@ def unknown(estimate: Estimate, *, is_bounded: bool = False) -> Estimate:
 
 def test_values_of_unknown_size_make_it_a_floor() -> None:
     floor = unknown(estimates.single())
+    for record, marked in ((floor, {"first_run", "steady"}), (estimates.single(), set())):
+        rows = [row.cells for row in phase_table(record).rows]
+        assert {name.text for name, peak, *_ in rows if peak.text.startswith("≥ ")} == marked
     for record in (floor, msgspec.structs.replace(floor, is_upper=True)):
         assert "needs at least 190 MiB at its peak, at batch" in words(record)
         assert "3 values whose sizes only a run shows are missing (--measure completes" in words(

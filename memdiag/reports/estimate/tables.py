@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memdiag.records.dimension import typed_names
 from memdiag.records.estimate import Estimate, EstimatedPoint, LiveTensor
+from memdiag.records.phases import RUN_PHASES
 from memdiag.reports.estimate.sentences import interval_text
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain, shortened
@@ -49,7 +50,10 @@ OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
 
 
 def phase_table(estimate: Estimate) -> Table:
-    """Return peak and kept memory of each phase, with the whole process if it is known."""
+    """Return peak and kept memory of each phase, with the whole process if it is known.
+
+    Runs with values of unknown size take that much or more.
+    """
     point, is_known = estimate.point, estimate.baseline_bytes is not None
     base = estimate.beside_bytes(point)
     rows = []
@@ -57,10 +61,11 @@ def phase_table(estimate: Estimate) -> Table:
         sizes = [phase.peak_bytes, phase.kept_bytes]
         if is_known:
             sizes += [phase.peak_bytes + base, phase.kept_bytes + base]
+        least = "≥ " if point.unknown_values and phase.name in RUN_PHASES else ""
         rows.append(
             Row(
                 phase.name,
-                *map(_size, sizes),
+                *(_size(size, least) for size in sizes),
                 Cell(plain(phase.cause), is_code=True),
                 is_strong=phase.name == point.peak_phase,
             )
@@ -241,8 +246,8 @@ def _limit(estimate: Estimate) -> int | None:
     return estimate.fit.limit_bytes if estimate.fit else None
 
 
-def _size(size: int) -> Cell:
-    return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size)
+def _size(size: int, prefix: str = "") -> Cell:
+    return Cell(f"{prefix}{format_size(size)}", title=f"{size:,} bytes", sort_key=size)
 
 
 def _number(size: int) -> Cell:
