@@ -186,7 +186,7 @@ def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
     }
     assert found.kind == "optimizers"
     assert "SIGABRT" in columns["crashing"].message
-    assert columns["hanging"].message == "the optimizer did not end within 6 s"
+    assert columns["hanging"].message == "the optimizer did not end within 6.0 s"
     assert columns["idle"].message == "nothing was worth changing"
     assert columns["good"].largest_difference == 0
     assert columns["good"].optimizer is not None
