@@ -35,7 +35,7 @@ def test_fix_says_what_it_did_and_writes_the_model(
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     lines = finished.stdout.splitlines()
-    for label in ("Why  ", "Do  ", "changes  ", "wrote out.onnx", "r/   fix.html"):
+    for label in ("Why  ", "Do  ", "changes  ", "Files      wrote out.onnx", "r/   fix.html"):
         assert any(line.startswith(label) for line in lines), label
     program = finished.stdout[finished.stdout.index("import onnxruntime") :]
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
