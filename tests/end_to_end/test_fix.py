@@ -30,7 +30,7 @@ def test_fix_says_what_it_did_and_writes_the_model(
     memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
 ) -> None:
     model = sample_model("subgraph_weights", 8)
-    words = ("-o", "out.onnx", "--max-slowdown", "10", "--only", "subgraph-weights", "--out", "r")
+    words = ("-o", "out.onnx", "--max-slowdown", "10", "--only", "weight-in-branches", "--out", "r")
     finished = memdiag("fix", model, *words)
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
@@ -41,7 +41,7 @@ def test_fix_says_what_it_did_and_writes_the_model(
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
     assert (tmp_path / "out.onnx").exists()
     assert max(map(len, lines)) <= 80
-    assert len(lines) <= 30
+    assert len(lines) - len(program.splitlines()) <= 30
 
 
 @pytest.mark.slow
