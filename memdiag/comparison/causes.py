@@ -139,12 +139,12 @@ def explain_steady(
     leave.
     """
     settings = _Settings.of(before, after)
-    if not _has_xrays(before, after):
+    profiles = _xrayed(before, after)
+    if profiles is None:
         return settings.as_only_difference()
-    assert before.profile is not None
-    assert after.profile is not None
+    old, new = profiles
     causes = _of_copies(copies)
-    parts = _parts(before.profile, after.profile, copies, size)
+    parts = _parts(old, new, copies, size)
     causes += [part for part in parts if abs(part.bytes) > tolerance]
     for part in sorted(parts, key=lambda part: -abs(part.bytes)):
         is_left = not _is_whole(causes, size)
@@ -162,13 +162,13 @@ def explain_mapped(
 ) -> str:
     """Return the causes of a difference of `size` bytes in mapped files: weights, and others."""
     settings = _Settings.of(before, after)
-    if not _has_xrays(before, after):
+    profiles = _xrayed(before, after)
+    if profiles is None:
         return settings.as_only_difference()
-    assert before.profile is not None
-    assert after.profile is not None
-    owners = _owner_differences(before.profile, after.profile)
+    old, new = profiles
+    owners = _owner_differences(old, new)
     parts: Counter[OwnerKind] = Counter({kind: owners[kind] for kind in _MAPPED})
-    whole = _mapped_bytes(after.profile) - _mapped_bytes(before.profile)
+    whole = _mapped_bytes(new) - _mapped_bytes(old)
     parts["runtime_libraries"] = whole - parts.total()
     large = {kind: part for kind, part in parts.items() if abs(part) > tolerance}
     causes = [*_of_copies([copy for copy in copies if copy.file]), *_of_owners(large)]
@@ -211,7 +211,7 @@ def explain_peak(
             else settings.as_only_difference()
         )
         return "; ".join(filter(None, (moved, explained)))
-    if not _has_xrays(before, after):
+    if _xrayed(before, after) is None:
         return settings.as_only_difference()
     return settings.explained(_better(causes, predicted, size), size, rest=_BEYOND_XRAY)
 
@@ -266,15 +266,15 @@ def explain_kept(
     the arena at steady state is a cause in both.
     """
     settings = _Settings.of(before, after)
-    if not _has_xrays(before, after):
+    profiles = _xrayed(before, after)
+    if profiles is None:
         return settings.as_only_difference()
-    assert before.profile is not None
-    assert after.profile is not None
+    old, new = profiles
     made_here = [copy for copy in copies if phase_of(copy) == phase]
-    mapped = _mapped_growth(after.profile, phase) - _mapped_growth(before.profile, phase)
+    mapped = _mapped_growth(new, phase) - _mapped_growth(old, phase)
     of_files = [_Cause(_MAPPED_PAGES, mapped, "external_data")] if abs(mapped) > tolerance else []
     causes = [*of_files, *_of_copies(_certain(made_here, size - mapped, tolerance))]
-    arena = _owner_differences(before.profile, after.profile)["arena"]
+    arena = _owner_differences(old, new)["arena"]
     if phase not in RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
         predicted = _predicted(
             predicted_growth(before, phase), predicted_growth(after, phase), size
@@ -323,8 +323,12 @@ def peak_is_steady(measured: ColumnFigures) -> bool:
     return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 
 
-def _has_xrays(*columns: ComparisonColumn) -> bool:
-    return all(each.profile is not None and each.profile.attribution for each in columns)
+def _xrayed(before: ComparisonColumn, after: ComparisonColumn) -> tuple[Profile, Profile] | None:
+    """Return the profiles of both; None if one has no X-ray."""
+    old, new = before.profile, after.profile
+    if old is None or new is None or not (old.attribution and new.attribution):
+        return None
+    return old, new
 
 
 def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[CopyChange]:

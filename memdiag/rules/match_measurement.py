@@ -96,15 +96,10 @@ def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
     if attribution.baseline_bytes is not None:
         above = attribution.resident_bytes - attribution.baseline_bytes
         measured_bytes = min(measured_bytes, max(0, above))
-    # Copies that every way to compute has, too, are no waste of their own: they are there or not.
-    found, waste = (
-        (measured_bytes, finding.bytes)
-        if finding.bytes
-        else (
-            sum(copy.bytes for copy in _copies(finding, attribution)),
-            sum(expected.bytes for expected in finding.expected),
-        )
-    )
+    found, waste = measured_bytes, finding.bytes
+    if not waste:  # the expected copies cost only at the peak: they are there or not
+        found = sum(copy.bytes for copy in _copies(finding, attribution))
+        waste = sum(expected.bytes for expected in finding.expected)
     evidence: Evidence = "measured" if found > MIN_COPIES_SHARE * waste else "refuted"
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
 

@@ -82,8 +82,8 @@ def test_the_file_is_in_memory_until_the_session_is_ready(ort_model: Path) -> No
     ends = {phase.name: phase.end.rss_bytes for phase in profile.phases}
     file_bytes = ort_model.stat().st_size
     freed = ends["initialize"] - ends["prepack"]
-    # On a busy machine the first is read late, when the packed weight has begun.
-    assert file_bytes - 6 * MIB <= freed <= file_bytes + 22 * MIB
+    # On a busy machine the first is read late, when the packed weight of 16 MiB is there, too.
+    assert file_bytes - 6 * MIB <= freed <= file_bytes + (16 + 6) * MIB
 
 
 def test_python_keeps_the_bytes_of_a_file(ort_model: Path) -> None:

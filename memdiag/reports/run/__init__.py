@@ -51,7 +51,7 @@ from memdiag.units import format_duration, format_size
 
 _MAX_USUAL_ROWS = 5
 _MAX_OWNERS = 8
-_MAX_OWNERS_LINE = 69  # beside its label, in a line of 80 columns
+_MAX_OWNERS_LINE = 69  # after its label, in a line of 80 columns
 _MAX_PHASE_TABLES = 6
 
 

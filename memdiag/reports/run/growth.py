@@ -12,7 +12,7 @@ from memdiag.growth.wording import (
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
 from memdiag.reports.run.names import numbers
-from memdiag.reports.text import plain
+from memdiag.reports.text import capitalized, plain
 from memdiag.reports.xray.owners import owner_rows
 from memdiag.units import format_duration, format_rate, format_size
 
@@ -62,7 +62,7 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
         )
         if all(is_calibrator(session.created_at) for session in ran):
             text = f"{text} {CALIBRATORS_KEEP}."
-            remedy = f"{CALIBRATION_ADVICE[0].upper()}{CALIBRATION_ADVICE[1:]}."
+            remedy = f"{capitalized(CALIBRATION_ADVICE)}."
     xrays = [each for each in last_xrays(run) if each.pid == process.pid]
     if xrays and xrays[0].attribution.resident_bytes >= MIN_MEMORY_SHARE * growth.end_bytes:
         text = f"{text} {largest_owner(xrays[0])}".strip()
