@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from memdiag.defaults import PINNED_TEXT
 from memdiag.records.dimension import in_words, typed_names
-from memdiag.records.estimate import Calibration, Estimate, Fit
+from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, dim_hint, model_file, plain
 from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural, some_of
@@ -96,6 +96,12 @@ def _size_inputs(estimate: Estimate) -> str:
     return (
         f"Sizes depend on values of inputs. {took} {taken}; memdiag profile {option} takes others."
     )
+
+
+def whole_interval(estimate: Estimate, point: EstimatedPoint) -> str:
+    """Return the interval of the peak of `point`, with what the process has before the session."""
+    base = estimate.beside_bytes(point)
+    return interval_text(point.low_bytes + base, point.high_bytes + base)
 
 
 def interval_text(low: int, high: int) -> str:
@@ -202,8 +208,7 @@ def fit_text(estimate: Estimate) -> str:
     share = ceil(100 * max(below, above) / max(1, fit.usual_bytes))
     end = "(predicted)" if is_bounded else f"(predicted; ± {share} %)"
     if is_bounded and fit.probably < size:
-        beside = estimate.beside_bytes(smallest)
-        interval = interval_text(smallest.low_bytes + beside, smallest.high_bytes + beside)
+        interval = whole_interval(estimate, smallest)
         text = f"{name} {size:,} needs {interval}, depending on the data. {text}"
     return f"{text}. {end}" if fit.trial == "ran" else f"{text}. {end} {_not_run(fit)}".rstrip()
 
@@ -224,8 +229,7 @@ def _point_fits_text(estimate: Estimate, limit: str) -> str:
             f"What fits in {limit} cannot be said: {plain(fit.problem)}. memdiag profile measures"
             f" {name}{at}."
         )
-    beside = estimate.beside_bytes(point)
-    interval = interval_text(point.low_bytes + beside, point.high_bytes + beside)
+    interval = whole_interval(estimate, point)
     verb = _FITS[estimate.fits(point, fit.limit_bytes)]
     return f"{name} {verb} in {limit}: it needs {interval}. (predicted)"
 

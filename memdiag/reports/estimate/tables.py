@@ -5,7 +5,7 @@ from __future__ import annotations
 from memdiag.records.dimension import typed_names
 from memdiag.records.estimate import Estimate, EstimatedPoint, LiveTensor
 from memdiag.records.phases import RUN_PHASES
-from memdiag.reports.estimate.sentences import interval_text
+from memdiag.reports.estimate.sentences import whole_interval
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain, shortened
 from memdiag.units import format_size
@@ -182,11 +182,9 @@ def point_table(estimate: Estimate) -> Table:
 
 
 def _interval(estimate: Estimate, point: EstimatedPoint) -> str:
-    base = estimate.beside_bytes(point)
-    low = point.low_bytes + base
     if point.is_floor and not estimate.calibration:
-        return f"at least {format_size(low)}"
-    return interval_text(low, point.high_bytes + base)
+        return f"at least {format_size(point.low_bytes + estimate.beside_bytes(point))}"
+    return whole_interval(estimate, point)
 
 
 def point_grid(estimate: Estimate) -> Table | None:
