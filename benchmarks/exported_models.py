@@ -30,13 +30,14 @@ class Exporter:
         script: its name, which is also that of its environment.
         packages: the packages of its environment.
         models: the names of the models that it can export.
-        decoders: the names of decoders with past, which only benchmarks of generations export.
+        apart: the names of models that only the benchmarks export that name them: decoders with
+            past, and models at which nobody looked while `memdiag fix` was written.
     """
 
     script: str
     packages: tuple[str, ...]
     models: tuple[str, ...]
-    decoders: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 EXPORTERS = (
@@ -100,7 +101,24 @@ EXPORTERS = (
             "wav2vec2",
             "whisper_encoder",
         ),
-        ("gpt2_with_past", "llama_with_past"),
+        (
+            "gpt2_with_past",
+            "llama_with_past",
+            "vgg16",
+            "densenet169",
+            "efficientnet_b2",
+            "mnasnet1_3",
+            "vit_b_32",
+            "deeplabv3_resnet50",
+            "ernie",
+            "layoutlm",
+            "megatron_bert",
+            "codegen",
+            "levit",
+            "poolformer",
+            "wavlm",
+            "unispeech",
+        ),
     ),
     Exporter(
         "later_models",
@@ -180,7 +198,7 @@ class ExportError(MemdiagError):
 def exported_models(names: Sequence[str] = (), cache: Path | None = None) -> dict[str, Path]:
     """Return the paths of models by name, exported where missing.
 
-    Without `names` all models are exported, except for decoders with past.
+    Without `names` all models are exported, except for those apart.
 
     Raises:
         ExportError: no exporter has a model of that name, or one failed.
@@ -189,13 +207,13 @@ def exported_models(names: Sequence[str] = (), cache: Path | None = None) -> dic
     folder = (cache or Path(os.environ.get("MEMDIAG_CACHE") or _DEFAULT_CACHE)) / "exported_models"
     folder.mkdir(parents=True, exist_ok=True)
     known = [name for exporter in EXPORTERS for name in exporter.models]
-    decoders = [name for exporter in EXPORTERS for name in exporter.decoders]
-    unknown = sorted({*names} - {*known, *decoders})
+    apart = [name for exporter in EXPORTERS for name in exporter.apart]
+    unknown = sorted({*names} - {*known, *apart})
     if unknown:
         raise ExportError(f"{unknown[0]}: there is no such model; see benchmarks/exporters.")
     found = {name: folder / f"{name}.onnx" for name in names or known}
     for exporter in EXPORTERS:
-        own = (*exporter.models, *exporter.decoders)
+        own = (*exporter.models, *exporter.apart)
         missing = [name for name in own if name in found and not found[name].exists()]
         if missing:
             _export(exporter, missing, folder)

@@ -33,6 +33,10 @@ TEXT: dict[str, tuple[str, dict[str, int]]] = {
     "nystromformer": ("Nystromformer", LAYERS),
     "modernbert": ("ModernBert", LAYERS),
     "roformer": ("RoFormer", LAYERS),
+    "ernie": ("Ernie", LAYERS),
+    "layoutlm": ("LayoutLM", LAYERS),
+    "megatron_bert": ("MegatronBert", LAYERS),
+    "codegen": ("CodeGen", {"n_embd": 768, "n_head": 12, "n_layer": 4, "use_cache": False}),
 }
 """Text models of transformers: the prefix of their classes, and sizes that differ from the usual
 ones."""
@@ -45,14 +49,18 @@ IMAGES: dict[str, tuple[str, dict[str, int]]] = {
     "mobilevit": ("MobileViT", {"image_size": PIXELS}),
     "segformer": ("Segformer", {}),
     "convnextv2": ("ConvNextV2", {}),
+    "levit": ("Levit", {}),
+    "poolformer": ("PoolFormer", {}),
 }
 """Image models of transformers. All names that are in no table are models of torchvision."""
 
 AUDIO: dict[str, tuple[str, dict[str, int]]] = {
     "wav2vec2": ("Wav2Vec2", LAYERS),
+    "wavlm": ("WavLM", LAYERS),
+    "unispeech": ("UniSpeech", LAYERS),
     "whisper_encoder": ("WhisperEncoder", {"encoder_layers": 4}),
 }
-"""Audio models of transformers: one reads samples, the other one a spectrogram of fixed length."""
+"""Audio models of transformers, which read samples, the last one a spectrogram of fixed length."""
 
 
 DECODERS: dict[str, tuple[str, str, dict[str, int]]] = {
@@ -174,7 +182,8 @@ def export(name: str, path: Path) -> None:
         sizes[1] = torch.export.Dim("tokens", min=2, max=256)
     elif name in AUDIO:
         model = transformers_model(*AUDIO[name])
-        example = torch.randn(2, SAMPLES) if name == "wav2vec2" else torch.randn(2, MELS, FRAMES)
+        is_spectrogram = name == "whisper_encoder"
+        example = torch.randn(2, MELS, FRAMES) if is_spectrogram else torch.randn(2, SAMPLES)
     else:
         model = transformers_model(*IMAGES[name]) if name in IMAGES else torchvision_model(name)
         example = torch.randn(2, 3, PIXELS, PIXELS)
