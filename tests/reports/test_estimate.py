@@ -345,6 +345,12 @@ def test_what_lowers_the_peak_is_a_sentence() -> None:
         "at tokens 64 the peak is 50 MiB lower (200 MiB)",
         "with enable_mem_pattern=0 the peak is 20 MiB lower (230 MiB)",
     ]
+    numbered = tuple(
+        msgspec.structs.replace(each, name="s77", role="sequence") for each in record.dimensions[:1]
+    )
+    smaller = (msgspec.structs.replace(reductions[0], change="s77=64"),)
+    called = msgspec.structs.replace(record, dimensions=numbered, reductions=smaller)
+    assert reduction_lines(called) == ["at sequence 64 the peak is 50 MiB lower (200 MiB)"]
     # Its peak is in optimize.
     only_option = msgspec.structs.replace(record, reductions=reductions[1:])
     assert reduction_lines(only_option)[1:] == [

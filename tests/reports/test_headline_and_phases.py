@@ -117,17 +117,21 @@ def test_what_malloc_keeps_is_named_where_it_is_notable(
 
 
 def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
-    def peaking(first: float) -> str:
+    def peaking(first: float, start: float = 0) -> str:
         steps = (
             Step("imports", "start", 0.1, 0, 0),
-            Step("Folding", "constant_fold", 0.1, first, 10, 1),
+            Step("parse", "parse", 0.1, start, start),
+            Step("Folding", "constant_fold", 0.1, first, max(start, 10), 1),
             Step("between transformers", "optimize", 0.1, 100, 10),
             Step("runs", "steady", 0.1, 100, 10),
         )
         return profile_headline(profiles.build(steps, runs=2, weights=None, baseline=0)).first
 
     assert peaking(97) == "Peak 100 MiB above baseline in optimize, 97 % already in constant_fold."
-    assert peaking(96.9) == "Peak 100 MiB above baseline in optimize."
+    assert peaking(94.9) == "Peak 100 MiB above baseline in optimize."
+    # It did not rise to the peak: it began there.
+    assert peaking(96, 96).endswith("in optimize, 96 % already in parse.")
+    assert peaking(95.5, 94.9) == "Peak 100 MiB above baseline in optimize."
 
 
 def test_a_peak_below_the_baseline_is_no_negative_figure() -> None:

@@ -245,14 +245,14 @@ _FITS = {
 def reduction_lines(estimate: Estimate) -> list[str]:
     """Return a sentence for each change that lowers the peak of the first point."""
     point, base = estimate.point, estimate.beside_bytes(estimate.point)
-    sizes = {each.name: each.size for each in estimate.dimensions}
+    typed = typed_names(estimate.dimensions)
     lines = []
     is_smaller = False
     for each in estimate.reductions:
         name, _, size = each.change.rpartition("=")
-        is_size = name in sizes
+        is_size = name in typed
         is_smaller |= is_size
-        change = f"at {plain(name)} {size}" if is_size else f"with {plain(each.change)}"
+        change = f"at {plain(typed[name])} {size}" if is_size else f"with {plain(each.change)}"
         lines.append(
             f"{change} the peak is {format_size(point.peak_bytes - each.peak_bytes)} lower"
             f" ({format_size(each.peak_bytes + base)})"
@@ -260,7 +260,7 @@ def reduction_lines(estimate: Estimate) -> list[str]:
     if lines and point.unknown_values:
         lines.append("these figures are without the values of unknown size")
     is_known = estimate.generation is None and not point.unknown_values
-    can_shrink = is_known and any(size > 1 for size in sizes.values())
+    can_shrink = is_known and any(each.size > 1 for each in estimate.dimensions)
     if can_shrink and not is_smaller and point.peak_phase not in ("first_run", "steady"):
         lines.append(
             f"no smaller size lowers the peak: it is in {point.peak_phase}, before the runs"

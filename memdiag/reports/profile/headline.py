@@ -32,7 +32,7 @@ MIN_NOTABLE_RETENTION = 0.05
 It depends on the order in which threads free blocks: in equal processes it was 46 to 55 MiB.
 """
 _MAX_MESSAGE = 400
-_MIN_EARLIER_SHARE = 0.97
+_MIN_EARLIER_SHARE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +171,11 @@ def _peak(profile: Profile) -> str:
 
 
 def _earlier_peak(profile: Profile, above: int) -> str:
-    """Return a clause about an earlier phase that nearly reached the peak; empty for none."""
+    """Return a clause about an earlier phase that rose to nearly the peak; empty for none."""
     for span in profile.spans:
         share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above
-        if share >= _MIN_EARLIER_SHARE:
+        rise = span.peak_rss_bytes - span.start_rss_bytes
+        if share >= _MIN_EARLIER_SHARE and (rise >= MIB or span.phase == profile.peak_phase):
             if span.phase == profile.peak_phase:
                 break
             return f", {min(100, int(share * 100))} % already in {span.phase}"
