@@ -63,6 +63,7 @@ def sdist_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return {name.partition("/")[2] for name in archive.getnames()}
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
     expected = {
         str(path.relative_to(ROOT))
@@ -72,6 +73,7 @@ def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == expected
 
 
+@pytest.mark.slow
 def test_the_wheel_names_its_command_and_licence(wheel: zipfile.ZipFile) -> None:
     information = f"memdiag-{memdiag.__version__}.dist-info"
     entry_points = wheel.read(f"{information}/entry_points.txt").decode()
@@ -88,6 +90,7 @@ def test_the_version_is_stated_once() -> None:
     assert "version" not in PROJECT
 
 
+@pytest.mark.slow
 def test_the_source_distribution_can_be_tested(sdist_names: set[str]) -> None:
     needed = {"Makefile", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", ".ci/run"}
     needed |= {"licenses/plotly.js.txt"}
@@ -119,6 +122,7 @@ def test_dependencies_are_what_is_imported() -> None:
     assert imported - sys.stdlib_module_names - ours == declared
 
 
+@pytest.mark.slow
 def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     index.mkdir()
@@ -153,6 +157,7 @@ def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path:
     assert runtime() == "9999.0.0"
 
 
+@pytest.mark.slow
 def test_only_the_extra_names_the_runtime(wheel: zipfile.ZipFile) -> None:
     metadata = wheel.read(f"memdiag-{memdiag.__version__}.dist-info/METADATA").decode()
     required = re.findall(r"^Requires-Dist: (onnxruntime\b.*)$", metadata, re.MULTILINE)

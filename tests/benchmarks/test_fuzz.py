@@ -36,6 +36,7 @@ def rows(output: str) -> dict[str, list[int]]:
     return {one[0]: [int(each) for each in one[1:]] for one in cells[2:]}
 
 
+@pytest.mark.slow
 def test_some_files_go_through_all_commands(tmp_path: Path) -> None:
     done = fuzz("--files", "60", "--seed", "16", "--kept", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -99,6 +100,7 @@ def test_what_goes_wrong_is_counted_and_kept(tmp_path: Path) -> None:
         assert kind in (tmp_path / f"{kind}-{number}.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_prints_the_table_so_far(tmp_path: Path) -> None:
     code = (

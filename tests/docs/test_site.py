@@ -56,6 +56,7 @@ def build(source: Path, site: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_site_is_complete_and_needs_no_other_host(tmp_path: Path) -> None:
     """All in one test: each worker of pytest-xdist would build the site again."""
