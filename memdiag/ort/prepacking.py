@@ -112,7 +112,8 @@ def fp32_panels(rows: int, columns: int) -> int:
 def int8_panels(rows: int, columns: int, dtype: str = "uint8") -> int:
     """Return the bytes of a packed 8-bit operand ``[rows, columns]``, its column sums included.
 
-    Kernels with AMX pad the rows of int8 operands to a multiple of 64.
+    Kernels with AMX pad the rows of int8 operands to a multiple of 64 (those of 1.24 also the rows
+    of uint8 operands, which is not counted).
     """
     width = round_up(columns, PANEL_COLUMNS)
     rows_multiple = 64 if dtype == "int8" and has_amx() else 4

@@ -1,7 +1,7 @@
 """8-bit operands of matrix products and convolutions, packed for MLAS's integer kernels on x86."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -45,17 +45,20 @@ class _Form:
             "depth": str(self.depth),
         }
 
-    def is_first_again(self, rows: int) -> bool:
+    def of_tiles(self) -> "_Form":
+        """Return the form that kernels with AMX read: those of 1.24 and older of all weights, newer
+        ones of signed weights only."""
+        return replace(self, depth=2048, rows_multiple=_TILE_ROWS)
+
+    def is_plain_again(self, rows: int) -> bool:
         """Return whether a matrix of `rows` has the form that kernels without AMX read, too."""
-        return self == _OF_TILES and rows <= _FIRST.depth and not rows % self.rows_multiple
+        return bool(self.rows_multiple) and rows <= _Form.depth and not rows % self.rows_multiple
 
 
-_FIRST = _Form(4)
-_OF_TILES = _Form(4, depth=2048, rows_multiple=64)
-"""Of kernels with AMX, for signed weights."""
-
-_SIGNED = (_FIRST, _OF_TILES)
-_UNSIGNED = (_Form(2), _Form(4, flipped=True))
+_TILE_ROWS = 64
+_SIGNED = (_Form(4), _Form(4).of_tiles())
+_FLIPPED = _Form(4, flipped=True)
+_UNSIGNED = (_Form(2), _FLIPPED, _FLIPPED.of_tiles())
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class PackedInt8(Layout):
         arrangements = list(_arrangements(weight, hints))
         for form in forms:
             for matrices, parameters in arrangements:
-                if not form.is_first_again(sum(map(len, matrices[0]))):
+                if not form.is_plain_again(sum(map(len, matrices[0]))):
                     yield self._packed(matrices, form, {**parameters, **form.parameters})
         if _is_filter(weight) and weight.dtype == np.int8 and weight.shape[1] % 4 == 0:
             positions = [unchanged(rows) for rows in _filter_rows(weight)]
