@@ -415,7 +415,7 @@ def with_session_cause(growth: Growth, run: ProgramRun, pid: int) -> Growth:
         (
             finding
             for finding in run.findings
-            if finding.rule == SESSION_PER_CALL.name and not own.isdisjoint(finding.sessions)
+            if finding.name == SESSION_PER_CALL.name and not own.isdisjoint(finding.sessions)
         ),
         None,
     )

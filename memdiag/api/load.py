@@ -17,9 +17,6 @@ def load(path: str | Path) -> Record:
 
     Its type depends on the schema in the file.
 
-    It is a profile, comparison, fix, X-ray, recorded program, growth, estimate, check,
-    baseline, sweep or job of a sweep.
-
     Raises:
         RecordError: the file cannot be read, or is not such a record.
     """

@@ -18,7 +18,7 @@ from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.records.codec import escaped
-from memdiag.records.profile import InsideNode, NodeOutputs, PeakNode, Profile
+from memdiag.records.profile import PeakNode, Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 
@@ -60,7 +60,7 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         node=own_names.get(measured.node, measured.node),
         op_type=measured.op_type,
         inside=measured.inside,
-        highest_inside=None if inside is None else InsideNode(**inside._asdict()),
+        highest_inside=inside,
         peak_bytes=measured.peak_bytes,
         values_bytes=measured.values_bytes,
         rounding_bytes=measured.rounding_bytes,
@@ -68,10 +68,7 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         grown_bytes=measured.grown_bytes,
         estimated_bytes=None if estimated is None else estimated.peak_bytes,
         estimated_node=node,
-        largest=tuple(
-            NodeOutputs(node=each.node, op_type=each.op_type, inside=each.inside, bytes=each.nbytes)
-            for each in measured.largest
-        ),
+        largest=measured.largest,
         free_resident_bytes=measured.free_resident_bytes,
     )
     return escaped(msgspec.structs.replace(profile, run_peak=peak))

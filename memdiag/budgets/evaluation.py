@@ -312,7 +312,7 @@ def _suspect(
         return None
     _, cost, worst = max(candidates, key=lambda candidate: candidate[0])
     return Suspect(
-        rule=worst.name, message=worst.message, bytes=cost, can_be_fixed=bool(worst.rewrites)
+        name=worst.name, message=worst.message, bytes=cost, can_be_fixed=bool(worst.rewrites)
     )
 
 

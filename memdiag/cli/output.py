@@ -3,22 +3,21 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import memdiag
 from memdiag.detail import Detail
 from memdiag.errors import ReportError
 from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.base import Record
-from memdiag.records.codec import encode
-from memdiag.records.estimate import Estimate
+from memdiag.records.codec import encode, escaped
 from memdiag.records.files import save_bytes
 from memdiag.records.finding import Check
-from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
-from memdiag.records.sweep import Sweep
 from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
 from memdiag.reports.text import plain
@@ -165,12 +164,18 @@ def print_record(
     *,
     format: str,
     detail: Detail = Detail.USUAL,
+    machine_formats: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
 ) -> None:
-    """Print `record` on standard output, as JSON or as a summary."""
-    if format == "json":
-        sys.stdout.buffer.write(encode(record))
-    else:
+    """Print `record` on standard output: its summary as ``console``, or in another format.
+
+    `machine_formats` are those that only records of this kind have, as functions of the record.
+    """
+    if format == "console":
         show(record, written, detail=detail)
+    elif format in machine_formats:
+        sys.stdout.buffer.write(machine_formats[format](escaped(record)).encode())
+    else:
+        sys.stdout.buffer.write(report_of(record).render(record, format))
 
 
 def append_job_summary(text: str) -> None:
@@ -220,51 +225,6 @@ def print_check(check: Check, format: str, *, detail: Detail = Detail.USUAL) -> 
         from memdiag.reports.check import show as show_check
 
         show_check(check, Console(highlight=False), detail=detail)
-
-
-def print_estimate(
-    estimate: Estimate, written: Sequence[Path], format: str, *, detail: Detail
-) -> None:
-    """Print `estimate` on standard output: for people, or in one of the formats for machines."""
-    if format == "text":
-        show(estimate, written, detail=detail)
-    elif format == "k8s":
-        from memdiag.reports.estimate.machine_formats import resources
-
-        sys.stdout.buffer.write(resources(estimate).encode())
-    else:
-        sys.stdout.buffer.write(report_of(estimate).render(estimate, format))
-
-
-def print_limit(
-    limit: MemoryLimit, written: Sequence[Path], format: str, *, detail: Detail
-) -> None:
-    """Print `limit` on standard output: for people, or in one of the formats for machines."""
-    if format == "text":
-        show(limit, written, detail=detail)
-    elif format in ("k8s", "compose"):
-        from memdiag.reports.limit import compose, kubernetes
-
-        text = kubernetes(limit) if format == "k8s" else compose(limit)
-        sys.stdout.buffer.write(text.encode())
-    else:
-        sys.stdout.buffer.write(report_of(limit).render(limit, format))
-
-
-def print_sweep(
-    sweep: Sweep, written: Sequence[Path], format: str, *, detail: Detail = Detail.USUAL
-) -> None:
-    """Print `sweep` on standard output: for people, or in one of the formats for machines."""
-    if format == "console":
-        show(sweep, written, detail=detail)
-    elif format in ("json", "markdown"):
-        sys.stdout.buffer.write(report_of(sweep).render(sweep, format))
-    else:
-        from memdiag.reports.sweep.machine_formats import machine_format
-
-        sys.stdout.buffer.write(machine_format(sweep, format).encode())
-        if format == "github":
-            append_job_summary(report_of(sweep).render(sweep, "markdown").decode())
 
 
 def print_markdown(text: str) -> None:

@@ -76,7 +76,7 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
 
 def different_settings(before: Profile, after: Profile) -> tuple[str, ...]:
     """Return the names of the settings that only one of both has, or has with another value."""
-    one, other = (_settings(each) for each in (before, after))
+    one, other = before.session.settings, after.session.settings
     return tuple(sorted(name for name in {**one, **other} if one.get(name) != other.get(name)))
 
 
@@ -99,20 +99,14 @@ def _settings_remark(before: Profile, after: Profile) -> Iterator[str]:
     names = different_settings(before, after)
     parts = [
         f"the {place} ran with {', '.join(settings[name] for name in names if name in settings)}"
-        for place, settings in (("first", _settings(before)), ("second", _settings(after)))
+        for place, settings in (
+            ("first", before.session.settings),
+            ("second", after.session.settings),
+        )
         if settings.keys() & names
     ]
     if parts:
         yield " and ".join(parts)
-
-
-def _settings(profile: Profile) -> dict[str, str]:
-    """Return the settings in words, by name."""
-    session = profile.session
-    named = session.options | session.run_options | session.environment
-    settings = {name: f"{name}={value}" for name, value in named.items()}
-    settings |= {name: f"{name} disabled" for name in session.disabled_optimizers}
-    return settings | ({"bytes": "the file's bytes"} if session.load_from == "bytes" else {})
 
 
 def _peak_in_doubt(before: Profile, after: Profile) -> str:

@@ -163,11 +163,6 @@ class FixState:
                 f" ({self._checker.original_error})"
             )
 
-    def any_possible(self, rules: ChangesByRule) -> bool:
-        """Return whether there is a change to try; the reasons against the others are recorded."""
-        # A list, because `any` of a generator would stop at the first that is possible.
-        return any([self.possible(change) for changes in rules for change in changes])
-
     def record_possible(self, rules: ChangesByRule) -> None:
         """Record for each change whether it would be tried."""
         for change in (change for changes in rules for change in changes):

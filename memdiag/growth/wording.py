@@ -114,7 +114,7 @@ def _ratchet(judgement: GrowthJudgement, observation: Observation) -> str:
             is_growing = False
     if is_growing:
         return "Each reload adds memory, which grows steadily"
-    return "Reloading does not ratchet: memory does not grow steadily"
+    return "Reloading adds no memory steadily"
 
 
 def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> str:
@@ -322,7 +322,7 @@ def pattern_note(moments: Sequence[Moment]) -> str:
 
 
 def _pattern_growth(moments: Sequence[Moment]) -> tuple[str, int]:
-    """Return the growth of memory patterns in words and in bytes; none if it is not known."""
+    """Return the growth of memory patterns in words and in bytes: empty and 0 if there is none."""
     known = [moment for moment in moments if moment.patterns is not None]
     if not known:
         return "", 0

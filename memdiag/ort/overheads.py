@@ -81,7 +81,8 @@ BASELINES: dict[Runtime, int] = {
 
 
 def overhead(runtime: Runtime, phase: PhaseName) -> Overhead:
-    """Return the overhead of a session of `runtime` at the end of `phase`."""
+    """Return what a session takes at the end of `phase` beside weights and values; 0 if it was not
+    measured."""
     return OVERHEADS[_measured(runtime, OVERHEADS)].get(phase, Overhead(0, 0))
 
 

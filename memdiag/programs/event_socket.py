@@ -39,7 +39,7 @@ class Connection:
     descriptors: list[int] = field(default_factory=list)
 
     def pass_descriptors(self) -> list[int]:
-        """Return the descriptors of this event, which the caller closes."""
+        """Hand over the descriptors of this event: the caller closes them."""
         passed, self.descriptors = self.descriptors, []
         return passed
 

@@ -33,5 +33,5 @@ class WaitNotice:
         count = counted(wait.process_count, "process", "processes")
         self._on_wait(
             f"waiting for X-rays at the end of {count}, {wait.limit_s:.0f} s at most. Ctrl-C"
-            " skips them, --no-xray takes none."
+            " skips them; with --no-xray none are taken."
         )

@@ -58,16 +58,8 @@ def _settings(profile: Profile) -> Iterator[str]:
     """Yield each setting of the session of `profile`, by which rows of one model may differ."""
     from memdiag.reports.text import plain
 
-    session = profile.session
-    for name, value in (*session.options.items(), *session.environment.items()):
-        yield plain(f"{name}={value}")
-    for name in session.disabled_optimizers:
-        yield plain(f"without {name}")
-    for name in session.providers:
-        yield plain(name.removesuffix("ExecutionProvider"))
-    if session.load_from == "bytes":
-        yield "loaded from bytes"
-    if session.runs is None:
+    yield from map(plain, profile.session.settings.values())
+    if profile.session.runs is None:
         yield "not run"
     if profile.environment.onnxruntime:
         yield plain(f"onnxruntime {profile.environment.onnxruntime}")

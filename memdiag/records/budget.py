@@ -54,13 +54,13 @@ class Suspect(Record, frozen=True, kw_only=True):
     """A finding that may explain a breach.
 
     Attributes:
-        rule: the name of the rule.
+        name: the name of the rule.
         message: the message of the finding.
         bytes: the bytes that it costs.
         can_be_fixed: whether ``memdiag fix`` can rewrite this model for it.
     """
 
-    rule: str
+    name: str
     message: str
     bytes: int
     can_be_fixed: bool

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
@@ -109,6 +110,19 @@ class Session(Record, frozen=True, kw_only=True):
     runs: int | None
     provider_options: dict[str, dict[str, str]] = field(default_factory=dict)
     run_options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What differs from a session by default, in words by name; not the number of runs."""
+        named = self.options | self.run_options | self.environment
+        settings = {name: f"{name}={value}" for name, value in named.items()}
+        settings |= {name: f"{name} disabled" for name in self.disabled_optimizers}
+        if self.providers not in ((), DEFAULT_PROVIDERS):
+            settings["providers"] = ", ".join(self.providers)
+        for provider, options in self.provider_options.items():
+            name = f"options of {provider}"
+            settings[name] = ", ".join(f"{key}={value}" for key, value in options.items())
+        return settings | ({"bytes": "the file's bytes"} if self.load_from == "bytes" else {})
 
 
 class Input(Record, frozen=True, kw_only=True):

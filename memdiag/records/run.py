@@ -291,14 +291,14 @@ class ProgramFinding(Record, frozen=True, kw_only=True):
     """A waste in the program.
 
     Attributes:
-        rule: the name of the rule.
+        name: the name of the rule.
         sessions: numbers of the sessions.
         bytes: the memory that the remedy saves; None if it is not known.
         message: the waste in one sentence.
         remedy: what to do.
     """
 
-    rule: str
+    name: str
     sessions: tuple[int, ...]
     bytes: int | None
     message: str

@@ -168,9 +168,9 @@ def _advice(judgement: Judgement) -> Iterator[str]:
         yield _comparison(judgement, f"{model}{sizes}")
     slack = _slack_bytes(judgement.owners)
     if suspect is not None and suspect.can_be_fixed:
-        yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.rule}"
+        yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.name}"
     elif suspect is not None:
-        yield f"see: memdiag explain {suspect.rule}"
+        yield f"see: memdiag explain {suspect.name}"
     elif judgement.onnxruntime is None or main.figure == "copies":
         return  # a probed process has no model
     elif main.figure == "growth_per_run":

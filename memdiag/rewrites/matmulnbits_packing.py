@@ -82,7 +82,7 @@ def packing_problem(weights: QuantizedOperand) -> str:
         return "the rows of 4-bit values, of an odd number, do not start at bytes"
     if weights.scales.dtype != ir.DataType.FLOAT:
         name = weights.scales.dtype.name.lower()
-        return f"the scales are {name}, for which not every release fuses"
+        return f"the scales are {name}, and some releases fuse only fp32 ones into MatMulNBits"
     sizes: tuple[tuple[int, ...], ...] = ((columns,), (1,), ())
     if weights.blocked:
         sizes = ((columns, blocks) if weights.by_columns else (blocks, columns),)

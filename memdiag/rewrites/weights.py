@@ -61,6 +61,13 @@ def is_constant(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == "Constant" and node.domain in ONNX_DOMAINS
 
 
+ALL_ARE_INPUTS = (
+    "the model has IR version 3, where every initializer is an input anyway: listing this one"
+    " changes nothing"
+)
+"""Why a weight is not made an input to keep it from being folded."""
+
+
 def initializers_are_inputs(editor: ModelEditor) -> bool:
     """Return whether initializers of the main graph have to be listed among its inputs.
 

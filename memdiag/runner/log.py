@@ -119,8 +119,8 @@ class LogEvidence:
         changed: names of the graph transformers that changed the graph.
         removed: names of the initializers that were removed, each with the transformer after whose
             change the initializer had no user, or `OPENVINO` after it had compiled a graph. The
-            transformer is empty where several graphs have
-            an initializer of that name and different transformers removed them.
+            transformer is empty where several graphs have an initializer of that name and
+            different transformers removed them.
         removed_all: whether every initializer that was removed is in `removed` or was removed
             without a transformer's change.
         reserved: number of buffers by their size in bytes that kernels reserved in the arena for

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from memdiag.records.profile import InsideNode, NodeOutputs
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
@@ -34,36 +35,6 @@ _FIGURES = (
     *("mem_bytes_requested_in_use", "mem_requested_in_use_delta"),
     *("mem_arena_held", "mem_arena_held_delta"),
 )
-
-
-class NodeOutputs(NamedTuple):
-    """The outputs of a node.
-
-    Attributes:
-        node, op_type: the node.
-        inside: the nodes around it, as in ``loop/branch``; empty in the main graph.
-        nbytes: the sizes of its outputs together, in a loop those of its largest iteration.
-    """
-
-    node: str
-    op_type: str
-    inside: str
-    nbytes: int
-
-
-class InsideNode(NamedTuple):
-    """A node in the graph of the node at the peak.
-
-    Attributes:
-        node, op_type: the node.
-        inside: the nodes around it in that graph; empty if it is in no other graph.
-        in_use_bytes: the most that was in use while it ran, above the start of the run.
-    """
-
-    node: str
-    op_type: str
-    inside: str
-    in_use_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +176,9 @@ def _highest_inside(
         is_inside = f"{node.inside}/".startswith(f"{around.path}/")
         if is_inside and (highest is None or most > highest.in_use_bytes):
             between = node.inside.removeprefix(around.path).removeprefix("/")
-            highest = InsideNode(node.node, node.op_type, between, most)
+            highest = InsideNode(
+                node=node.node, op_type=node.op_type, inside=between, in_use_bytes=most
+            )
     return highest
 
 
@@ -242,10 +215,15 @@ def _largest_outputs(run: Sequence[_NodeEvent]) -> tuple[NodeOutputs, ...]:
     found: dict[str, NodeOutputs] = {}
     for node in run:
         before = found.get(node.path)
-        if before is None or before.nbytes < node.output_bytes:
-            outputs = NodeOutputs(node.node, node.op_type, node.inside, node.output_bytes)
+        if before is None or before.bytes < node.output_bytes:
+            outputs = NodeOutputs(
+                node=node.node,
+                op_type=node.op_type,
+                inside=node.inside,
+                bytes=node.output_bytes,
+            )
             found[node.path] = outputs
-    return tuple(nlargest(MAX_LARGEST, found.values(), key=lambda each: each.nbytes))
+    return tuple(nlargest(MAX_LARGEST, found.values(), key=lambda each: each.bytes))
 
 
 def _profiled(

@@ -1,7 +1,5 @@
 """Decides whether a change saves enough memory to be kept, from figures that scatter."""
 
-from math import ceil
-
 from memdiag.records.measured_change import Figures
 from memdiag.units import format_sizes
 from memdiag.verify.latency import LatencyComparison
@@ -70,24 +68,6 @@ def slowness(comparisons: Comparisons, limit: float) -> str | None:
         if comparison.is_slower(limit):
             return f"slower: {_interval(comparison)} with {name}"
     return None
-
-
-def undecided_slowness(comparisons: Comparisons, limit: float) -> str | None:
-    """Return with which inputs a model may or may not be slower by more than `limit`.
-
-    None where there are no such inputs. A median below the limit counts as fast enough.
-    """
-    undecided = [
-        (name, comparison) for name, comparison in comparisons if comparison.is_undecided(limit)
-    ]
-    if not undecided:
-        return None
-    name, comparison = max(undecided, key=lambda entry: entry[1].ratio.high)
-    high = ceil(comparison.ratio.high * 100) / 100
-    return (
-        f"latency {_interval(comparison)} with {name}: {comparison.ratio.pairs} pairs of runs do"
-        f" not show whether it is above {limit:.2f} ×; --max-slowdown {high:.2f} accepts it"
-    )
 
 
 def takes_less_memory(first: Figures, second: Figures, *, least_share: float = 0.0) -> bool | None:

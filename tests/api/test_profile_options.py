@@ -158,7 +158,7 @@ def test_function_and_command_make_the_same_configuration(
     others, other_words = BESIDE.get(name, ({}, []))
     changed = of_function(monkeypatch, **others, **{name: value})
     assert groups(changed) != groups(of_function(monkeypatch, **others)), (
-        f"api/profile.py does not pass {name} on"
+        f"api/profile_config.py does not pass {name} on"
     )
     assert groups(changed) == groups(of_command(*other_words, *words)), (
         f"cli/commands/profile.py does not pass {words[0]} on"
@@ -192,4 +192,7 @@ def test_each_recorded_setting_is_compared_with_the_baseline(name: str) -> None:
     changed = msgspec.structs.replace(profile, session=session)
     assert differences(baseline_entry([profile]), changed), (
         f"budgets/baselines.py does not compare {name}"
+    )
+    assert name == "runs" or session.settings != profile.session.settings, (
+        f"Session.settings does not name {name}"
     )

@@ -51,6 +51,11 @@ def test_what_was_different_bars_what_depends_on_it(
         ({"options": {"enable_cpu_mem_arena": "0"}}, "the second ran with enable_cpu_mem_arena=0"),
         ({"environment": {"OMP_NUM_THREADS": "2"}}, "the second ran with OMP_NUM_THREADS=2"),
         ({"load_from": "bytes"}, "the second ran with the file's bytes"),
+        (
+            {"providers": ("X", "Y"), "provider_options": {"X": {"a": "1", "b": "2"}}},
+            "the second ran with a=1, b=2, X, Y",
+        ),
+        ({"providers": ("CPUExecutionProvider",)}, ""),
         ({}, ""),
     ],
 )

@@ -127,7 +127,7 @@ def test_sizes_and_options_are_combined(memdiag: RunMemdiag, zoo: Path, tmp_path
 
 
 def test_the_formats_of_the_command_are_those_that_exist() -> None:
-    assert machine_formats.MACHINE_FORMATS == sweep.MACHINE_FORMATS
+    assert tuple(machine_formats.MACHINE_FORMATS) == sweep.MACHINE_FORMATS
 
 
 def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ def server() -> ProgramRun:
         ),
         findings=(
             ProgramFinding(
-                rule="duplicate-sessions",
+                name="duplicate-sessions",
                 sessions=(1, 4),
                 bytes=20 * MIB,
                 message="Sessions 1 and 4 load the same model with the same options.",

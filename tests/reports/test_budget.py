@@ -254,7 +254,7 @@ def test_the_finding_that_lowers_the_figure_is_named() -> None:
 
     def named(**limits: int) -> str | None:
         found = judge([profile], Budget(limits=limits))
-        return found.suspect.rule if found.suspect else None
+        return found.suspect.name if found.suspect else None
 
     # The copies of the finding that costs less at the peak are listed, and are not the reason.
     assert "lm_head.weight" in {copy.weight for copy in judge([profile], Budget()).copies}
@@ -275,7 +275,7 @@ def test_a_finding_with_a_rewrite_goes_first_if_it_is_enough() -> None:
     for over, name in ((300 * MIB, "folding-peak"), (301 * MIB, "folding-grows")):
         suspect = judge([profile], Budget(limits={"peak": PEAK - over})).suspect
         assert suspect is not None
-        assert suspect.rule == name
+        assert suspect.name == name
 
 
 def tied_finding() -> Finding:

@@ -105,7 +105,7 @@ def test_what_was_not_compared_is_in_the_table_before_others_that_were() -> None
 
 def test_of_a_rewritten_model_the_rewrites_and_the_files_are_named() -> None:
     fix = fix_records.verified()
-    assert why(fix).startswith("good-one; outputs largest difference 2.4e-06")
+    assert why(fix).startswith("good-one; outputs differ by at most 2.4e-06")
     assert next_step(fix_records.verified(program="x")).endswith(
         "does. Keep dir/m.onnx: 500 MiB of the weights are still there."
     )

@@ -63,7 +63,7 @@ def test_the_page_of_a_rewritten_model_has_exact_bytes_on_hover() -> None:
     text = " ".join(page.text.split())
     for message in (
         "Peak 1.55 GiB → 559 MiB (0.35 ×), steady 1.46 GiB → 540 MiB (0.36 ×)",
-        "good-one; outputs largest difference 2.4e-06 of the largest value",
+        "good-one; outputs differ by at most 2.4e-06 of the largest value",
         "Keep dir/m.onnx: 500 MiB of the weights are still there.",
         "keep them together, because 500 MiB of the weights are in dir/m.onnx.",
         "Verified on 1.31.1; 1.20.0 and newer can load it (by its versions of the IR and"

@@ -113,7 +113,7 @@ def test_what_malloc_keeps_is_named_where_it_is_notable(
         allocator_retained_bytes=None if retained is None else retained * MIB,
     )
     second = profile_headline(profile).second
-    assert ("malloc keeps 150 MiB of it freed" in second) == is_said
+    assert ("150 MiB of it is free, but kept by malloc" in second) == is_said
 
 
 def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:

@@ -126,7 +126,7 @@ def test_no_sentence_of_the_answer_is_repeated_in_html(name: str) -> None:
 def test_sessions_and_findings_of_a_program_are_not_folded() -> None:
     shown, _, details = runs.server()._repr_html_().partition("<details>")
     assert "process / session" in shown
-    assert runs.server().findings[0].rule in shown
+    assert runs.server().findings[0].name in shown
     assert "process / session" not in details
     assert "Largest rise in a creation" in details
 

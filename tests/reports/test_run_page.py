@@ -214,7 +214,7 @@ def test_hostile_names_stay_text_on_a_phone(opened: Callable[..., Any]) -> None:
 def test_a_finding_has_the_documentation_of_its_rule() -> None:
     known, unknown = "duplicate-session", "no-such-rule"
     run = runs.server()
-    found = [msgspec.structs.replace(run.findings[0], rule=rule) for rule in (known, unknown)]
+    found = [msgspec.structs.replace(run.findings[0], name=rule) for rule in (known, unknown)]
     page = html(msgspec.structs.replace(run, findings=tuple(found)))
     assert f'<details id="rule-{known}">' in page
     assert f'<details id="rule-{unknown}">' not in page

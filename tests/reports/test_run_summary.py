@@ -686,7 +686,7 @@ def test_a_program_of_one_process_has_no_proportional_set() -> None:
 
 def _finding(size: int | None, *sessions: int) -> ProgramFinding:
     return ProgramFinding(
-        rule="idle-session",
+        name="idle-session",
         sessions=sessions,
         bytes=size and size * MIB,
         message="It is idle.",
@@ -762,7 +762,7 @@ def test_sessions_that_need_a_word_get_a_sentence() -> None:
         "Session 5 (nowhere.onnx) could not be created: NO_SUCHFILE: the file does not exist.",
         "Session 3 never ran (c.onnx).",
         "Sessions 2 and 3 were created or run at the same time in one process: the peaks of their"
-        " phases are common to them.",
+        " phases cannot be told apart.",
     )
     assert remarks(runs.run(runs.session(1))) == ()
     cut = runs.session(1, creation_s=None, run_count=0)

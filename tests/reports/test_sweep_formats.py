@@ -6,12 +6,18 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
+from memdiag.records.codec import escaped
 from memdiag.records.sweep import Sweep
-from memdiag.reports.sweep.machine_formats import MACHINE_FORMATS, machine_format
+from memdiag.reports.sweep.machine_formats import MACHINE_FORMATS
 from tests.reports import sweeps
 from tests.reports.sweeps import MIB
 
 HOSTILE = 'a"b\\c\n\x1b\uffff<b>&]]>\udcff.onnx'
+
+
+def machine_format(record: Sweep, name: str) -> str:
+    """Return `record` as a command prints it."""
+    return MACHINE_FORMATS[name](escaped(record))
 
 
 def hostile() -> Sweep:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import astuple
 from onnx import parser
 
 from memdiag.ort.releases import NODE_MEMORY_SINCE
@@ -93,7 +94,7 @@ def test_the_largest_outputs_are_named_also_inside_a_loop() -> None:
         END,
         event("other", "Sin", 40, 99),
     ]
-    assert [tuple(each) for each in peak_of_run(events).largest] == [
+    assert [astuple(each) for each in peak_of_run(events).largest] == [
         ("join", "Concat", "loop", 90),
         ("hot", "OneHot", "", 70),
         ("branch", "Sin", "loop/either", 65),
@@ -124,7 +125,7 @@ def test_a_peak_in_a_loop_names_the_node_in_its_graph(
     found = peak_of_run(events)
     assert (found.node, found.op_type, found.inside) == named
     inside = found.highest_inside
-    assert (None if inside is None else tuple(inside)) == highest_inside
+    assert (None if inside is None else astuple(inside)) == highest_inside
     assert [name for name, _ in found.executed] == ["loop_of_before", "loop", "after"]
 
 

@@ -14,11 +14,9 @@ from memdiag.verify.acceptance import (
     takes_less,
     takes_less_memory,
     takes_less_time,
-    undecided_slowness,
 )
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
-from memdiag.verify.model_evaluator import Comparisons
 
 
 def taken(
@@ -145,38 +143,6 @@ def test_too_slow_says_with_which_inputs() -> None:
     assert found == "slower: 1.20 × (1.10–1.30) with 1"
     assert slowness(comparisons((0.9, 1.0, 1.1), (1.1, 1.2, 1.3)), 1.2) is None
     assert slowness(comparisons((0.9, 1.1, 1.3)), 1.05) is None
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (comparisons((0.9, 1.1, 1.3)), "1.10 × (0.90–1.30) with 0: 15 pairs"),
-        # Of several that with which it may be slowest.
-        (
-            comparisons((0.9, 1.1, 1.3), (1.0, 1.1, 1.404)),
-            "1.10 × (1.00–1.40) with 1: 15 pairs",
-        ),
-        (comparisons((0.9, 1.04, 1.3)), None),
-        (comparisons((1.06, 1.1, 1.3)), None),
-        ((), None),
-    ],
-)
-def test_what_the_interval_does_not_tell_is_undecided(
-    found: Comparisons, expected: str | None
-) -> None:
-    doubt = undecided_slowness(found, 1.05)
-    if expected is None:
-        assert doubt is None
-    else:
-        assert doubt is not None
-        assert expected in doubt
-
-
-def test_the_slowdown_that_takes_what_is_undecided_is_offered() -> None:
-    doubt = undecided_slowness(comparisons((1.0, 1.1, 1.404)), 1.05)
-    assert doubt is not None
-    assert doubt.endswith("--max-slowdown 1.41 accepts it")
-    assert undecided_slowness(comparisons((1.0, 1.1, 1.404)), 1.41) is None
 
 
 def test_anonymous_memory_counts_first_and_ties_are_told() -> None:

@@ -65,7 +65,7 @@ def configure(parser: ArgumentParser) -> None:
     add_reports_folder(group)
     add_format(
         group,
-        ("text", "json", "k8s", "markdown"),
+        ("console", "json", "k8s", "markdown"),
         "What to print: a summary, the JSON record, the resources of a Kubernetes container, or a"
         " Markdown report.",
     )
@@ -82,8 +82,9 @@ def run(options: Namespace) -> int:
     errors.
     """
     from memdiag.api.estimate import estimate
-    from memdiag.cli.output import Destination, print_estimate
+    from memdiag.cli.output import Destination, print_record
     from memdiag.cli.progress import StatusLine
+    from memdiag.reports.estimate.machine_formats import resources
     from memdiag.units import parse_size
 
     destination = Destination(options.out)
@@ -102,7 +103,13 @@ def run(options: Namespace) -> int:
         )
 
     def print_answer(written: Sequence[Path]) -> int:
-        print_estimate(result, written, options.format, detail=options.detail)
+        print_record(
+            result,
+            written,
+            format=options.format,
+            detail=options.detail,
+            machine_formats={"k8s": resources},
+        )
         return CLEAN
 
     return destination.write_and_print(result, print_answer)

@@ -268,21 +268,25 @@ def _print_result(
     """
     from memdiag.cli.output import append_job_summary, print_record
     from memdiag.reports import report_of
+    from memdiag.reports.github import growth_annotations
     from memdiag.reports.text import plain
 
     is_summary = options.format == "console" and options.detail is not Detail.ANSWER
-    if options.format == "github":
-        from memdiag.reports.github import growth_annotations
-
-        sys.stdout.write(growth_annotations(growth))
-        append_job_summary(report_of(growth).render(growth, "markdown").decode())
-    elif to_stderr:
+    if to_stderr and options.format != "github":
         from rich.console import Console
 
         console = Console(stderr=True, highlight=False)
         report_of(growth).print_summary(growth, console, written=written, detail=options.detail)
     else:
-        print_record(growth, written, format=options.format, detail=options.detail)
+        print_record(
+            growth,
+            written,
+            format=options.format,
+            detail=options.detail,
+            machine_formats={"github": growth_annotations},
+        )
+    if options.format == "github":
+        append_job_summary(report_of(growth).render(growth, "markdown").decode())
     if growth.message:
         if not is_summary:
             print(f"memdiag: ended early: {plain(growth.message)}", file=sys.stderr)

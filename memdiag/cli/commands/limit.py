@@ -81,7 +81,7 @@ def configure(parser: ArgumentParser) -> None:
     add_reports_folder(group, default="reports/MODEL, or memdiag-limit-PID")
     add_format(
         group,
-        ("text", "json", "k8s", "compose", "markdown"),
+        ("console", "json", "k8s", "compose", "markdown"),
         "What to print: a summary, the JSON record, the resources of a Kubernetes container, a"
         " service of Compose, or a Markdown report.",
     )
@@ -99,8 +99,9 @@ def run(options: Namespace) -> int:
     then is written. Exit codes: 0; 2 on errors, if the search ended early, and where no control
     group can be created (the suggestion is then by the measured peak and the estimate).
     """
-    from memdiag.cli.output import Destination, print_limit
+    from memdiag.cli.output import Destination, print_record
     from memdiag.cli.progress import StatusLine
+    from memdiag.reports.limit import compose, kubernetes
     from memdiag.reports.text import plain
 
     if (options.model is None) == (not options.program):
@@ -117,10 +118,16 @@ def run(options: Namespace) -> int:
         result = find(options, line)
 
     def print_answer(written: Sequence[Path]) -> int:
-        print_limit(result, written, options.format, detail=options.detail)
+        print_record(
+            result,
+            written,
+            format=options.format,
+            detail=options.detail,
+            machine_formats={"k8s": kubernetes, "compose": compose},
+        )
         if not result.message:
             return CLEAN
-        if options.format != "text" or options.detail is Detail.ANSWER:
+        if options.format != "console" or options.detail is Detail.ANSWER:
             label = "ended early" if result.group_version else "no limit was tried"
             print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
         return ERROR

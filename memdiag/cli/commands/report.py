@@ -18,8 +18,8 @@ def configure(parser: ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="A saved profile.json, run.json, growth.json, limit.json, comparison.json,"
-        " estimate.json, fix.json or X-ray, or the folder that it is in.",
+        help="The record that a command saved as JSON, such as profile.json, or the folder that it"
+        " is in.",
     )
     add_list(
         parser,

@@ -148,7 +148,9 @@ def run(options: Namespace) -> int:
     measured, or nothing is compared with --against.
     """
     from memdiag.api.sweep import sweep_answers
-    from memdiag.cli.output import Destination, print_sweep
+    from memdiag.cli.output import Destination, append_job_summary, print_record
+    from memdiag.reports import report_of
+    from memdiag.reports.sweep.machine_formats import MACHINE_FORMATS as functions
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
@@ -166,7 +168,15 @@ def run(options: Namespace) -> int:
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
     def print_answer(written: Sequence[Path]) -> int:
-        print_sweep(answers, written, options.format, detail=options.detail)
+        print_record(
+            answers,
+            written,
+            format=options.format,
+            detail=options.detail,
+            machine_formats=functions,
+        )
+        if options.format == "github":
+            append_job_summary(report_of(answers).render(answers, "markdown").decode())
         if not outcome.completed:
             return ERROR
         if answers.exceeded or answers.regressions:

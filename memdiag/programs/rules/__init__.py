@@ -49,8 +49,8 @@ def _place(
     finding: ProgramFinding, run: ProgramRun, found: Sequence[ProgramFinding]
 ) -> tuple[int, bool]:
     """Return a key that sorts findings by their saving, and what explains slack before it."""
-    slack = max((each.bytes or 0 for each in found if each.rule == SLACK.name), default=0)
-    if finding.rule == THREADS.name:
+    slack = max((each.bytes or 0 for each in found if each.name == SLACK.name), default=0)
+    if finding.name == THREADS.name:
         callers_slack = callers_slack_bytes(run, finding.sessions)
         if callers_slack >= _MIN_EXPLAINED_SHARE * slack:
             return -slack, False

@@ -88,7 +88,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     sessions = sorted((s for s in sessions_in(run, xrays) if _slack(s)), key=_slack, reverse=True)
     reserved = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
     yield ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=numbers(sessions),
         bytes=size,
         message=(

@@ -130,7 +130,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
         most = max(models, key=lambda model: model.count)
         one = "One session" if len(parts) == 1 else "One session each"
         yield ProgramFinding(
-            rule=RULE.name,
+            name=RULE.name,
             sessions=(),
             bytes=size,
             message=(
@@ -165,7 +165,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
         cost = f" One session{each} would save {size_text(size, sessions)}."
     if not differing:
         return ProgramFinding(
-            rule=RULE.name,
+            name=RULE.name,
             sessions=numbers(sessions),
             bytes=size,
             message=f"{text}. The options are the same.{cost}",
@@ -184,7 +184,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
             f" {sharing_advice(sessions)}"
         )
     return ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=numbers(sessions),
         bytes=size,
         message=f"{text}. The sessions differ in {listed}.{cost}",

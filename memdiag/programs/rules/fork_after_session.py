@@ -139,7 +139,7 @@ def _finding(
             " it crashes or hangs when the session is destroyed, as at the usual end of Python."
         )
     return ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=tuple(sorted(wanted)),
         bytes=None,
         message=message,

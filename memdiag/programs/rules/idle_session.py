@@ -95,7 +95,7 @@ def _finding(
         return
     creation_s = max(session.creation_s or 0.0 for session in sessions)
     yield ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=numbers(sessions),
         bytes=size,
         message=(

@@ -73,7 +73,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     if without_arena:
         reason = " Some sessions there have no arena: malloc serves the tensors of their runs."
     yield ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=numbers(without_arena),
         bytes=size,
         message=(

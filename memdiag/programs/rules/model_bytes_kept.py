@@ -56,7 +56,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         if nbytes < _MIN_BYTES:
             continue
         yield ProgramFinding(
-            rule=RULE.name,
+            name=RULE.name,
             sessions=numbers(sessions),
             bytes=nbytes,
             message=(

@@ -55,7 +55,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         session, slack = found.session, found.slack_bytes
         reserved = session.memory.arena_slack_bytes if session.memory else None
         yield ProgramFinding(
-            rule=RULE.name,
+            name=RULE.name,
             sessions=(session.number,),
             bytes=slack,
             message=(

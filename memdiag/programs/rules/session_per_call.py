@@ -85,7 +85,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
             f" {size_text(size, alive)} more than one{where}."
         )
     return ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=numbers(sessions),
         bytes=size,
         message=message,

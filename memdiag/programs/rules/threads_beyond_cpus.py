@@ -211,7 +211,7 @@ def _finding(
             )
             remedy += f" {_environment_advice(cpus, onnxruntime)}"
     return ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=numbers(sessions),
         bytes=None,
         message=message,

@@ -71,7 +71,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         size = total_bytes(sessions)
         waited_s = max(end_s(run, session) - ready_s(session) for session in sessions)
         yield ProgramFinding(
-            rule=RULE.name,
+            name=RULE.name,
             sessions=numbers(sessions),
             bytes=size,
             message=(

@@ -104,7 +104,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
         if size >= _MIN_BYTES:
             processes = process_ids([xray for xray, _ in holders])
             yield ProgramFinding(
-                rule=RULE.name,
+                name=RULE.name,
                 sessions=(),
                 bytes=size,
                 message=(
@@ -167,7 +167,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> Progra
     else:
         remedy = _BY_PATH
     return ProgramFinding(
-        rule=RULE.name,
+        name=RULE.name,
         sessions=numbers(sessions),
         bytes=size,
         message=(

@@ -139,7 +139,7 @@ def named_models(attribution: Attribution, are_used: Sequence[bool]) -> frozense
 
 
 def _without_models(attribution: Attribution, left_out: Set[int]) -> Attribution:
-    """Return `attribution` without models whose weights are all weights of other models too."""
+    """Return `attribution` without the models at the indices `left_out`."""
     kept = [index for index in range(len(attribution.models)) if index not in left_out]
     numbers = {index: number for number, index in enumerate(kept)} if len(kept) > 1 else {}
     return msgspec.structs.replace(

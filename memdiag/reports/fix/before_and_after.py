@@ -103,7 +103,7 @@ def outputs_text(fix: Fix) -> str:
     if isinf(largest) or fix.bound is None:
         return "differ"
     bound = f"allowed {fix.bound:.1e}: {plain(fix.bound_reason)}" if fix.bound else "no limit"
-    return f"largest difference {largest:.1e} of the largest value ({bound})"
+    return f"differ by at most {largest:.1e} of the largest value ({bound})"
 
 
 def saving_text(changes: Sequence[BeforeAndAfter]) -> str:

@@ -202,7 +202,7 @@ def _retained(profile: Profile, above: int) -> str:
     size = profile.allocator_retained_bytes or 0
     if size < max(MIB, MIN_NOTABLE_RETENTION * above):
         return ""
-    return f" malloc keeps {format_size(size)} of it freed; other processes may keep more or less."
+    return f" {format_size(size)} of it is free, but kept by malloc; this varies between processes."
 
 
 def _in_parentheses(text: str | None) -> str:

@@ -102,8 +102,8 @@ def document(run: ProgramRun) -> Document:
 
 def _finding(finding: ProgramFinding) -> FindingText:
     return FindingText(
-        rule=plain(finding.rule),
-        name=plain(finding.rule),
+        rule=plain(finding.name),
+        name=plain(finding.name),
         message=plain(finding.message),
         detail=f"→ {plain(finding.remedy)}" if finding.remedy else "",
         cost=f"could save {format_size(finding.bytes)}" if finding.bytes else "",

@@ -448,7 +448,7 @@ def _shared(run: ProgramRun) -> Iterator[str]:
         if own == group:
             yield (
                 f"Sessions {numbers(own)} were created or run at the same time in one process:"
-                " the peaks of their phases are common to them."
+                " the peaks of their phases cannot be told apart."
             )
             continue
         others = [number for number in group if number not in own]
@@ -462,4 +462,4 @@ def _shared(run: ProgramRun) -> Iterator[str]:
 def finding_texts(finding: ProgramFinding) -> tuple[str, str]:
     """Return the number of findings, and the next step."""
     size = f" ({format_size(finding.bytes)})" if finding.bytes is not None else ""
-    return f"{plain(finding.rule)}{size}: {plain(finding.message)}", plain(finding.remedy)
+    return f"{plain(finding.name)}{size}: {plain(finding.message)}", plain(finding.remedy)

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterator
 from xml.etree import ElementTree as ET
 
-from memdiag.records import codec
 from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
 from memdiag.reports import github
 from memdiag.reports.sweep.sentences import step_place, step_words
@@ -121,16 +120,9 @@ def _name(series: SweepSeries) -> str:
     return " · ".join(filter(None, (plain(series.model), variant(series))))
 
 
-_FORMATS: dict[str, Callable[[Sweep], str]] = {
+MACHINE_FORMATS: dict[str, Callable[[Sweep], str]] = {
     "github": github.sweep_annotations,
     "junit": junit,
     "smaller-is-better": smaller_is_better,
 }
-
-MACHINE_FORMATS = tuple(_FORMATS)
-"""The formats that `machine_format` returns."""
-
-
-def machine_format(sweep: Sweep, name: str) -> str:
-    """Return `sweep` in the format `name`, one of `MACHINE_FORMATS`."""
-    return _FORMATS[name](codec.escaped(sweep))
+"""The formats that only sweeps have, as functions of the record with escaped texts."""

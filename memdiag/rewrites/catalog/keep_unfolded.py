@@ -24,6 +24,7 @@ from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import (
+    ALL_ARE_INPUTS,
     Tensor,
     constant_tensor,
     initializers_are_inputs,
@@ -95,10 +96,7 @@ def _operand(editor: ModelEditor, node: ir.Node | None) -> _Operand | str:
     if node is None:
         return "the node was removed"
     if initializers_are_inputs(editor):
-        return (
-            "the model has IR version 3, where every initializer is listed as an input, so listing"
-            " it does not keep onnxruntime from treating it as a constant"
-        )
+        return ALL_ARE_INPUTS
     if editor.function(node) is not None:
         return "it is in a function, which cannot read inputs of the graph"
     leaves = list(_leaves(node))

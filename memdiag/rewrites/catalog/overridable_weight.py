@@ -15,7 +15,7 @@ import onnx_ir as ir
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import initializers_are_inputs, is_main_initializer
+from memdiag.rewrites.weights import ALL_ARE_INPUTS, initializers_are_inputs, is_main_initializer
 
 REWRITE = Rewrite(
     name="overridable-weight",
@@ -63,10 +63,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 def listing_problem(editor: ModelEditor, weight: ir.Value | None) -> str:
     """Return why `weight` cannot be listed; empty if it can."""
     if initializers_are_inputs(editor):
-        return (
-            "the model has IR version 3, where every initializer is listed as an input, so listing"
-            " it does not keep onnxruntime from treating it as a constant"
-        )
+        return ALL_ARE_INPUTS
     if weight is None or not weight.is_initializer():
         return "the weight is not an initializer"
     if not is_main_initializer(editor, weight):

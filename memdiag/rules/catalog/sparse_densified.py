@@ -39,7 +39,7 @@ from memdiag.units import MIB, counted, format_size, some_of
 RULE = Rule(
     code="MD405",
     name="sparse-densified",
-    summary="Sparse weights are filled up to dense ones when they are loaded",
+    summary="Sparse weights are expanded to dense arrays when they are loaded",
     remedies=("externalize",),
 )
 
@@ -66,7 +66,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     yield RULE.finding(
         ctx,
         f"{counted(len(used), 'sparse weight')} ({some_of(names)}: {_sizes(used, stored)}) "
-        f"{is_or_are(len(used))} filled up to dense ones in private memory",
+        f"{is_or_are(len(used))} expanded to dense arrays in private memory",
         detail="Dense external data of the same size would be mapped and shared.",
         weights=names,
         nbytes=saving_bytes,

@@ -30,7 +30,7 @@ def test_the_costliest_finding_is_first() -> None:
         session=3, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)}, latency_s=0.01
     )
     found, notes = program_findings(program(threads, idle, slack, peaks=(peak,)))
-    assert [each.rule for each in found] == [
+    assert [each.name for each in found] == [
         "rare-large-input",
         "idle-session",
         "threads-beyond-cpus",
@@ -58,9 +58,9 @@ def test_callers_that_explain_slack_come_before_it(
             xrays=(xray(PID, slack=100 * MIB),),
         )
     )
-    assert [each.rule for each in found] == rules_found
+    assert [each.name for each in found] == rules_found
     for each in found:
-        if each.rule == "threads-beyond-cpus":
+        if each.name == "threads-beyond-cpus":
             assert each.bytes is None
             assert f"at most {slack[0]} MiB of arena slack" in each.message
 
@@ -78,7 +78,7 @@ def test_a_defect_of_a_rule_loses_its_findings_only(monkeypatch: pytest.MonkeyPa
     ours = (ProgramDetector(first.rule, broken, ""), *others)  # type: ignore[arg-type]
     monkeypatch.setattr(rules, "detectors", lambda: ours)
     found, (note,) = program_findings(program(session(last_run_s=9.0)))
-    assert [each.rule for each in found] == ["idle-session"]
+    assert [each.name for each in found] == ["idle-session"]
     assert "rule duplicate-session failed" in note
     assert "ZeroDivisionError: by zero" in note
 

@@ -78,7 +78,7 @@ def record(tmp_path: Path) -> Record:
 
 
 def of_rule(name: str, recorded: ProgramRun) -> list[ProgramFinding]:
-    return [finding for finding in recorded.findings if finding.rule == name]
+    return [finding for finding in recorded.findings if finding.name == name]
 
 
 def test_duplicate_and_unused_sessions(record: Record, small_model: Path) -> None:
