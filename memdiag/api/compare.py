@@ -36,8 +36,8 @@ from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
+from memdiag.ort.config_keys import unknown_key_notes
 from memdiag.ort.runtime import require_runtime
-from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.paths import ORT_SUFFIX, distinct_names
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,

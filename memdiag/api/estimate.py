@@ -16,11 +16,11 @@ from memdiag.api.arguments import (
     ignore_progress,
     model_path,
 )
+from memdiag.api.check import Selection, find_waste
 from memdiag.api.estimating.calibration import Corrections, calibrate
 from memdiag.api.estimating.fit import Peaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.generation import generation_sizes
-from memdiag.api.estimating.half_precision import half_precision_findings
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
@@ -401,3 +401,17 @@ def _measured(path: Path, sizes: Mapping[str, int], config: SessionConfig) -> in
 
 def _in_words(sizes: Mapping[str, int]) -> str:
     return " × ".join(f"{name} {size}" for name, size in sizes.items())
+
+
+_RULE = "half-precision-cast"
+
+
+def half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
+    """Return what the rule finds at the sizes of `session`.
+
+    It knows the copies of the level ALL; at lower levels nothing is said.
+    """
+    if session.options.level != "all":
+        return ()
+    findings, _ = find_waste(session.ctx, Selection(select=(_RULE,)))
+    return findings

@@ -16,12 +16,12 @@ from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
 from memdiag.ort.activations import activation_bytes
-from memdiag.programs.system.memory_limit import total_bytes
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.stored_arrays import GivenArray, StoredArray, stored_array
+from memdiag.system.memory_limit import total_bytes
 from memdiag.units import format_size
 
 SEED = 0

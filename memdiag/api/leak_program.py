@@ -26,14 +26,14 @@ from memdiag.growth.verdict import compared_moments, kept_values
 from memdiag.growth.wording import OTHER_PROFILERS, OWNER_LABELS
 from memdiag.programs.assemble import call_site
 from memdiag.programs.events import BetweenRuns
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules.session_per_call import RULE as SESSION_PER_CALL
 from memdiag.programs.run_pause import RunPause
-from memdiag.programs.system.process_tree import descendants
 from memdiag.programs.wait_notice import OnWait
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth, Unit
 from memdiag.records.run import ProgramRun
+from memdiag.system.process_tree import descendants
 from memdiag.units import KIB, counted, format_duration, format_size, some_of
 
 PROCESS_PERIOD_S = 0.25

@@ -9,14 +9,15 @@ from typing import Literal, Protocol
 from memdiag.api.arguments import OnProgress
 from memdiag.deploy.limit_search import (
     CONFIRMATIONS,
+    MARGIN,
     SLOWDOWN,
     judged,
     rounded_up,
     search,
     smallest_working,
+    suggestion,
 )
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
-from memdiag.deploy.suggestion import MARGIN, suggestion
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension

@@ -14,8 +14,8 @@ from memdiag.comparison.optimizers import OPTIMIZERS
 from memdiag.comparison.run_optimizer import OptimizerResult, run_optimizer
 from memdiag.errors import UsageError
 from memdiag.model.model_file import open_model
-from memdiag.programs.system.memory_limit import most_available_bytes
 from memdiag.runner.job import Deadline
+from memdiag.system.memory_limit import most_available_bytes
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.prepared_models import remove_initializers_from_inputs, room_bytes
 from memdiag.units import format_size

@@ -45,7 +45,6 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
 from memdiag.ort.releases import older_release_note
 from memdiag.ort.runtime import Runtime
-from memdiag.programs.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
@@ -54,6 +53,7 @@ from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import Job
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
+from memdiag.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 
 MAX_READ_BYTES = 1 << 30
 """Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes

@@ -9,9 +9,7 @@ import memdiag
 from memdiag.api.xray import ChildXray
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.model.model_file import ModelFile
-from memdiag.ort.run_config_keys import unknown_run_key_notes
-from memdiag.ort.session_config_keys import unknown_key_notes
-from memdiag.programs.system.cpu_limit import cpu_quota
+from memdiag.ort.config_keys import unknown_key_notes, unknown_run_key_notes
 from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension
 from memdiag.records.generation import Generation
@@ -30,6 +28,7 @@ from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.phases import peak_phase
 from memdiag.runner.run import KILLED_BY_SYSTEM, Measurement
+from memdiag.system.cpu_limit import cpu_quota
 from memdiag.units import counted, format_limit
 
 MAX_WARNINGS = 5

@@ -19,11 +19,11 @@ from memdiag.programs.assemble import assemble_run, early_run
 from memdiag.programs.interrupt import Interrupt
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
-from memdiag.programs.system.open_files import max_open_files
 from memdiag.programs.wait_notice import OnWait, WaitNotice
 from memdiag.programs.xrays.xray_requests import control_file
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import ProgramRun
+from memdiag.system.open_files import max_open_files
 
 STDOUT_FILE: Final = "stdout.txt"
 STDERR_FILE: Final = "stderr.txt"

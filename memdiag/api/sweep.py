@@ -20,8 +20,6 @@ from memdiag.comparison import runtimes
 from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
-from memdiag.programs.system.cpu_limit import cpus_allowed
-from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.sweep import ExceededBudget, Placement, Sweep
 from memdiag.records.sweep_job import JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
@@ -39,6 +37,8 @@ from memdiag.sweeps.plan import (
 )
 from memdiag.sweeps.store import Store, check_version, job_column
 from memdiag.sweeps.summary import summarize
+from memdiag.system.cpu_limit import cpus_allowed
+from memdiag.system.memory_limit import available_bytes
 from memdiag.units import some_of
 
 LOCAL = "local"

@@ -16,11 +16,11 @@ from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import open_model
 from memdiag.programs.assemble import assemble_run, early_run
 from memdiag.programs.recorder import Recorder
-from memdiag.programs.system.open_files import max_open_files
 from memdiag.programs.wait_notice import NOTICE_S, OnWait
 from memdiag.programs.xrays.xray_requests import control_file
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import ProgramRun
+from memdiag.system.open_files import max_open_files
 from memdiag.units import counted
 
 PERIOD_S: Final = 0.1

@@ -15,7 +15,7 @@ from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.attribution.stopped_process import stopped
 from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.programs.system.process_files import guess_models, with_guess_note
+from memdiag.programs.process_files import guess_models, with_guess_note
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    from memdiag.programs.recorded import RecordedProcess
+    from memdiag.programs.recorded_process import RecordedProcess
     from memdiag.programs.recorded_session import RecordedSession
     from memdiag.programs.recorder import Recorder
     from memdiag.records.run import ProcessXray

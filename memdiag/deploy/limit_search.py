@@ -1,4 +1,5 @@
-"""The search for the smallest limits, on the outcomes of trials: bisection, then confirmation.
+"""The search for the smallest limits, on the outcomes of trials: bisection, then confirmation; and
+the limits that are suggested.
 
 Whether a process is killed is random within a few per cent of a limit. A limit counts as working
 only if every trial at this limit and above succeeded, `CONFIRMATIONS` of them at the limit itself.
@@ -203,3 +204,26 @@ def _power(ratio: float, trials: int) -> float:
 
 def _works(point: LimitPoint, comfortable: bool) -> bool:
     return point.is_completed and not (comfortable and point.is_slow)
+
+
+MARGIN = 0.2
+"""Share of the request by which the limit is larger: for other inputs than the measured ones, other
+machines, and what else runs in a container (probes, an agent, a shell)."""
+
+
+class Suggestion(NamedTuple):
+    """Request and limit in bytes."""
+
+    request_bytes: int
+    limit_bytes: int
+
+
+def suggestion(needed_bytes: int, uncounted_bytes: int = 0) -> Suggestion:
+    """Return the suggested request and limit.
+
+    Args:
+        needed_bytes: the memory that is needed, without a slowdown.
+        uncounted_bytes: pages that other processes had in memory, and that count in a container.
+    """
+    request = rounded_up(needed_bytes + uncounted_bytes)
+    return Suggestion(request, rounded_up(round(request * (1 + MARGIN))))

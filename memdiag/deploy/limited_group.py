@@ -24,8 +24,8 @@ from memdiag.deploy.group_removal import (
     start_removal_at_end,
 )
 from memdiag.errors import MeasurementError
-from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
-from memdiag.programs.system.group_memory import MemoryGroup
+from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.system.group_memory import MemoryGroup
 from memdiag.temporary_names import own_prefix, owner_of
 
 MAX_UNLIMITED_BYTES = 1 << 60

@@ -14,8 +14,8 @@ from typing import IO
 from memdiag.deploy.file_cache import drop_cached, mapped_file_bytes, mapped_files
 from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
 from memdiag.errors import MeasurementError
-from memdiag.programs.system.process_tree import descendants, process_info
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
+from memdiag.system.process_tree import descendants, process_info
 from memdiag.units import format_duration
 
 PERIOD_S = 0.02

@@ -13,12 +13,11 @@ import msgspec
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import program_findings
 from memdiag.programs.same_models import files_of_bytes
-from memdiag.programs.system.group_memory import near_limit_text
 from memdiag.records.codec import escaped
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Samples
@@ -33,6 +32,7 @@ from memdiag.records.run import (
     TreeSamples,
 )
 from memdiag.runner.machine import describe_machine
+from memdiag.system.group_memory import near_limit_text
 from memdiag.units import MIB, counted
 
 MAX_PLATEAU_SPREAD = 0.005

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,15 +13,15 @@ from memdiag.defaults import MAX_REASON
 from memdiag.programs import events
 from memdiag.programs.event_socket import Connection, peer
 from memdiag.programs.process_sampling import ProcessSampling
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
 from memdiag.programs.xrays.end_xrays import EndXrays
 from memdiag.programs.xrays.process_xrays import ProcessXrays
-from memdiag.programs.xrays.xray_answers import answer_request
-from memdiag.records.run import HighWaterRun
+from memdiag.programs.xrays.xray_requests import XrayAnswer, XrayedProcess, XrayedSession
+from memdiag.records.run import HighWaterRun, ProcessXray
 from memdiag.runner.observer import ProcessGone
 
 
@@ -172,3 +173,41 @@ class EventHandling:
             )
         )
         process.peak_rss_bytes = max(process.peak_rss_bytes, event.peak_rss_bytes)
+
+
+def answer_request(
+    program: RecordedProgram, xrays: ProcessXrays, answer: Callable[[XrayAnswer], None]
+) -> None:
+    """Take an X-ray of each process with sessions, and call `answer` when all are there."""
+    first, first_failure = len(program.xrays), len(xrays.failures)
+
+    def when_done(count: int) -> None:
+        taken = [xray for xray in program.xrays[first:] if xray.reason == "request"]
+        answer(
+            XrayAnswer(
+                asked=count,
+                processes=tuple(_xrayed(program, xray) for xray in taken),
+                failures=tuple(xrays.failures[first_failure:]),
+            )
+        )
+
+    xrays.start_all("request", when_done)
+
+
+def _xrayed(program: RecordedProgram, xray: ProcessXray) -> XrayedProcess:
+    process = next(each for each in reversed(program.processes) if each.pid == xray.pid)
+    return XrayedProcess(
+        pid=xray.pid,
+        command=process.info.command,
+        owners=xray.attribution.owners,
+        sessions=tuple(
+            XrayedSession(
+                number=session.number,
+                model=path and os.path.basename(path),
+                memory=session.memory,
+            )
+            for session in process.live_sessions
+            for path in [session.description.model.path]
+            if session.memory is not None
+        ),
+    )

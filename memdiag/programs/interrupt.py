@@ -5,8 +5,8 @@ import signal
 from contextlib import suppress
 from typing import Final
 
-from memdiag.programs.system.process_tree import descendants
 from memdiag.programs.wait_notice import NOTICE_S, OnWait
+from memdiag.system.process_tree import descendants
 
 GRACE_S: Final = 5.0
 """Seconds that a program has to end after each signal."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection
 
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.system.process_tree import descendants, process_info
 from memdiag.runner.observer import ProcessGone, Reading
+from memdiag.system.process_tree import descendants, process_info
 
 SAMPLE_S = 0.010
 CREATION_SAMPLE_S = 0.001

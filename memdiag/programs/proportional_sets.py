@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from memdiag.programs.process_sampling import ProcessSampling
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.system.process_tree import proportional_memory
 from memdiag.programs.unhooked_process import find_runtime
 from memdiag.runner.observer import ProcessGone
+from memdiag.system.process_tree import proportional_memory
 
 PROPORTIONAL_S = 1.0
 MAX_PROPORTIONAL_SHARE = 0.01

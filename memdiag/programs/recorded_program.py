@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_session import RecordedSession
-from memdiag.programs.system.group_memory import GroupWatch
 from memdiag.records.run import HighWaterRun, ProcessXray
 from memdiag.runner.timeline import SampleTimeline
+from memdiag.system.group_memory import GroupWatch
 
 MAX_CURRENT_CHANGE = 0.01
 """Share by which the resident set may have changed since a current proportional set was read."""

@@ -5,14 +5,14 @@ from typing import Final
 
 from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
-from memdiag.programs.recorded import BeforeCreation, RecordedProcess
-from memdiag.programs.system.cpu_limit import thread_count
+from memdiag.programs.recorded_process import BeforeCreation, RecordedProcess
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Memory, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary
 from memdiag.runner.phases import PhaseTracker, peak_phase
+from memdiag.system.cpu_limit import thread_count
 
 _CREATION: Final = frozenset(PHASES) - {"start", "first_run", "steady"}
 

@@ -23,8 +23,6 @@ from memdiag.programs.proportional_sets import ProportionalSets
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
-from memdiag.programs.system.cpu_limit import cpu_quota
-from memdiag.programs.system.group_memory import GroupWatch, memory_group_of
 from memdiag.programs.unhooked_process import (
     find_models,
     find_runtime_if_grown,
@@ -37,6 +35,8 @@ from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import XrayReason
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.runner.temporary import remove_stale
+from memdiag.system.cpu_limit import cpu_quota
+from memdiag.system.group_memory import GroupWatch, memory_group_of
 from memdiag.units import format_duration
 
 STARTUP_FOLDER: Final = Path(__file__).parent / "hook" / "startup"

@@ -15,11 +15,11 @@ from memdiag.errors import MemdiagError
 from memdiag.programs.end_requests import END, END_WITH_REPORTS
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.recording_part import PartSession, RecordingPart
-from memdiag.programs.system.open_files import max_open_files
-from memdiag.programs.system.process_tree import process_info
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes
 from memdiag.runner.observer import ProcessGone, Reading
+from memdiag.system.open_files import max_open_files
+from memdiag.system.process_tree import process_info
 
 _RUN_FILE = "run.json"
 """As the reports name it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from memdiag.programs.events import BetweenRuns
 from memdiag.programs.hook.record_sessions import PAUSE_PERIOD
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 
 
 @dataclass(frozen=True)

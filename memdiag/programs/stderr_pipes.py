@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from memdiag.programs.log_filter import LogFilter
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.runner.observer import ProcessGone
 

@@ -7,8 +7,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from memdiag.errors import XrayError
-from memdiag.programs.recorded import RecordedProcess
-from memdiag.programs.system.loaded_runtime import loaded_runtime
+from memdiag.programs.recorded_process import RecordedProcess
+from memdiag.system.loaded_runtime import loaded_runtime
 
 if TYPE_CHECKING:
     from memdiag.records.attribution import Attribution
@@ -47,7 +47,7 @@ def find_runtime_if_grown(process: RecordedProcess) -> None:
 
 def find_models(process: RecordedProcess) -> None:
     """Store the names of the models that `process` uses, as far as its files show."""
-    from memdiag.programs.system.process_files import guess_models
+    from memdiag.programs.process_files import guess_models
 
     with suppress(XrayError):  # it has ended
         for path, is_used in guess_models(process.pid, searches_memory=False):
@@ -60,7 +60,7 @@ def add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> Non
 
     It is not certain that the process uses a model whose weights another model has, too.
     """
-    from memdiag.programs.system.process_files import proven_models
+    from memdiag.programs.process_files import proven_models
 
     indices = {index for copy in attribution.copies for index in copy.models or (0,)}
     found = {PurePath(attribution.models[index].name).name for index in indices}

@@ -1,8 +1,12 @@
 """How far outputs of a model may differ if the order of its sums changes."""
 
-from memdiag.model.graph_index import GraphIndex
+from math import prod
+
+from memdiag.model.graph_index import GraphIndex, integer
 from memdiag.model.model_file import ModelFile
-from memdiag.ort.reductions import computes_in_half, largest_reduction
+from memdiag.model.readers import Reader, readers
+from memdiag.ort.operators import PRODUCTS
+from memdiag.records.weights import Weight
 from memdiag.verify.outputs import Bound
 
 
@@ -10,3 +14,47 @@ def reordered_bound(file: ModelFile) -> Bound:
     """Return the bound for the model `file` when its sums are added in another order."""
     graphs = GraphIndex(file)
     return Bound.reordered(largest_reduction(file, graphs), is_half=computes_in_half(file, graphs))
+
+
+def largest_reduction(model: ModelFile, graphs: GraphIndex) -> int:
+    """Return the largest number of products with values of one weight that are summed; at least 1.
+
+    That is the shared dimension of a matrix product, and all dimensions but the first of the weight
+    of a convolution or a recurrent layer. Products of two activations are not considered.
+    """
+    largest = 1
+    for weight in model.weights:
+        if len(weight.shape) > 1 and prod(weight.shape[1:]) > 0:
+            for reader in readers(graphs, weight):
+                largest = max(largest, _reduction(weight, reader))
+    return largest
+
+
+def computes_in_half(model: ModelFile, graphs: GraphIndex) -> bool:
+    """Return whether a node computes with an fp16 weight, so that its result is rounded to fp16.
+
+    A weight that is only stored in fp16, and cast before it is used, does not count.
+    """
+    return any(
+        reader.node.op_type != "Cast" and "Cast" not in reader.through
+        for weight in model.weights
+        if weight.dtype == "float16"
+        for reader in readers(graphs, weight)
+    )
+
+
+def _reduction(weight: Weight, reader: Reader) -> int:
+    node = reader.node
+    if node.op_type == "MatMulNBits":
+        return integer(node, "K", 1) if reader.input_index == 1 else 1
+    if node.op_type in PRODUCTS:
+        if len(weight.shape) != 2:
+            return max(weight.shape[-2:])
+        is_transposed = reader.through.count("Transpose") % 2
+        name = "transA" if reader.input_index == 0 else "transB"
+        is_transposed ^= integer(node, name, 0) != 0
+        # The left operand is reduced over its columns, the right one over its rows.
+        return weight.shape[(reader.input_index == 0) ^ is_transposed]
+    if reader.input_index and ("Conv" in node.op_type or node.op_type in ("LSTM", "GRU", "RNN")):
+        return prod(weight.shape[1:])
+    return 1

@@ -8,7 +8,7 @@ import pytest
 from memdiag.attribution import process_memory
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.errors import XrayError
-from memdiag.programs.system.process_tree import proportional_memory
+from memdiag.system.process_tree import proportional_memory
 from tests.attribution.conftest import Start, Started
 
 PAGE = 4096

@@ -19,7 +19,7 @@ from memdiag.deploy.limited_group import (
     ParentGroup,
     parent_group,
 )
-from memdiag.programs.system.process_tree import process_info
+from memdiag.system.process_tree import process_info
 from memdiag.temporary_names import own_prefix
 from memdiag.units import MIB
 from tests.deploy import recorded_groups

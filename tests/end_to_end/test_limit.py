@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.deploy.group_removal import processes_of
-from memdiag.programs.system.process_tree import descendants, process_info
+from memdiag.system.process_tree import descendants, process_info
 from tests.deploy.real_groups import usable_parent
 
 MAX_S = 30.0

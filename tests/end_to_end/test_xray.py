@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import memdiag as package
 from memdiag.api.watch import watch
 from memdiag.errors import ModelError, UsageError, XrayError
-from memdiag.programs.system.process_files import guess_models
+from memdiag.programs.process_files import guess_models
 from memdiag.records.attribution import Attribution, Copy
 from tests.end_to_end.conftest import Finished, RunMemdiag
 

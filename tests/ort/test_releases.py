@@ -1,8 +1,8 @@
 import pytest
 
+from memdiag.ort.config_keys import TABLE_RELEASE
 from memdiag.ort.releases import NEWEST_MEASURED, OLDEST_PREDICTED, newer_release_note
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_config_keys import TABLE_RELEASE
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Notes on run config entries that onnxruntime does not know."""
 
-from memdiag.ort.run_config_keys import unknown_run_key_notes
+from memdiag.ort.config_keys import unknown_run_key_notes
 
 CPU = ("CPUExecutionProvider",)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memdiag.ort.session_config_keys import unknown_key_notes
+from memdiag.ort.config_keys import unknown_key_notes
 from memdiag.tuning.options import tuning_options
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from memdiag.programs.events import Create, Created, ModelSource
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_session import RecordedSession
-from memdiag.programs.system.process_tree import process_info
+from memdiag.system.process_tree import process_info
 
 
 @pytest.fixture

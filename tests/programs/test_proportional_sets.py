@@ -9,12 +9,12 @@ import pytest
 from memdiag.programs import proportional_sets, unhooked_process
 from memdiag.programs.process_sampling import ProcessSampling
 from memdiag.programs.proportional_sets import ProportionalSets
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.system.loaded_runtime import LoadedRuntime
-from memdiag.programs.system.process_tree import ProportionalMemory
 from memdiag.programs.unhooked_process import find_runtime_if_grown
 from memdiag.runner.observer import Reading
+from memdiag.system.loaded_runtime import LoadedRuntime
+from memdiag.system.process_tree import ProportionalMemory
 
 MIB = 1 << 20
 

@@ -18,12 +18,12 @@ from memdiag.api.watch import watch
 from memdiag.cli.app import parse_command_line
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.programs.recorder import Recorder
-from memdiag.programs.system.loaded_runtime import LoadedRuntime, loaded_runtime
 from memdiag.programs.xrays import xray_task
 from memdiag.programs.xrays.xray_requests import request_xray
 from memdiag.records.attribution import ARENA_IN_USE
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
+from memdiag.system.loaded_runtime import LoadedRuntime, loaded_runtime
 from tests.programs.conftest import one_product
 
 WEIGHT_BYTES = 4 * 512 * 512

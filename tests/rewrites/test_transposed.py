@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from memdiag.rewrites import transposed as module
-from memdiag.rewrites.transposed import transposed, transposed_nibbles
+from memdiag.rewrites import matmulnbits_packing as module
+from memdiag.rewrites.matmulnbits_packing import transposed, transposed_nibbles
 
 
 def packed(values: NDArray[Any]) -> NDArray[np.uint8]:

@@ -15,9 +15,9 @@ from memdiag.comparison.run_optimizer import (
 from memdiag.errors import MemdiagError, ProvisionError
 from memdiag.model.model_file import open_model
 from memdiag.paths import distinct_names
-from memdiag.programs.system.memory_limit import most_available_bytes
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
+from memdiag.system.memory_limit import most_available_bytes
 
 _NO_TIME = "the time limit was reached before it was run"
 _TOO_LITTLE_TIME = "the optimizer did not end in the part of the time limit that optimizers have"

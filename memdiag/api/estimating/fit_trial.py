@@ -15,11 +15,11 @@ from memdiag.api.inputs import save_inputs
 from memdiag.errors import MemdiagError
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile
-from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.estimate import Fit
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
 from memdiag.runner.try_inputs import Trial, try_once
+from memdiag.system.memory_limit import available_bytes
 from memdiag.units import format_duration, format_size
 
 MAX_SECONDS = 60.0

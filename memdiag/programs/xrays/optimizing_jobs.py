@@ -11,8 +11,8 @@ from typing import IO, NamedTuple
 
 from memdiag.model.model_file import ModelFile
 from memdiag.programs.recorded_session import RecordedSession
-from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.runner.job import Job, Limits, SessionConfig
+from memdiag.system.memory_limit import available_bytes
 
 MAX_OPTIMIZING_S = 60.0
 """Seconds after which the child that optimizes a model is ended."""

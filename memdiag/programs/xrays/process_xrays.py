@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from memdiag.errors import MemdiagError
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.unhooked_process import add_xrayed_models
 from memdiag.records.attribution import Attribution

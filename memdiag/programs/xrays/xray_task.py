@@ -17,8 +17,8 @@ from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
+from memdiag.programs.process_files import guess_models, named_models, with_guess_note
 from memdiag.programs.recorded_session import RecordedSession
-from memdiag.programs.system.process_files import guess_models, named_models, with_guess_note
 from memdiag.programs.xray_facts import is_private, same_form
 from memdiag.programs.xrays.optimizing_jobs import optimizing_jobs
 from memdiag.records.attribution import Attribution

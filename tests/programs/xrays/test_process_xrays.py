@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.xrays import xray_task

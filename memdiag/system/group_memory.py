@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
 from memdiag.records.group_memory import GroupMemory
+from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
 from memdiag.units import format_limit
 
 NEAR_LIMIT: Final = 0.95

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memdiag.programs.system.memory_limit import available_bytes, total_bytes
+from memdiag.system.memory_limit import available_bytes, total_bytes
 
 STAT = "anon 500\ninactive_file 100"
 VERSION_1 = {

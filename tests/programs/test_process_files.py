@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from memdiag.programs.system.process_files import with_guess_note
+from memdiag.programs.process_files import with_guess_note
 from memdiag.records.attribution import SearchedModel
 from tests.programs.rules.records import copy, xray
 

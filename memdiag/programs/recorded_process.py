@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
-from memdiag.programs.system.cpu_limit import cpus_allowed, thread_count
-from memdiag.programs.system.loaded_runtime import LoadedRuntime
-from memdiag.programs.system.process_tree import ProcessInfo, catches_signal, process_info
 from memdiag.records.growth import LargestInput
 from memdiag.runner.observer import Boundary, Observer, observe
 from memdiag.runner.timeline import SampleTimeline
+from memdiag.system.cpu_limit import cpus_allowed, thread_count
+from memdiag.system.loaded_runtime import LoadedRuntime
+from memdiag.system.process_tree import ProcessInfo, catches_signal, process_info
 
 if TYPE_CHECKING:
     from memdiag.programs.recorded_session import RecordedSession

@@ -7,7 +7,7 @@ from onnx import numpy_helper, parser
 
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
-from memdiag.ort.reductions import largest_reduction
+from memdiag.verify.model_bound import largest_reduction
 
 
 @pytest.mark.parametrize(

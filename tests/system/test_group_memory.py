@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.programs.system.control_groups import control_groups_of
-from memdiag.programs.system.cpu_limit import cpu_quota
-from memdiag.programs.system.group_memory import (
+from memdiag.records.group_memory import GroupMemory
+from memdiag.system.control_groups import control_groups_of
+from memdiag.system.cpu_limit import cpu_quota
+from memdiag.system.group_memory import (
     READ_S,
     SAVE_AGAIN_S,
     GroupWatch,
     MemoryGroup,
     memory_group_of,
 )
-from memdiag.records.group_memory import GroupMemory
 
 MIB = 1 << 20
 VERSION_2 = {

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.programs.system.cpu_limit import cpus_allowed, thread_count
+from memdiag.system.cpu_limit import cpus_allowed, thread_count
 
 AFFINITY = len(os.sched_getaffinity(0))
 VERSION_1 = {"cpu/app/cpu.cfs_period_us": "100000"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
 
 _FILES = (
     ("memory.max", "memory.current"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
 
 
 def cpus_allowed(
