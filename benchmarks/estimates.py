@@ -2,7 +2,7 @@
 
 Real models and exported public architectures are loaded and run under six releases of onnxruntime,
 with embedded and with external weights, at up to three sizes, and each measurement is compared with
-the estimate. `UNSEEN` names the models at whose errors nobody looked while the rules of the
+the estimate. `UNSEEN` are the models at whose errors nobody looked while the rules of the
 estimates were written; they are reported apart, and by kind with ``--unseen``.
 
 Measurements are kept in ``.cache/estimates``, or below the folder in ``MEMDIAG_CACHE``, so that a
@@ -27,7 +27,7 @@ import onnx
 from numpy.typing import NDArray
 
 import memdiag
-from benchmarks.exported_models import exported_models
+from benchmarks.exported_models import UNSEEN, exported_models
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.runtimes import runtime
@@ -62,25 +62,7 @@ WEIGHTS = "weights.bin"
 EXTERNAL_MIN_BYTES = 1024
 """Weights of fewer bytes stay in the model file."""
 
-KINDS = {
-    "graph networks": (
-        "graph_convolution",
-        "graph_isomorphism",
-        "equivariant_graph",
-        "continuous_filters",
-    ),
-    "text": ("fnet", "funnel", "xlnet", "bloom"),
-    "images": ("trocr_encoder", "cvt", "crnn"),
-    "detection": ("retinanet", "ssd300", "yolos"),
-    "speech": ("hubert", "sew", "vits"),
-    "loops": ("attentive_decoder", "causal_memory"),
-    "16 and 8 bits": ("resnet18_fp16", "electra_fp16", "electra_int8", "mobilenet_v2_int8"),
-}
-"""The unseen models by kind."""
-
-UNSEEN = frozenset(name for names in KINDS.values() for name in names)
-"""Models that were measured after the rules of the estimates were written, and not looked at
-before."""
+_UNSEEN = frozenset(name for names in UNSEEN.values() for name in names)
 
 
 class Case(NamedTuple):
@@ -386,7 +368,7 @@ def tables(found: Sequence[Comparison]) -> str:
     ]
     rows = []
     for title, is_apart in (("unseen", True), ("others", False)):
-        part = [each for each in pinned if (each.case.model in UNSEEN) == is_apart]
+        part = [each for each in pinned if (each.case.model in _UNSEEN) == is_apart]
         for version in [*VERSIONS, "all"]:
             chosen = [each for each in part if version in (each.case.onnxruntime, "all")]
             if chosen:
@@ -394,7 +376,7 @@ def tables(found: Sequence[Comparison]) -> str:
     parts = [table(headings, rows)]
     loose = [each for each in found if not each.case.is_pinned]
     for title, is_apart in (("unseen models", True), ("the others", False)):
-        part = [each for each in loose if (each.case.model in UNSEEN) == is_apart]
+        part = [each for each in loose if (each.case.model in _UNSEEN) == is_apart]
         if part:
             parts.append(_as_glibc_comes(title, part))
     misses = [each for each in pinned if each.error > 0.05]
@@ -411,7 +393,7 @@ def unseen_tables(found: Sequence[Comparison]) -> str:
     ]
     certain = [each for each in found if not each.estimate.unknown_values]
     rows = []
-    for kind, names in [*KINDS.items(), ("all", tuple(UNSEEN))]:
+    for kind, names in [*UNSEEN.items(), ("all", tuple(_UNSEEN))]:
         part = [each for each in certain if each.case.model in names]
         pinned = [each for each in part if each.case.is_pinned]
         loose = [each for each in part if not each.case.is_pinned]
@@ -463,7 +445,7 @@ def _misses(found: Sequence[Comparison]) -> str:
         [
             [
                 f"`{model}`",
-                "yes" if model in UNSEEN else "",
+                "yes" if model in _UNSEEN else "",
                 str(len(each)),
                 f"{each[0].error:.0%}",
                 f"{(each[0].estimate.peak_bytes - each[0].peak) / MIB:+.1f}",
@@ -512,7 +494,7 @@ def main() -> int:
     parser.add_argument("--releases", default=",".join(VERSIONS))
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    names = options.models or (sorted(UNSEEN) if options.unseen else ())
+    names = options.models or (sorted(_UNSEEN) if options.unseen else ())
     chosen = [
         case
         for case in cases(options.releases.split(","), names)
@@ -531,7 +513,7 @@ def main() -> int:
     if options.measure:
         return 0
     if options.fit:
-        print(fit(list(compare([each for each in chosen if each.model not in UNSEEN]))))
+        print(fit(list(compare([each for each in chosen if each.model not in _UNSEEN]))))
         return 0
     part, write = ("unseen", unseen_tables) if options.unseen else ("accuracy", tables)
     text = write(list(compare(chosen)))

@@ -302,8 +302,13 @@ MODELS: dict[str, Callable[[], Export]] = {
 }
 """The models with their examples, and the names of free axes of each input."""
 
-QUANTIZED = ("electra_int8", "mobilenet_v2_int8")
-"""Models in 8 bits: the first one with dynamic quantization, the second one with calibrated
+QUANTIZED: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
+    "electra_int8": lambda: _tokens("Electra", **LAYERS),
+    "mpnet_int8": lambda: _tokens("MPNet", **LAYERS),
+    "mobilenet_v2_int8": lambda: _pixels(torchvision.models.mobilenet_v2(weights=None)),
+    "resnet34_int8": lambda: _pixels(torchvision.models.resnet34(weights=None)),
+}
+"""Models in 8 bits: those of text with dynamic quantization, those of images with calibrated
 ranges."""
 
 TRACED = frozenset(
@@ -360,10 +365,7 @@ def quantize(name: str, path: Path) -> None:
     """Write the model `name` in 8 bits to `path`."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source.onnx")
-        if name == "electra_int8":
-            model, given, axes = _tokens("Electra", **LAYERS)
-        else:
-            model, given, axes = _pixels(torchvision.models.mobilenet_v2(weights=None))
+        model, given, axes = QUANTIZED[name]()
         inputs = ["input0"]
         torch.onnx.export(
             model.eval(),
@@ -374,10 +376,10 @@ def quantize(name: str, path: Path) -> None:
             input_names=inputs,
             dynamic_axes=dict(zip(inputs, axes, strict=True)),
         )
-        if name == "electra_int8":
-            quantization.quantize_dynamic(source, path)
-        else:
+        if given[0].is_floating_point():
             quantization.quantize_static(source, path, Calibration("input0"))
+        else:
+            quantization.quantize_dynamic(source, path)
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ TEXT: dict[str, tuple[str, dict[str, int]]] = {
     "modernbert": ("ModernBert", LAYERS),
     "roformer": ("RoFormer", LAYERS),
     "ernie": ("Ernie", LAYERS),
+    "splinter": ("Splinter", LAYERS),
+    "data2vec_text": ("Data2VecText", LAYERS),
     "layoutlm": ("LayoutLM", LAYERS),
     "megatron_bert": ("MegatronBert", LAYERS),
     "codegen": ("CodeGen", {"n_embd": 768, "n_head": 12, "n_layer": 4, "use_cache": False}),
@@ -50,6 +52,9 @@ IMAGES: dict[str, tuple[str, dict[str, int]]] = {
     "segformer": ("Segformer", {}),
     "convnextv2": ("ConvNextV2", {}),
     "levit": ("Levit", {}),
+    "mobilenet_v1": ("MobileNetV1", {}),
+    "pvt": ("Pvt", {}),
+    "vit_msn": ("ViTMSN", LAYERS),
     "poolformer": ("PoolFormer", {}),
 }
 """Image models of transformers. All names that are in no table are models of torchvision."""
@@ -58,6 +63,7 @@ AUDIO: dict[str, tuple[str, dict[str, int]]] = {
     "wav2vec2": ("Wav2Vec2", LAYERS),
     "wavlm": ("WavLM", LAYERS),
     "unispeech": ("UniSpeech", LAYERS),
+    "data2vec_audio": ("Data2VecAudio", LAYERS),
     "whisper_encoder": ("WhisperEncoder", {"encoder_layers": 4}),
 }
 """Audio models of transformers, which read samples, the last one a spectrogram of fixed length."""
