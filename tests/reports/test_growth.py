@@ -189,6 +189,12 @@ def test_runs_that_ended_before_the_warm_up_are_drawn() -> None:
     assert report_of(growth).render(growth, "svg").startswith(b"<?xml")
 
 
+def test_a_damaged_warm_up_is_drawn_at_the_start() -> None:
+    damaged = msgspec.structs.replace(growths.plateau(), warm_up_runs=-(2**31))
+    assert growth_chart(damaged).warm_up == 0
+    assert report_of(damaged).render(damaged, "png")
+
+
 def test_all_formats_are_rendered_again_from_the_record(tmp_path: Path) -> None:
     growth = growths.leak()
     growth.save(tmp_path / "growth.json")

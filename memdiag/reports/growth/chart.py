@@ -111,7 +111,7 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
         resident_bytes=tuple(sizes[index] for index in kept),
         has_samples=has_samples,
         # Runs that ended early may have ended before that.
-        warm_up=min(warm_up_position(growth), xs[-1]),
+        warm_up=min(max(0.0, warm_up_position(growth)), xs[-1]),
         moments_x=positions,
         growth_x=positions[since:],
         layers=_layers(growth, series, judged, since),
