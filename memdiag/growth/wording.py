@@ -220,7 +220,8 @@ def advice(
         case "high_water", _:
             return (
                 "limit the size of inputs, or let runs shrink the arena: run config entry"
-                " memory.enable_memory_arena_shrinkage = cpu:0"
+                f" memory.enable_memory_arena_shrinkage = cpu:0, and {PINNED_TEXT} in the"
+                " environment, without which malloc keeps much of it"
             )
         case "patterns", _:
             return PATTERN_ADVICE

@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from memdiag.programs.session_facts import (
     created_sessions,
     creation_sites,
-    grouped,
     numbers,
     process_ids,
 )
@@ -47,31 +46,32 @@ _IN_PLACE = "session.use_ort_model_bytes_directly"
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model whose bytes sessions keep."""
+    """Yield one finding for all models whose bytes sessions keep: they have one remedy."""
     keeping = [session for session in created_sessions(run) if _keeps_bytes(session)]
-    for sessions in grouped(keeping, lambda each: each.model_key):
-        size = sessions[0].model.bytes or 0
-        # Sessions of one process may have been given the same object.
-        nbytes = size * len({session.pid for session in sessions})
-        if nbytes < _MIN_BYTES:
-            continue
-        yield ProgramFinding(
-            name=RULE.name,
-            sessions=numbers(sessions),
-            bytes=nbytes,
-            message=(
-                f"{counted(len(sessions), 'session')} in {process_ids(sessions)}, created at"
-                f" {creation_sites(sessions)}, {'keeps' if len(sessions) == 1 else 'keep'} the"
-                f" {format_size(size)} of the model from which"
-                f" {'it was' if len(sessions) == 1 else 'they were'} created. They are not read"
-                " again."
-            ),
-            remedy=(
-                "Create the session from the path of the file. If there is no file, drop the bytes"
-                " after the creation: session._model_bytes = None, and your own reference. Then"
-                " session.set_providers does not work any more."
-            ),
-        )
+    # Sessions of one process may have been given the same object.
+    sizes = {(each.pid, each.model_key): each.model.bytes or 0 for each in keeping}
+    nbytes = sum(sizes.values())
+    if nbytes < _MIN_BYTES:
+        return
+    is_one = len(keeping) == 1
+    models = len({key for _, key in sizes})
+    what = "the model" if models == 1 else counted(models, "model")
+    yield ProgramFinding(
+        name=RULE.name,
+        sessions=numbers(keeping),
+        bytes=nbytes,
+        message=(
+            f"{counted(len(keeping), 'session')} in {process_ids(keeping)}, created at"
+            f" {creation_sites(keeping)}, {'keeps' if is_one else 'keep'} the bytes of {what} from"
+            f" which {'it was' if is_one else 'they were'} created, {format_size(nbytes)}. They are"
+            " not read again."
+        ),
+        remedy=(
+            "Create the session from the path of the file. If there is no file, drop the bytes"
+            " after the creation: session._model_bytes = None, and your own reference. Then"
+            " session.set_providers does not work any more."
+        ),
+    )
 
 
 def _keeps_bytes(session: ProgramSession) -> bool:

@@ -98,6 +98,8 @@ def largest_owner(xray: ProcessXray) -> str:
     if row is None or not row.size_bytes:
         return ""
     what = f" ({row.sentence})" if row.sentence else ""
-    return (
-        f"Besides weights and libraries, most is {row.label}: {format_size(row.size_bytes)}{what}."
-    )
+    size = f"{row.label}: {format_size(row.size_bytes)}{what}"
+    if xray.reason == "end":
+        return f"Besides weights and libraries, most is {size}."
+    # Its end could not be read: what a run had in use then may be free since.
+    return f"After {format_duration(xray.t_s)}, besides weights and libraries, most was {size}."

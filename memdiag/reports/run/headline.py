@@ -176,9 +176,12 @@ def _rise_at_rest(run: ProgramRun, process: ProgramProcess) -> str:
     rise_bytes, seconds = rise
     if rise_bytes < MIN_RISE_BYTES:
         return f"No growth was seen in {format_duration(seconds)}."
-    more = f": memdiag leak {process.pid} tells more" if may_be_observed(run, process) else ""
+    rose = f"It rose by {format_size(rise_bytes)} in {format_duration(seconds)}, not steadily"
+    if not may_be_observed(run, process):
+        return f"{rose}."
     return (
-        f"It rose by {format_size(rise_bytes)} in {format_duration(seconds)}, not steadily{more}."
+        f"{rose}: memdiag leak {process.pid} tells whether it goes on, memdiag leak -- COMMAND at"
+        " which run it rose."
     )
 
 

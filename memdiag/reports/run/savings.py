@@ -36,13 +36,16 @@ def _held(run: ProgramRun) -> Iterator[str]:
     if xray is None or size < max(MIN_HELD_BYTES, MIN_HELD_SHARE * xray.attribution.resident_bytes):
         return
     subject = f"Process {xray.pid}" if len(run.processes) > 1 else "The process"
-    end, leak = " at its end", "memdiag leak tells whether they grow, and names the line."
+    holds = f"{subject} holds {format_size(size)} of values in onnxruntime's arenas"
     if run.is_watched:
-        end, leak = "", f"memdiag leak {xray.pid} tells whether they grow; memdiag leak -- COMMAND"
-        leak += " also names the line."
+        yield (
+            f"{holds}: those of a run in progress, or outputs that the program keeps. memdiag leak"
+            f" {xray.pid} tells whether they grow; memdiag leak -- COMMAND also names the line."
+        )
+        return
     yield (
-        f"{subject} holds {format_size(size)} of values in onnxruntime's arenas{end}: outputs that"
-        f" the program keeps, as a rule. {leak}"
+        f"{holds} at its end: outputs that the program keeps, as a rule. memdiag leak tells whether"
+        " they grow, and names the line."
     )
 
 
