@@ -300,8 +300,8 @@ def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
         retained, steady = _retained(each, each), each.measured.steady.median
         if retained >= max(MIN_CHANGE_BYTES, RETAINED_SHARE * steady):
             yield (
-                f"{each.label}: malloc keeps {format_size(retained)} of the steady"
-                f" {format_size(steady)} freed; other processes may keep more or less"
+                f"{each.label}: {format_size(retained)} of the steady {format_size(steady)} is"
+                " free, but kept by malloc; this varies between processes"
             )
 
 

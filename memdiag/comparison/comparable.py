@@ -63,11 +63,10 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
         if name in other and one[name] != other[name]
     ]
     if resized:
-        reason = f"they ran with different inputs, {some_of(resized, _MAX_INPUTS)}"
-        excluded |= dict.fromkeys(_MEMORY, reason)
-    elif (before.session.runs is None) != (after.session.runs is None):
+        remarks += (f"they ran with different inputs: {some_of(resized, _MAX_INPUTS)}",)
+    if (before.session.runs is None) != (after.session.runs is None):
         excluded |= dict.fromkeys(_MEMORY, "one of them was not run")
-    elif one.keys() != other.keys():
+    elif not resized and one.keys() != other.keys():
         remarks += ("the models have different inputs, which count towards their memory",)
     if (reason := _peak_in_doubt(before, after)) and "peak" not in excluded:
         excluded["peak"] = reason

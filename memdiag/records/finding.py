@@ -51,6 +51,8 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
         remedies: names of remedies, the preferred one first.
         rewrites: the rewrites among them that ``memdiag fix`` would try; None if not checked.
         refusal: the reason why no rewrite can be applied, in a few words.
+        is_private: whether only private memory is saved: pages of files take its place in the
+            resident set.
         path: the uses of the first weight, such as ``Gather ← w → Transpose → MatMul``; empty if
             unknown.
     """
@@ -74,6 +76,7 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
     rewrites: tuple[str, ...] | None = None
     refusal: str = ""
     peak_share: float | None = None
+    is_private: bool = False
     path: str = ""
 
 

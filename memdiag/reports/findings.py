@@ -106,10 +106,14 @@ def _summary(
     if models != 1:
         parts[0] += f" in {models:,} models"
     limit = math.inf if max_bytes is None else max(0, max_bytes)
-    avoidable = min(limit, sum(_steady_bytes(each) for each in confirmed if each.remedies))
-    at_peak = max((each.peak_bytes for each in confirmed if each.remedies), default=0)
+    saving = [each for each in confirmed if each.remedies]
+    private = sum(_steady_bytes(each) for each in saving if each.is_private)
+    avoidable = min(limit, sum(_steady_bytes(each) for each in saving) - private)
+    at_peak = max((each.peak_bytes for each in saving), default=0)
     if avoidable:
         parts.append(f"up to {format_size(int(avoidable))} avoidable at steady state")
+    elif private:
+        parts.append(f"up to {format_size(private)} of private memory avoidable")
     elif at_peak:
         parts.append(f"up to {format_size(at_peak)} avoidable at the peak")
     rest = min(limit - avoidable, sum(_steady_bytes(f) for f in confirmed if not f.remedies))
@@ -215,7 +219,8 @@ def _steady_bytes(finding: Finding) -> int:
 def _cost(finding: Finding) -> str:
     parts = []
     if finding.bytes:
-        parts.append(f"{format_size(finding.bytes)} steady")
+        kind = "of private memory" if finding.is_private else "steady"
+        parts.append(f"{format_size(finding.bytes)} {kind}")
     if finding.peak_bytes > finding.bytes:
         parts.append(f"{format_size(finding.peak_bytes)} at the peak")
     phase = f", in {finding.phase}" if finding.phase and parts else ""

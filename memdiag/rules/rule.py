@@ -31,6 +31,7 @@ class Rule:
             code of ``memdiag check``.
         is_advisory: whether the rule is about a defect of a release, under conditions that the
             model file alone does not show. Its findings do not set the exit code either.
+        saves_private: whether its remedies save private memory only (see `Finding.is_private`).
         needs_sessions: whether a rule for programs needs recorded sessions, or X-rays alone.
     """
 
@@ -40,6 +41,7 @@ class Rule:
     remedies: tuple[str, ...] = ()
     costs: Literal["memory", "time"] = "memory"
     is_advisory: bool = False
+    saves_private: bool = False
     needs_sessions: bool = True
 
     def finding(
@@ -90,6 +92,7 @@ class Rule:
             measured_bytes=None,
             expected=tuple(islice(expected, MAX_NAMED)),
             run_bytes=run_bytes,
+            is_private=self.saves_private,
             remedies=self.remedies if remedies is None else remedies,
         )
 

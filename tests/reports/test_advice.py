@@ -398,3 +398,17 @@ def test_what_to_do_after_a_crash_is_not_to_give_it_more_memory(message: str, wo
     outcome = Outcome(status="killed", phase="steady", message=message)
     shown = profile_advice(msgspec.structs.replace(profiles.killed(), outcome=outcome))
     assert words in shown.steps[0].text
+
+
+def test_what_only_private_memory_is_saved_of_is_no_saving() -> None:
+    private = msgspec.structs.replace(
+        finding(300), is_private=True, rewrites=("a-rewrite",), measured_bytes=300 * MIB
+    )
+    profile = msgspec.structs.replace(profiles.tied_if(), findings=(private,))
+    advice = profile_advice(profile)
+    assert advice.result.startswith("300 MiB of the 1.50 GiB is private, and could be mapped")
+    assert advice.steps[0].command.endswith("--session-option session.disable_prepacking=1")
+    assert profile_summary(profile) == "1 finding, up to 300 MiB of private memory avoidable"
+    # Beside one that lowers the resident set it does not count.
+    profile = msgspec.structs.replace(profile, findings=(private, finding(200)))
+    assert "Up to 200 MiB of 1.50 GiB could be saved." in profile_advice(profile).result

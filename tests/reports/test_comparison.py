@@ -19,7 +19,7 @@ from memdiag.records.comparison import (
     GraphSize,
 )
 from memdiag.records.dimension import Dimension
-from memdiag.records.profile import Input, PeakKind
+from memdiag.records.profile import PeakKind
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import (
     answer,
@@ -117,16 +117,14 @@ def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) ->
 
 def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
     columns = []
-    for label, steady, batch in (("a.json", 68, 1), ("b.json", 84, 4), ("c.json", 68, 1)):
+    for label, steady, runs in (("a.json", 68, 1), ("b.json", 84, None), ("c.json", 68, 1)):
         made = column(label, measured(100, steady, times=1, spread=0))
         assert made.profile is not None
-        value = Input(
-            name="x", dtype="float", shape=(batch, 3), source="generated", note="", varied=True
-        )
-        profile = msgspec.structs.replace(made.profile, inputs=(value,))
+        session = msgspec.structs.replace(made.profile.session, runs=runs)
+        profile = msgspec.structs.replace(made.profile, session=session)
         columns.append(msgspec.structs.replace(made, profile=profile))
     a, b, c = columns
-    why = "they ran with different inputs, x [1, 3] and [4, 3]"
+    why = "one of them was not run"
     record = comparisons.comparison(a, b, kind="profiles")
     assert answer(record) == (
         f"steady from 68 MiB in a.json to 84 MiB in b.json; no causes are named, as {why}"
@@ -137,7 +135,7 @@ def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
         f" memory of b.json (steady 84 MiB) is not compared: {why}"
     )
     assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
-    # Models that were measured side by side have inputs of their own where they need them.
+    # Models that were measured side by side were run alike.
     assert "not compared" not in answer(comparisons.comparison(a, b, kind="models"))
 
 

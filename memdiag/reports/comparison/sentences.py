@@ -315,7 +315,7 @@ def finding_sentences(comparison: Comparison) -> list[str]:
 
 
 def _cost(finding: Finding) -> str:
-    size, when = finding.bytes, "at steady state"
+    size, when = finding.bytes, "of private memory" if finding.is_private else "at steady state"
     if not size:
         size, when = finding.peak_bytes, "at the peak"
     return f"{plain(finding.name)} costs {format_size(size)} {when} ({plain(finding.evidence)})"

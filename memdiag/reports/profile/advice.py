@@ -303,7 +303,7 @@ def _avoidable_bytes(profile: Profile) -> int:
     if not worst.bytes:
         return worst.peak_bytes if worst.remedies else 0
     steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
-    size = sum(finding.bytes for finding in costly if finding.remedies)
+    size = sum(each.bytes for each in costly if each.remedies and not each.is_private)
     return min(size, steady) if steady > 0 else size
 
 
@@ -353,7 +353,9 @@ def _worst(findings: Sequence[Finding]) -> Finding | None:
     A finding without a remedy is returned if no finding has one.
     """
     return max(
-        _costly(findings), key=lambda f: (bool(f.remedies), f.bytes, f.peak_bytes), default=None
+        _costly(findings),
+        key=lambda f: (bool(f.remedies), not f.is_private, f.bytes, f.peak_bytes),
+        default=None,
     )
 
 
@@ -368,8 +370,14 @@ def _waste_sentence(profile: Profile, worst: Finding) -> str:
         return f"A part of the memory is waste{copies}, but no remedy saves it.{unsaved}"
     if steady <= 0:
         return f"{format_size(worst.bytes)} could be saved{copies}.{unsaved}"
-    costly = _costly(profile.findings)
-    saving_bytes = min(sum(finding.bytes for finding in costly if finding.remedies), steady)
+    if worst.is_private:
+        return (
+            f"{format_size(worst.bytes)} of the {format_size(steady)} is private{copies}, and could"
+            " be mapped instead: shared by processes, and given back where memory is short. The"
+            f" resident set stays as large.{unsaved}"
+        )
+    saving = [each for each in _costly(profile.findings) if each.remedies and not each.is_private]
+    saving_bytes = min(sum(finding.bytes for finding in saving), steady)
     share = saving_bytes / steady
     if share >= _LARGE_SHARE:
         start = "Most of the memory is waste"
@@ -472,7 +480,8 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
             ),
             AdviceStep("Or measure it in the program that loads it:", IN_ITS_PROGRAM),
         )
-    costly = _costly(profile.findings)
+    # No rewrite and no option lowers the resident set of what only private memory is saved of.
+    costly = [each for each in _costly(profile.findings) if not each.is_private]
     tuning = _option_steps(profile, costly, model, largest)
     if profile.outcome.status != "completed":
         if profile.outcome.message == "interrupted":
@@ -488,7 +497,11 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
         steps += _lever_steps(profile, model, _avoidable_bytes(profile), "Beside that,")
     if steps:
         return tuple(_merged(steps))
-    worst = _worst(costly)
+    worst = _worst(profile.findings)
+    if worst is not None and worst.is_private:
+        text = "See what the weights are worth unpacked: private memory, and the latency:"
+        option = "--session-option session.disable_prepacking=1"
+        return (AdviceStep(text, f"memdiag profile {model} {option}"),)
     if worst is not None:
         text = (
             f"There is no remedy that can be applied{_refusal(costly)}. The documentation of the"

@@ -47,6 +47,7 @@ RULE = Rule(
     name="packed-mapped-weights",
     summary="Packing copies weights that were mapped from a file into private memory",
     remedies=("save-prepacked", "disable-prepacking", "overridable-weight"),
+    saves_private=True,
 )
 
 _MIN_BYTES = 64 * MIB
