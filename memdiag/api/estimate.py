@@ -285,17 +285,15 @@ def _fit(
     """Return the largest size that fits, and whether the model ran there; None if not asked for."""
     if asked.fit_bytes is None:
         return None
-    if first.is_floor and not asked.measure:
+    if first.is_floor:
         problem = f"the size of {counted(first.unknown_values, 'value')} is not known before a run"
         return Fit(limit_bytes=asked.fit_bytes, problem=problem)
     asked.on_progress("sizes that fit")
     baseline = _baseline(asked.runtime) or 0
-    # Measurements correct for the values that are unknown at the first point.
-    missing = first.unknown_values if asked.measure else 0
 
     def peaks_at(sizes: Mapping[str, int]) -> Peaks | None:
         point = session.at(sizes)
-        if point.is_floor and point.unknown_values > missing:
+        if point.is_floor:
             return None
         return peaks_of(corrections.applied_to(point), baseline)
 

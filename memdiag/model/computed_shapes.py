@@ -25,6 +25,9 @@ from memdiag.model.node_outputs import compute_outputs, infer_outputs
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType
 
+_MAX_COUNT = (1 << 63) - 1
+"""Of the values that a Size counts, which is an int64."""
+
 MAX_ELEMENTS = 1 << 20
 """Numbers of a value that is computed: a mask of a thousand by a thousand."""
 
@@ -246,7 +249,8 @@ class ComputedShapes:
             return None
         sizes = np.array([size or 0 for size in kind.shape], np.int64)
         if node.op_type == "Size":
-            return np.array(prod(sizes.tolist()), np.int64)
+            count = prod(sizes.tolist())
+            return np.array(count, np.int64) if count <= _MAX_COUNT else None
         return sizes[slice(integer(node, "start", 0), integer(node, "end", len(sizes)))]
 
     def _known(self, scope: Scope, name: str) -> Known:

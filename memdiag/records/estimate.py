@@ -145,6 +145,8 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
         input_bytes: the inputs of a run, which the program has beside the session.
         unknown_values: the number of values whose sizes only a run shows. They count as nothing.
         is_bounded: whether their largest sizes are known, and the upper ends include them.
+        is_measured: whether the model was run at this size. The figures are of the data that it
+            ran with: values of unknown size have other sizes with other data.
     """
 
     dims: dict[str, int]
@@ -160,11 +162,12 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     input_bytes: int = 0
     unknown_values: int = 0
     is_bounded: bool = False
+    is_measured: bool = False
 
     @property
     def is_floor(self) -> bool:
         """Whether values are left out that nothing limits, so that it has no upper end."""
-        return bool(self.unknown_values) and not self.is_bounded
+        return bool(self.unknown_values) and not self.is_bounded and not self.is_measured
 
     @property
     def peak(self) -> EstimatedPhase:
@@ -308,10 +311,9 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         beside = self.beside_bytes(point)
         if point.low_bytes + beside > limit_bytes:
             return "no"
-        is_measured = bool(self.calibration)
-        if point.high_bytes + beside <= limit_bytes and (is_measured or not point.is_floor):
+        if point.high_bytes + beside <= limit_bytes and not point.is_floor:
             return "yes"
-        if point.unknown_values and not is_measured:
+        if point.unknown_values and not point.is_measured:
             return "unknown"
         return "probably" if point.usual_bytes + beside <= limit_bytes else "probably not"
 
@@ -339,14 +341,15 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
 
     @property
     def is_floor(self) -> bool:
-        """Whether more memory may be needed, without a limit: values of unknown size are left out,
-        and no measurement included them."""
-        return self.point.is_floor and not self.calibration
+        """Whether more memory may be needed at the first point, without a limit."""
+        return self.point.is_floor
 
     @property
     def largest(self) -> EstimatedPoint:
         """The point that needs most memory, of those at which the model may run."""
         points = [point for point in self.points if self.may_run(point)] or self.points
+        if any(point.is_floor for point in points):
+            return max(points, key=lambda point: point.peak_bytes)
         return max(points, key=lambda point: point.high_bytes)
 
     @property

@@ -481,6 +481,19 @@ def test_what_nothing_limits_makes_a_floor(
     assert found.fit.probably is None
 
 
+def test_what_a_run_shows_at_one_size_is_not_known_at_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "m1 = Reshape(m, one) c = Cast<to = 7>(x) h = OneHot(c, m1, onoff) y = Neg(h)"
+    path, dims = saved(tmp_path, body), {"n": [64, 128, 256, 512]}
+    monkeypatch.setattr(module, "_measured", lambda path, sizes, *rest: sizes["n"] * MIB)
+    before = memdiag.estimate(path, dims=dims)
+    found = memdiag.estimate(path, dims=dims, measure=True)
+    assert [point.is_floor for point in found.points] == [False, True, False, False]
+    assert found.points[1] == before.points[1]
+    assert found.largest.dims == {"n": 512}
+
+
 RESIZED = 'z = Concat<axis = 0>(one, side) y = Resize<mode = "linear">(x, , , z)'
 
 

@@ -329,3 +329,16 @@ def test_what_may_take_without_end_is_not_computed(tmp_path: Path, operator: str
     body += f"h = {operator} i1 = Cast<to = 7>(h) j = Reshape(i1, rest) y = ConstantOfShape(j)"
     kind = Computed(body.replace("k2", "n"), tmp_path)("y")
     assert kind is None or kind.nbytes is None
+
+
+@pytest.mark.parametrize(("size", "is_known"), [((1 << 31) - 1, True), (1 << 32, False)])
+def test_a_count_beyond_int64_is_not_known(tmp_path: Path, size: int, *, is_known: bool) -> None:
+    path = tmp_path / "model.onnx"
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[n, n] x) => (float[m] y)
+    <int64 zero = {0}, int64[1] one = {1}> { s = Size(x) d = Mul(s, zero) t = Reshape(d, one)
+    y = ConstantOfShape(t) }"""
+    onnx.save(parser.parse_model(text), path)
+    with open_model(path) as opened:
+        graphs = GraphIndex(opened)
+        found = infer_shapes(opened, graphs, {"n": size}, []).of(graphs.main, "y")
+    assert found == TensorType("float", (0 if is_known else None,))

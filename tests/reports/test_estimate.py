@@ -85,9 +85,11 @@ def test_the_interval_includes_what_malloc_keeps_unless_measurements_corrected_i
     assert "MALLOC_MMAP_THRESHOLD_" not in words(corrected)
 
 
-def unknown(estimate: Estimate, *, is_bounded: bool = False) -> Estimate:
+def unknown(estimate: Estimate, *, is_bounded: bool = False, is_measured: bool = False) -> Estimate:
     points = (
-        msgspec.structs.replace(point, unknown_values=3, is_bounded=is_bounded)
+        msgspec.structs.replace(
+            point, unknown_values=3, is_bounded=is_bounded, is_measured=is_measured
+        )
         for point in estimate.points
     )
     return msgspec.structs.replace(estimate, points=tuple(points))
@@ -105,8 +107,9 @@ def test_values_of_unknown_size_make_it_a_floor() -> None:
         )
         assert "interval" not in words(record)
     assert "# Too low: 3 values whose sizes only a run shows are missing" in resources(floor)
-    measured = unknown(estimates.measured())
+    measured = unknown(estimates.measured(), is_measured=True)
     assert "missing" not in words(measured)
+    assert "by measurements; other data takes other sizes of 3 values." in words(measured)
     assert "Too low" not in resources(measured)
 
 

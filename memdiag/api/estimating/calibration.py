@@ -51,11 +51,16 @@ class Corrections(NamedTuple):
         return [_JUMP_NOTE] if self.line == UNCHANGED and len(self.measured) > 2 else []
 
     def applied_to(self, point: EstimatedPoint) -> EstimatedPoint:
-        """Return `point` as it was measured, or else corrected by the line."""
+        """Return `point` as it was measured, or else corrected by the line.
+
+        Where values of unknown size count as nothing, nothing is corrected: what they take does not
+        follow from other sizes.
+        """
         for each in self.measured:
             if each.dims == point.dims:
-                return _with_peak(point, each.measured_bytes)
-        if self.line == UNCHANGED:
+                measured = _with_peak(point, each.measured_bytes)
+                return msgspec.structs.replace(measured, is_measured=True)
+        if self.line == UNCHANGED or point.unknown_values:
             return point
         return _with_peak(point, self.line.corrected(point.peak_bytes))
 

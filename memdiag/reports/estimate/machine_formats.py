@@ -22,11 +22,7 @@ def resources(estimate: Estimate) -> str:
         if estimate.baseline_bytes is None
         else f"Includes {_mebibytes(base)} of {BEFORE}, and of the inputs."
     )
-    missing = (
-        [f"Too low: {unknown_text(estimate)}."]
-        if point.is_floor and not estimate.calibration
-        else []
-    )
+    missing = [f"Too low: {unknown_text(estimate)}."] if point.is_floor else []
     limit = max(point.high_bytes, point.peak_bytes)
     what = f"{model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}"
     return kubernetes_resources(

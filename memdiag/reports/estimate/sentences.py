@@ -49,7 +49,7 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
         need = f"needs at least {format_size(low)} at its peak"
     elif estimate.is_upper:
         need = f"may need up to {peak} at its peak and {steady} after that"
-    elif point.is_bounded and not estimate.calibration:
+    elif point.is_bounded and not point.is_measured:
         need = f"needs {interval_text(low, high)} at its peak"
     else:
         need = f"needs {peak} at its peak ({interval_text(low, high)}) and {steady} after that"
@@ -62,7 +62,7 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
         sizes = at_sizes(estimate.dimensions)
     corrected = bool(estimate.calibration)
     how = "predicted, and corrected by measurements" if corrected else "predicted, not measured"
-    if point.unknown_values and not corrected:
+    if point.unknown_values:
         how = f"{how}; {unknown_text(estimate)}"
     texts = (_process, _malloc, _size_inputs, _points)
     first = ", ".join(
@@ -82,6 +82,8 @@ def unknown_text(estimate: Estimate) -> str:
     values = f"{counted(count, 'value')} whose {plural(count, 'size', 'sizes')} only a run shows"
     if estimate.is_floor:
         return f"{values} {plural(count, 'is', 'are')} missing (--measure completes it)"
+    if estimate.point.is_measured:
+        return f"other data takes other sizes of {counted(count, 'value')}"
     return f"it depends on {values}"
 
 
@@ -118,8 +120,8 @@ def _points(estimate: Estimate) -> str:
     base = estimate.beside_bytes(largest)
     running = sum(map(estimate.may_run, estimate.points))
     return (
-        f"The largest of {counted(running, 'point')} is"
-        f" {format_size(largest.peak_bytes + base)}, at {sizes_text(estimate, largest.dims)}."
+        f"The largest of {counted(running, 'point')} is {'at least ' if largest.is_floor else ''}"
+        f"{format_size(largest.peak_bytes + base)}, at {sizes_text(estimate, largest.dims)}."
     )
 
 
@@ -190,7 +192,7 @@ def fit_text(estimate: Estimate) -> str:
             f"What fits in {limit} cannot be said: the model does not run at {name}"
             f" {fit.probably:,} or less{at}. Set other sizes with --dim. ({plain(fit.problem)})"
         )
-    is_bounded = estimate.point.is_bounded and not estimate.calibration
+    is_bounded = estimate.point.is_bounded and not estimate.point.is_measured
     where = f"in {limit}{at}" + (", whatever the data" if is_bounded else "")
     if fit.surely is None:
         text = f"{name} {fit.probably:,} probably fits {where}"

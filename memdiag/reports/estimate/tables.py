@@ -170,10 +170,10 @@ def point_table(estimate: Estimate) -> Table:
         rows=tuple(
             Row(
                 *(_number(point.dims[name]) for name in names),
-                _size(point.peak_bytes + base(point)),
+                _size(point.peak_bytes + base(point), _least(point)),
                 _interval(estimate, point),
                 point.peak_phase,
-                _size(point.steady_bytes + base(point)),
+                _size(point.steady_bytes + base(point), _least(point)),
                 *((estimate.fits(point, limit),) if limit is not None else ()),
             )
             for point in points
@@ -181,8 +181,13 @@ def point_table(estimate: Estimate) -> Table:
     )
 
 
+def _least(point: EstimatedPoint) -> str:
+    """Return the mark of sizes at `point` that are lower bounds; empty if they are not."""
+    return "≥ " if point.is_floor else ""
+
+
 def _interval(estimate: Estimate, point: EstimatedPoint) -> str:
-    if point.is_floor and not estimate.calibration:
+    if point.is_floor:
         return f"at least {format_size(point.low_bytes + estimate.beside_bytes(point))}"
     return whole_interval(estimate, point)
 
