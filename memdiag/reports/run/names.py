@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
+from memdiag.growth.wording import is_calibrator
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.text import plain, shortened
 from memdiag.units import format_size
@@ -41,8 +42,9 @@ def _bytes_name(session: ProgramSession) -> str:
 
 
 def session_name(session: ProgramSession, models: Mapping[str, str]) -> str:
-    """Return ``session 2 (model.onnx)``."""
-    return f"session {session.number} ({shortened(models[session.model_key], _MAX_WORD)})"
+    """Return ``session 2 (model.onnx)``, or whose it is if onnxruntime calibrates with it."""
+    whose = " of the calibration" if is_calibrator(session.created_at) else ""
+    return f"session {session.number}{whose} ({shortened(models[session.model_key], _MAX_WORD)})"
 
 
 def created_text(session: ProgramSession) -> str:
