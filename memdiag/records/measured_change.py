@@ -46,6 +46,7 @@ class Figures(Record, frozen=True, kw_only=True):
         file_bytes: the part of steady memory that is mapped from files.
         latency_s: median over all inputs; None if no run was timed.
         disk_bytes: the size of the model's files.
+        retained_bytes: freed memory in steady memory, which ``malloc_trim(0)`` returned after it.
         unread_table_bytes: the part of mapped tables, such as embeddings, that no run had read: it
             is not resident, and other inputs add it.
     """
@@ -61,6 +62,7 @@ class Figures(Record, frozen=True, kw_only=True):
     disk_bytes: int
     lowest_peak_bytes: int | None = None
     lowest_steady_bytes: int | None = None
+    retained_bytes: int = 0
     unread_table_bytes: int = 0
 
     @property

@@ -125,6 +125,7 @@ def summarize(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figure
         disk_bytes=disk_bytes,
         lowest_peak_bytes=min(peaks),
         lowest_steady_bytes=min(steady),
+        retained_bytes=round(median(each.allocator_retained_bytes or 0 for each in measurements)),
         unread_table_bytes=round(median(each.unread_table_bytes for each in measured)),
     )
 

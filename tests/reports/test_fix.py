@@ -139,6 +139,11 @@ def test_where_nothing_is_worth_it_the_defaults_are_the_answer() -> None:
     )
     assert why(fix) == "arena-off saved memory but lost too much time."
     assert next_step(fix) == "Keep the defaults."
+    assert fix.before is not None
+    for size, is_told in ((fix.before.steady_bytes // 5, True), (15 * MIB, False)):
+        retaining = msgspec.structs.replace(fix.before, retained_bytes=size)
+        step = next_step(msgspec.structs.replace(fix, before=retaining, after=None))
+        assert ("malloc_trim(0) after the first runs returns" in step) == is_told
     assert why(fix_records.nothing_helps()) == "slow-one was not kept (because)."
     assert why(kept()) == "There is nothing to try."
 

@@ -27,7 +27,16 @@ from memdiag.reports.text import (
     shortened,
     time_limit,
 )
-from memdiag.units import counted, format_duration, format_limit, format_size, format_sizes
+from memdiag.units import (
+    MIB,
+    counted,
+    format_duration,
+    format_limit,
+    format_size,
+    format_sizes,
+)
+
+_MIN_TRIMMED_BYTES = 16 * MIB
 
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
@@ -110,7 +119,8 @@ def next_step(fix: Fix) -> str:
         return f"Run it again where the new model can be written: {plain(fix.write_problem)}"
     if fix.program:
         needs = "" if _settings(fix) else ", or load the new model as before"
-        return f"Create the session as the program below does{needs}.{_kept_clause(fix)}"
+        program = f"Create the session as the program below does{needs}."
+        return f"{program}{_kept_clause(fix)}{_trim(fix)}"
     offered = _offered(fix)
     if offered:
         figures, label = offered[0].figures, point_label(offered[0])
@@ -130,7 +140,20 @@ def next_step(fix: Fix) -> str:
         return "Keep the defaults, and raise the budget or --max-slowdown."
     if fix.chosen:
         return "Run it again on a quieter machine, or with a higher --max-slowdown."
-    return "Keep the defaults."
+    return f"Keep the defaults.{_trim(fix)}"
+
+
+def _trim(fix: Fix) -> str:
+    """Return what a call of ``malloc_trim`` returns beside the result; empty if it is little."""
+    figures = fix.after or fix.before
+    least = 0 if figures is None else max(_MIN_TRIMMED_BYTES, figures.steady_bytes // 10)
+    if figures is None or figures.retained_bytes < least:
+        return ""
+    size = format_size(figures.retained_bytes)
+    return (
+        f" Beside that, malloc_trim(0) after the first runs returns {size} (in Python:"
+        " ctypes.CDLL(None).malloc_trim(0)), of which later runs may take some again."
+    )
 
 
 def facts(fix: Fix) -> str:
