@@ -3,7 +3,7 @@
 ## Why it costs
 
 onnxruntime maps the range of each weight separately, so that the bytes between the weights
-take no memory (1.24 to 1.31.1): the finding counts no bytes in memory. The unused bytes take
+take no memory (1.24 to 1.32.0): the finding counts no bytes in memory. The unused bytes take
 space on disk, in images and packages, and time to download and copy. The usual reason is
 `onnx.save` with `save_as_external_data=True`, which appends to an existing file: each time
 the model is saved, the file grows by all its weights.

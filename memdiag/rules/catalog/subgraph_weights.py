@@ -7,7 +7,7 @@ subgraphs instead of in the main graph.
 
 The runtime makes a session state of its own for each subgraph, and copies the subgraph's embedded
 weights into it; the node that contains the subgraph keeps the parsed weights. This stale copy
-stays in all versions of onnxruntime (1.24 to 1.31.1 measured), once for each node around the
+stays in all versions of onnxruntime (1.24 to 1.32.0 measured), once for each node around the
 weight: twice in an If within a Loop. Since 1.29 the runtime's own copy is not freed either when
 all kernels have packed it: beside the packed copy there are two originals then. Before 1.29 that
 happens to a weight if a later branch has a constant of the same name, because the runtime counts

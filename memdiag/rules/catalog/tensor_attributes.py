@@ -4,7 +4,7 @@
 
 Kernels such as those of tree ensembles, support vector machines and scalers read their
 parameters from attributes into structures of their own when a session is created. The
-node still keeps the attributes, in every release up to 1.31.1: 8 bytes an integer,
+node still keeps the attributes, in every release up to 1.32.0: 8 bytes an integer,
 4 a float, about 56 a string, tensors with their bytes. In a subgraph there are three such
 copies. A TreeEnsembleRegressor or TreeEnsembleClassifier has six integers, two floats and
 a string for each node of its trees, which is several times what its kernel makes of them.

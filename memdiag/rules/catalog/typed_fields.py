@@ -9,7 +9,7 @@ protobuf decodes one by one into 4 bytes each.
 The parsed model of an int8 weight in `int32_data` takes 4 bytes an element, of an fp16
 weight 2 more than needed, and all weights are parsed before the first is converted and
 freed. In a subgraph a copy of the parsed tensor stays as long as the session, in every
-release up to 1.31.1, so there the overhead does as well. In a Constant node it is there
+release up to 1.32.0, so there the overhead does as well. In a Constant node it is there
 twice while the model is parsed. uint32 weights take 8 bytes an element, in `uint64_data`.
 
 ## What to do
@@ -44,7 +44,7 @@ RULE = Rule(
 _MIN_BYTES = 8 * MIB
 _NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
 _IN_CONSTANTS, _IN_SUBGRAPHS = 2, 3
-"""How often a Constant's or a subgraph's tensor is there at the end of parsing (1.24 to 1.31.1)."""
+"""How often a Constant's or a subgraph's tensor is there at the end of parsing (1.24 to 1.32.0)."""
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:

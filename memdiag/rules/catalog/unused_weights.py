@@ -4,7 +4,7 @@
 
 A weight of the main graph that no node reads is dropped when the graph is optimized;
 embedded ones are parsed first, and raise the peak of loading. What is *not* dropped, from
-1.24 to 1.31.1:
+1.24 to 1.32.0:
 
 - unused weights of a subgraph: the node that contains the subgraph keeps them as parsed;
 - unused weights that are listed as graph inputs as well: a caller might give them;

@@ -6,7 +6,7 @@ Exporters write an Identity where one parameter has several names, for example t
 
 onnxruntime drops an Identity and lets its readers read the weight itself, also in subgraphs. It
 does not do so for nodes in the bodies of an If, Loop or Scan that already reads the weight under
-its other name (1.24 to 1.31.1). The Identity is then folded like any other node: into a copy of
+its other name (1.24 to 1.32.0). The Identity is then folded like any other node: into a copy of
 the weight.
 
 The copy stays in memory if one reader uses the copy unpacked (as Gather does) and another reader
