@@ -77,8 +77,22 @@ def recorded_growth(run: ProgramRun) -> RecordedGrowth | None:
     return max(found, key=lambda each: each.bytes, default=None)
 
 
-def rise_at_rest(process: ProgramProcess) -> tuple[int, float] | None:
-    """Return by how much the least memory of a watched process rose, and in how many seconds.
+class Rise(NamedTuple):
+    """How the least memory of a watched process rose.
+
+    Attributes:
+        bytes: from the first to the second half of the time.
+        end_bytes: from the second half to the end, where a run may be in progress.
+        seconds: the time.
+    """
+
+    bytes: int
+    end_bytes: int
+    seconds: float
+
+
+def rise_at_rest(process: ProgramProcess) -> Rise | None:
+    """Return how the memory of a watched process rose.
 
     None if it has ended, or was watched for less than `MIN_TIME_S`.
     """
@@ -86,7 +100,9 @@ def rise_at_rest(process: ProgramProcess) -> tuple[int, float] | None:
     if process.ended_s is not None or not t_s or t_s[-1] - t_s[0] < MIN_TIME_S:
         return None
     values = _least(process, t_s[0], t_s[-1])
-    return values[-1] - values[0], t_s[-1] - t_s[0]
+    half = len(values) // 2
+    before, after = min(values[:half]), min(values[half:])
+    return Rise(after - before, values[-1] - after, t_s[-1] - t_s[0])
 
 
 def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | None:

@@ -240,10 +240,9 @@ def kept_values(
 ) -> KeptValues:
     """Return the values that a program keeps, or copies of them.
 
-    A few values are listed with their sizes, the largest first; of many only the largest is.
-    Whoever keeps an output may have all inputs since the start, or keep them for the same reason:
-    beside outputs, inputs are listed only if they are larger, and blocks of their size came into
-    use.
+    A few values are listed with their sizes, the largest first; of many only the largest is. A
+    program may have all inputs since the start: they are listed only if blocks of their size came
+    into use. It may keep them because it keeps outputs: beside these, only if they are larger.
 
     Args:
         alive: how many values of earlier runs are alive, and how many there were, by descriptions
@@ -267,6 +266,8 @@ def kept_values(
         has_come = any(each.block_bytes >= largest for each in blocks)
         grown = sum(each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks)
         are_larger = has_come and output_bytes < input_bytes <= grown
+        if not outputs and not has_come:
+            return NOTHING_KEPT
         named = outputs if outputs and not are_larger else inputs + outputs
         named.sort(key=lambda name: -sizes.get(name, 0))
         shares = {name: count / earlier for name, (count, earlier) in alive.items() if earlier}

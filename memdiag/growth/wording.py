@@ -46,6 +46,11 @@ _CALIBRATORS = "onnxruntime/quantization/"
 CALIBRATORS_KEEP: Final = (
     "onnxruntime.quantization keeps the outputs of all samples until the calibration ends"
 )
+CALIBRATORS_HAVE: Final = (
+    "quantize_static has the model three times meanwhile, twice in Python and once in its session"
+)
+"""Why a calibration takes memory that does not grow (read in onnxruntime 1.32.0)."""
+
 CALIBRATION_ADVICE: Final = (
     'calibrate in parts: quantize_static(..., extra_options={"CalibStridedMinMax": 10}) keeps the'
     " outputs of 10 samples at a time. 10 must divide the number of samples, and the data reader"
@@ -244,12 +249,11 @@ def _larger_owners(moment: Moment) -> str:
     """Return a sentence on what else of onnxruntime takes memory; empty if that is not known."""
     if moment.heap_bytes is None or moment.arena_slack_bytes is None:
         return ""
-    sizes: dict[GrowingOwner, int] = {
-        "heap": moment.heap_bytes,
-        "arena_slack": moment.arena_slack_bytes,
-    }
-    heap, slack = (f"{OWNER_LABELS[name]} {format_size(size)}" for name, size in sizes.items())
-    return f". That is little of it: at the end there are {heap} and {slack}"
+    heap, slack = format_size(moment.heap_bytes), format_size(moment.arena_slack_bytes)
+    return (
+        f". That is little of it: {CALIBRATORS_HAVE} ({OWNER_LABELS['heap']} {heap},"
+        f" {OWNER_LABELS['arena_slack']} {slack})"
+    )
 
 
 def is_of_calibration(judgement: GrowthJudgement, observation: Observation) -> bool:

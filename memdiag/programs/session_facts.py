@@ -190,11 +190,22 @@ def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:
 
 
 def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
-    """Return the bytes of all the sessions except for the largest; None if they are unknown."""
+    """Return the bytes of all the sessions except for the largest; None if they are unknown.
+
+    Sessions may have been created from the same object of bytes, which one session would keep as
+    well: the X-ray finds the weights in it, and counts a part of them for each session.
+    """
     total = total_bytes(sessions)
     if total is None:
         return None
-    return total - max((session_bytes(session) or 0 for session in sessions), default=0)
+    sizes = {
+        each.number: each.model.bytes or 0
+        for each in sessions
+        if each.model.is_kept and private_weight_bytes(each) is not None
+    }
+    shared = max(sizes.values(), default=0) * (len(sizes) - 1) // max(1, len(sizes))
+    largest = max((session_bytes(session) or 0 for session in sessions), default=0)
+    return max(0, total - largest - max(0, shared))
 
 
 def redundant_kept_bytes(sessions: Sequence[ProgramSession]) -> int:

@@ -491,6 +491,7 @@ def test_what_a_run_shows_at_one_size_is_not_known_at_others(
     found = memdiag.estimate(path, dims=dims, measure=True)
     assert [point.is_floor for point in found.points] == [False, True, False, False]
     assert found.points[1] == before.points[1]
+    assert [found.points[0].peak_phase, found.points[3].peak_phase] == ["steady"] * 2
     assert found.largest.dims == {"n": 512}
 
 

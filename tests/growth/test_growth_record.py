@@ -99,6 +99,9 @@ ALIVE = dict.fromkeys(("output 'p'", "output 'state'", "input 'x'"), (40, 40))
         # Blocks of other sizes grew by as much.
         (ALIVE, (4, 1024, 1536), (776, 776), "output 'state' (1 KiB) and output 'p' (4 B)"),
         ({**ALIVE, "output 'p'": (0, 40)}, (4, 1024, 512), (), "output 'state'"),
+        # All inputs are there since the start, or come one by one.
+        ({"input 'x'": (40, 40)}, (4, 1024, 1536), (600,), ""),
+        ({"input 'x'": (40, 40)}, (4, 1024, 1536), (1552,), "input 'x'"),
         (ALIVE, (), (), "output 'p' and output 'state'"),
     ],
 )

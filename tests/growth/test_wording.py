@@ -15,6 +15,7 @@ from onnxruntime.quantization.calibrate import MinMaxCalibrater
 from memdiag.growth.observation import KeptValues, Observation
 from memdiag.growth.verdict import GrowthJudgement
 from memdiag.growth.wording import (
+    CALIBRATORS_HAVE,
     CALIBRATORS_KEEP,
     OWNER_LABELS,
     advice,
@@ -224,8 +225,8 @@ def test_outputs_that_a_calibrator_keeps_are_told_as_such(
         kept = format_size(150 * sum(growths.values()))
         assert sentence(judgement, few) == (
             f"{cause}{kept} in 150 runs, of 205 MiB of the process. The runs are at {site}"
-            ". That is little of it: at the end there are malloc blocks in use 148 MiB and arena"
-            " slack 5.0 MiB"
+            f". That is little of it: {CALIBRATORS_HAVE} (malloc blocks in use 148 MiB, arena slack"
+            " 5.0 MiB)"
         )
         assert advice(judgement, few, None) == ""
 

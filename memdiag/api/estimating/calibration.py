@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from memdiag.records.estimate import Calibration, EstimatedPoint
+from memdiag.records.phases import RUN_PHASES
 
 Measure = Callable[[Mapping[str, int]], int]
 """A function that runs the model at sizes and returns the peak above the process before it."""
@@ -58,8 +59,7 @@ class Corrections(NamedTuple):
         """
         for each in self.measured:
             if each.dims == point.dims:
-                measured = _with_peak(point, each.measured_bytes)
-                return msgspec.structs.replace(measured, is_measured=True)
+                return _as_measured(point, each.measured_bytes)
         if self.line == UNCHANGED or point.unknown_values:
             return point
         return _with_peak(point, self.line.corrected(point.peak_bytes))
@@ -107,6 +107,19 @@ def _line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
         return LinearCorrection(1.0, (first_measured + last_measured) / 2 - (first + last) / 2)
     slope = (last_measured - first_measured) / (last - first)
     return LinearCorrection(slope, first_measured - slope * first)
+
+
+def _as_measured(point: EstimatedPoint, peak: int) -> EstimatedPoint:
+    """Return `point` with the measured `peak`.
+
+    What it takes beyond the estimate is for the values of unknown size, if there are any: then the
+    peak is in the runs.
+    """
+    phase = point.peak_phase
+    runs = [each.name for each in point.phases if each.name in RUN_PHASES]
+    if point.unknown_values and peak > point.peak_bytes and runs:
+        phase = runs[-1]
+    return msgspec.structs.replace(_with_peak(point, peak), peak_phase=phase, is_measured=True)
 
 
 def _with_peak(point: EstimatedPoint, peak: int) -> EstimatedPoint:

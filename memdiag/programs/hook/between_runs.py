@@ -27,8 +27,9 @@ FOLLOWED_RUNS = ("run", "run_with_ort_values")
 """Methods of sessions whose values are followed: their arguments begin with the names of outputs,
 and the inputs."""
 
+# What follows values must not grow as values do: it stops to grow after `MAX_REFERENCES` runs.
 MAX_NAMES = 32  # inputs and outputs that are followed, the largest first
-MAX_REFERENCES = 200  # to values of one name; from here on every second one is dropped
+MAX_REFERENCES = 64  # to values of one name; from here on every second one is dropped
 MAX_CALLS = 60  # whose callers are remembered
 RECENT = 20  # runs whose values may be alive in any program
 START_BYTES = 64
@@ -82,12 +83,17 @@ class EarlierValues:
             self._largest_bytes = input_bytes
             shapes = {name[7:-1]: tuple(array.shape) for name, array in arrays.items()}
             self.largest_input = {"run": self.runs, "bytes": input_bytes, "shapes": shapes}
-        self._last = {name: weakref.ref(value) for name, value in values.items() if _has_ref(value)}
-        new = [name for name in self._last if name not in self._references]
+        followed = self._references
+        new = [n for n, value in values.items() if n not in followed and _has_ref(value)]
         for name in sorted(new, key=lambda name: -_nbytes(values[name]))[
             : MAX_NAMES - len(self._references)
         ]:
             self._references[name] = {}
+        self._last = {
+            name: weakref.ref(values[name])
+            for name in self._references.keys() & values.keys()
+            if _has_ref(values[name])
+        }
         for name in self._references.keys() & values.keys():
             if _is_numbers(values[name]):
                 count = self._sized[name] = self._sized.get(name, 0) + 1
@@ -133,7 +139,8 @@ class EarlierValues:
                 self.starts[name] = start[:START_BYTES].hex(), value.nbytes
 
     def _count(self, references: dict[int, weakref.ref[Any]]) -> list[int]:
-        older = list(references.values())[:-RECENT]
+        recent = -(-RECENT // self._stride)
+        older = list(references.values())[:-recent]
         return [sum(reference() is not None for reference in older), len(older)]
 
 

@@ -225,6 +225,17 @@ def _point_fits_text(estimate: Estimate, limit: str) -> str:
     fit, point = estimate.fit, estimate.point
     assert fit is not None
     name = model_file(estimate.model)
+    measured = [each for each in estimate.points if each.is_measured]
+    if fit.problem and measured:
+        answers = ", ".join(
+            f"{sizes_text(estimate, each.dims)} "
+            + _FITS[estimate.fits(each, fit.limit_bytes)].removeprefix("surely ")
+            for each in measured
+        )
+        return (
+            f"Measured against {limit}: {answers}. Of other data and sizes it cannot be said:"
+            f" {plain(fit.problem)}."
+        )
     if fit.problem:
         at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
         return (

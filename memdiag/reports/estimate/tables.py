@@ -183,7 +183,7 @@ def point_table(estimate: Estimate) -> Table:
 
 def _least(point: EstimatedPoint) -> str:
     """Return the mark of sizes at `point` that are lower bounds; empty if they are not."""
-    return "≥ " if point.is_floor else ""
+    return "≥ " if point.unknown_values and not point.is_measured else ""
 
 
 def _interval(estimate: Estimate, point: EstimatedPoint) -> str:

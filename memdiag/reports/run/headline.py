@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from memdiag.growth.recorded_growth import RecordedGrowth, recorded_growth, rise_at_rest
+from memdiag.growth.wording import CALIBRATORS_HAVE, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import (
     ProcessXray,
@@ -34,7 +35,7 @@ from memdiag.reports.run.peaks import (
     rise_bytes,
     rise_text,
 )
-from memdiag.reports.text import plain, shortened
+from memdiag.reports.text import capitalized, plain, shortened
 from memdiag.units import MIB, counted, format_duration, format_size, some_of
 
 _MAX_REMARKS = 5  # of a kind
@@ -67,6 +68,7 @@ MIN_ALIKE = 0.95
 """Sessions take about as much as the largest session if they add this share of its memory."""
 
 MIN_RISE_BYTES = MIB
+_MIN_RISE_SHARE = 0.005
 """A process that was watched without a steady growth is said to have risen from this on."""
 
 MIN_END_XRAYS_S = 0.1
@@ -173,16 +175,24 @@ def _rise_at_rest(run: ProgramRun, process: ProgramProcess) -> str:
     rise = rise_at_rest(process)
     if rise is None:
         return ""
-    rise_bytes, seconds = rise
-    if rise_bytes < MIN_RISE_BYTES:
-        return f"No growth was seen in {format_duration(seconds)}."
-    rose = f"It rose by {format_size(rise_bytes)} in {format_duration(seconds)}, not steadily"
-    if not may_be_observed(run, process):
-        return f"{rose}."
-    return (
-        f"{rose}: memdiag leak {process.pid} tells whether it goes on, memdiag leak -- COMMAND at"
-        " which run it rose."
-    )
+    least = max(MIN_RISE_BYTES, round(_MIN_RISE_SHARE * run.peak_rss_bytes))
+    duration = format_duration(rise.seconds)
+    is_alive = may_be_observed(run, process)
+    if rise.bytes >= least:
+        rose = f"It rose by {format_size(rise.bytes)} in {duration}, not steadily"
+        if not is_alive:
+            return f"{rose}."
+        return (
+            f"{rose}: memdiag leak {process.pid} tells whether it goes on, memdiag leak -- COMMAND"
+            " at which run it rose."
+        )
+    if rise.end_bytes >= least:
+        more = f"; memdiag leak {process.pid} tells which" if is_alive else ""
+        return (
+            f"At the end of the {duration} it had {format_size(rise.end_bytes)} more than shortly"
+            f" before: of a run in progress, or for good{more}."
+        )
+    return f"No growth was seen in {duration}."
 
 
 def _watched_moment(run: ProgramRun) -> str:
@@ -316,7 +326,7 @@ def _ending(run: ProgramRun) -> str:
 
 
 def remarks(run: ProgramRun) -> tuple[str, ...]:
-    """Return sentences on sessions that failed, never ran, or were created beside others.
+    """Return sentences on sessions that failed, never ran, were created beside others or calibrate.
 
     The last one is on the memory of one more process.
     """
@@ -339,8 +349,17 @@ def remarks(run: ProgramRun) -> tuple[str, ...]:
         *_limited(list(_failures(run, models))),
         *_never_run(run, models),
         *_limited(list(_shared(run))),
+        *_calibration(run),
         *_one_more_process(run),
     )
+
+
+def _calibration(run: ProgramRun) -> Iterator[str]:
+    """Yield why a calibration takes what it does, if there was one."""
+    found = [each for each in run.sessions if is_calibrator(each.created_at)]
+    if found:
+        own = numbers(each.number for each in found)
+        yield f"{capitalized(CALIBRATORS_HAVE)} (session {own})."
 
 
 def _one_more_process(run: ProgramRun) -> Iterator[str]:

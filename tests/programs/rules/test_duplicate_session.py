@@ -166,6 +166,16 @@ def test_what_an_xray_measured_is_no_estimate() -> None:
     assert found.message.endswith("would save about 51 MiB (no X-ray measured all of them).")
 
 
+@pytest.mark.parametrize(("is_kept", "saved"), [(False, 2 * WEIGHTS), (True, 1.5 * WEIGHTS - 500)])
+def test_bytes_of_one_object_stay_with_one_session(is_kept: bool, saved: float) -> None:
+    made = model(None, digest="a", weight_bytes=None, is_kept=is_kept)
+    sessions = [
+        session(number, model=made, memory=memory(2 * WEIGHTS, slack=0)) for number in (1, 2)
+    ]
+    (found,) = detected(program(*sessions))
+    assert found.bytes == saved
+
+
 def test_workers_with_the_same_duplicates_have_one_finding() -> None:
     workers = [session(2 * i + j, pid=i, created_at=f"app.py:{j}") for i in (1, 2) for j in (0, 1)]
     (found,) = detected(program(*workers))
