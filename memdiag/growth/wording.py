@@ -169,7 +169,7 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
         kept += f", of {format_size(last.resident_bytes)} of the process"
         cause = f"{CALIBRATORS_KEEP}: {kept}. The runs are at {observation.kept_from}"
         if not _is_much(judgement, observation):
-            return f"{cause}{_larger_owners(last)}"
+            return f"{cause}. That is little of it: {CALIBRATORS_HAVE}"
         return f"{cause}. {owner[0].upper()}{owner[1:]} {growth}"
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
@@ -243,17 +243,6 @@ def advice(
         case "undecided", _:
             return "observe more runs, or for a longer time: this may or may not be a leak"
     return ""
-
-
-def _larger_owners(moment: Moment) -> str:
-    """Return a sentence on what else of onnxruntime takes memory; empty if that is not known."""
-    if moment.heap_bytes is None or moment.arena_slack_bytes is None:
-        return ""
-    heap, slack = format_size(moment.heap_bytes), format_size(moment.arena_slack_bytes)
-    return (
-        f". That is little of it: {CALIBRATORS_HAVE} ({OWNER_LABELS['heap']} {heap},"
-        f" {OWNER_LABELS['arena_slack']} {slack})"
-    )
 
 
 def is_of_calibration(judgement: GrowthJudgement, observation: Observation) -> bool:

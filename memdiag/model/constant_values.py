@@ -33,7 +33,7 @@ def evaluate(node: Node, inputs: Sequence[Array]) -> Array | None:
     try:
         with np.errstate(all="ignore"):
             result = compute(node, inputs)
-    except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError, MemoryError):
+    except (ValueError, IndexError, TypeError, ArithmeticError, MemoryError, RuntimeError):
         return None
     if result is None:
         return None

@@ -112,8 +112,8 @@ def test_values_of_unknown_size_make_it_a_floor() -> None:
     assert "by measurements; other data takes other sizes of 3 values." in words(measured)
     asked = Fit(limit_bytes=500 * MIB, problem="the size of 3 values is not known before a run")
     assert fit_text(msgspec.structs.replace(measured, fit=asked)).startswith(
-        "Measured against 500 MiB: batch 1 × tokens 128 fits, batch 32 × tokens 128 fits, batch 64"
-        " × tokens 128 doesn't fit. Of other data"
+        "With generated data, against 500 MiB: batch 1 × tokens 128 fits, batch 32 × tokens 128"
+        " fits, batch 64 × tokens 128 doesn't fit. Of other data"
     )
     assert "Too low" not in resources(measured)
 

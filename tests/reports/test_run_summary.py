@@ -335,7 +335,7 @@ def test_growth_in_a_calibration_names_what_keeps_outputs(
     second = run_headline(_growing(runs.run(session))).second
     assert second.startswith("Calibrate in parts: " if is_calibration else "memdiag leak -- ")
     has = f"{CALIBRATORS_HAVE[:1].upper()}{CALIBRATORS_HAVE[1:]} (session 1)."
-    assert (has in remarks(runs.run(session))) == is_calibration
+    assert (has in after_findings(runs.run(session))) == is_calibration
     still = run_headline(runs.run(session)).first
     assert "quantization keeps" not in still
 

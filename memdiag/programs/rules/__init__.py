@@ -11,6 +11,7 @@ from functools import cache
 
 from memdiag.defaults import MAX_REASON
 from memdiag.programs.rules.arena_slack import RULE as SLACK
+from memdiag.programs.rules.malloc_retained import RULE as RETAINED
 from memdiag.programs.rules.threads_beyond_cpus import RULE as THREADS
 from memdiag.programs.rules.threads_beyond_cpus import callers_slack_bytes
 from memdiag.records.run import ProgramFinding, ProgramRun
@@ -26,6 +27,10 @@ ProgramDetector = Detector[ProgramRun, ProgramFinding]
 def detectors() -> tuple[ProgramDetector, ...]:
     """Return all detectors, sorted by code."""
     return load_detectors(__name__, __path__)
+
+
+_RETAINED_SHARE = 0.75
+"""Other findings that save this share of what malloc retains come before it."""
 
 
 def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
@@ -54,7 +59,9 @@ def _place(
         callers_slack = callers_slack_bytes(run, finding.sessions)
         if callers_slack >= _MIN_EXPLAINED_SHARE * slack:
             return -slack, False
-    return -(finding.bytes or 0), True
+    # Memory that malloc retains comes from what other findings are about.
+    share = _RETAINED_SHARE if finding.name == RETAINED.name else 1.0
+    return -round(share * (finding.bytes or 0)), True
 
 
 def _unchecked(run: ProgramRun) -> Iterator[str]:

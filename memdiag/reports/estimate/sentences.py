@@ -233,8 +233,8 @@ def _point_fits_text(estimate: Estimate, limit: str) -> str:
             for each in measured
         )
         return (
-            f"Measured against {limit}: {answers}. Of other data and sizes it cannot be said:"
-            f" {plain(fit.problem)}."
+            f"With generated data, against {limit}: {answers}. Of other data and sizes it cannot be"
+            f" said: {plain(fit.problem)}."
         )
     if fit.problem:
         at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""

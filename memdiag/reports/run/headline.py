@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 from memdiag.growth.recorded_growth import RecordedGrowth, recorded_growth, rise_at_rest
-from memdiag.growth.wording import CALIBRATORS_HAVE, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import (
     ProcessXray,
@@ -35,7 +34,7 @@ from memdiag.reports.run.peaks import (
     rise_bytes,
     rise_text,
 )
-from memdiag.reports.text import capitalized, plain, shortened
+from memdiag.reports.text import plain, shortened
 from memdiag.units import MIB, counted, format_duration, format_size, some_of
 
 _MAX_REMARKS = 5  # of a kind
@@ -326,7 +325,7 @@ def _ending(run: ProgramRun) -> str:
 
 
 def remarks(run: ProgramRun) -> tuple[str, ...]:
-    """Return sentences on sessions that failed, never ran, were created beside others or calibrate.
+    """Return sentences on sessions that failed, never ran, or were created beside others.
 
     The last one is on the memory of one more process.
     """
@@ -349,17 +348,8 @@ def remarks(run: ProgramRun) -> tuple[str, ...]:
         *_limited(list(_failures(run, models))),
         *_never_run(run, models),
         *_limited(list(_shared(run))),
-        *_calibration(run),
         *_one_more_process(run),
     )
-
-
-def _calibration(run: ProgramRun) -> Iterator[str]:
-    """Yield why a calibration takes what it does, if there was one."""
-    found = [each for each in run.sessions if is_calibrator(each.created_at)]
-    if found:
-        own = numbers(each.number for each in found)
-        yield f"{capitalized(CALIBRATORS_HAVE)} (session {own})."
 
 
 def _one_more_process(run: ProgramRun) -> Iterator[str]:

@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.growth.wording import CALIBRATORS_HAVE, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.attribution import ARENA_IN_USE
 from memdiag.records.run import ProcessXray, ProgramFinding, ProgramRun, ProgramSession
-from memdiag.reports.run.names import model_names, session_name
-from memdiag.reports.text import plain
+from memdiag.reports.run.names import model_names, numbers, session_name
+from memdiag.reports.text import capitalized, plain
 from memdiag.units import MIB, format_size
 
 MIN_COPIES_FACTOR = 1.5
@@ -26,7 +27,7 @@ the program's peak."""
 
 def after_findings(run: ProgramRun) -> tuple[str, ...]:
     """Return the sentences that follow the findings."""
-    return (*_together(run.findings), *_held(run), *_copies(run))
+    return (*_together(run.findings), *_held(run), *_copies(run), *_calibration(run))
 
 
 def _held(run: ProgramRun) -> Iterator[str]:
@@ -47,6 +48,13 @@ def _held(run: ProgramRun) -> Iterator[str]:
         f"{holds} at its end: outputs that the program keeps, as a rule. memdiag leak tells whether"
         " they grow, and names the line."
     )
+
+
+def _calibration(run: ProgramRun) -> Iterator[str]:
+    """Yield why a calibration takes what it does, if there was one."""
+    found = [each.number for each in run.sessions if is_calibrator(each.created_at)]
+    if found:
+        yield f"{capitalized(CALIBRATORS_HAVE)} (session {numbers(found)})."
 
 
 def _in_use(xray: ProcessXray) -> int:

@@ -3,7 +3,7 @@ import pytest
 
 from memdiag.programs import rules
 from memdiag.programs.rules import ProgramDetector, detectors, program_findings
-from memdiag.records.run import HighWaterRun
+from memdiag.records.run import HighWaterRun, ProgramFinding
 from tests.programs.rules.records import (
     MIB,
     PID,
@@ -92,3 +92,27 @@ def test_a_watched_program_names_the_rules_that_were_not_checked() -> None:
         assert checked not in note
     other = process(onnxruntime=None)
     assert program_findings(program(processes=(other,), is_watched=True)) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("duplicates", "first"), [(76, "duplicate-session"), (74, "malloc-retained")]
+)
+def test_what_malloc_retains_comes_after_findings_that_save_nearly_as_much(
+    monkeypatch: pytest.MonkeyPatch, duplicates: int, first: str
+) -> None:
+    sizes = {"malloc-retained": 100, "duplicate-session": duplicates}
+
+    def only(detector: ProgramDetector) -> ProgramDetector:
+        finding = ProgramFinding(
+            name=detector.rule.name,
+            sessions=(),
+            bytes=sizes[detector.rule.name] * MIB,
+            message="",
+            remedy="",
+        )
+        return detector._replace(detect=lambda run: iter([finding]))
+
+    ours = tuple(only(each) for each in detectors() if each.rule.name in sizes)
+    monkeypatch.setattr(rules, "detectors", lambda: ours)
+    found, _ = program_findings(program())
+    assert [each.name for each in found][:1] == [first]
