@@ -11,6 +11,10 @@ Array = NDArray[Any]
 """An array of any element type."""
 
 
+MOST_BYTES = 1 << 60
+"""More than any machine has. A damaged model may have a tensor of more bytes than a float holds."""
+
+
 class ElementType(NamedTuple):
     """One element type of ONNX.
 
@@ -93,10 +97,11 @@ class TensorType(NamedTuple):
 
     @property
     def nbytes(self) -> int | None:
-        """The bytes of a dense tensor of this type; None if a size is unknown."""
+        """The bytes of a dense tensor, at most `MOST_BYTES`; None if a size is unknown."""
         if self.shape is None or None in self.shape:
             return None
-        return ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(tuple(size or 0 for size in self.shape))
+        shape = tuple(size or 0 for size in self.shape)
+        return min(MOST_BYTES, ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(shape))
 
     @classmethod
     def read(cls, kind: TypeProto) -> "TensorType | None":

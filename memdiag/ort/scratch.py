@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from math import log, prod
 
 from memdiag.model.graph_index import integer, integers
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import MOST_BYTES, TensorType
 from memdiag.ort.executed_graph import LAST, ExecutedNode
 
 Types = Mapping[str, TensorType]
@@ -44,7 +44,7 @@ def scratch_bytes(node: ExecutedNode, types: Types, opset: int) -> list[int]:
     found = _BUFFERS.get(node.op_type)
     if found is None or (found is _transposed and opset < _TRANSPOSES_SINCE):
         return []
-    return [size for size in found(node, types) if size > 0]
+    return [min(size, MOST_BYTES) for size in found(node, types) if size > 0]
 
 
 def heap_bytes(node: ExecutedNode, types: Types) -> int:
@@ -56,13 +56,13 @@ def heap_bytes(node: ExecutedNode, types: Types) -> int:
     if node.op_type == "NonZero":
         return _output_bytes(node, types)
     if node.op_type == "TopK":
-        return _sorted_indices(node, types)
+        return min(MOST_BYTES, _sorted_indices(node, types))
     if node.op_type not in ("GatherND", "ScatterElements", "ScatterND") or len(node.input) < 2:
         return 0
     shape = _shape(types, node.input[1])
     # In the others a row of indices is one place.
     places = shape if node.op_type == "ScatterElements" else shape[:-1]
-    return prod(places) * _ADDRESS if shape else 0
+    return min(MOST_BYTES, prod(places) * _ADDRESS) if shape else 0
 
 
 def _sorted_indices(node: ExecutedNode, types: Types) -> int:

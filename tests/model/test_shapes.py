@@ -14,7 +14,7 @@ from memdiag.model.dimensions import MAX_DIM
 from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import MOST_BYTES, TensorType
 
 IF = """
 g (bool c, float[n,4] x) => (float[p,q] y) <float[8,4] W = {%s}> {
@@ -423,3 +423,8 @@ def test_the_inference_raises_its_first_exception_before_memory_is_limited(
         with pytest.raises(RuntimeError):
             shapes.infer_limited(b"")
     assert [limit == resource.RLIM_INFINITY for limit in limits] == [True, False, False]
+
+
+@pytest.mark.parametrize(("sizes", "nbytes"), [((3, 5), 60), ((1 << 30,) * 40, MOST_BYTES)])
+def test_no_tensor_is_larger_than_any_machine(sizes: tuple[int, ...], nbytes: int) -> None:
+    assert TensorType("float", sizes).nbytes == nbytes
