@@ -323,7 +323,7 @@ class _Histories:
                 reasons[0]
                 if reasons
                 else "no process with onnxruntime was seen. Give the command or the process that"
-                f" creates the sessions. If there are none: {OTHER_PROFILERS}."
+                f" creates the sessions. If there are none, {OTHER_PROFILERS}."
             )
             if reasons and all(process.ended_s is not None for process in run.processes):
                 reason = (
