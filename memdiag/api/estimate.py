@@ -204,7 +204,7 @@ def _of_calls(file: ModelFile, asked: _Asked, calls: GenerationConfig) -> _Predi
     return _Predicted(
         dimensions=chosen.prompt.dimensions,
         points=(session.generate(sizes),),
-        findings=half_precision_findings(session) if asked.details else (),
+        findings=_half_precision_findings(session) if asked.details else (),
         notes=[*chosen.prompt.notes, *_notes(session.ctx, asked.config)],
         generation=chosen.record,
     )
@@ -223,7 +223,7 @@ def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
     if asked.details:
         points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
         lower = reductions(session.ctx, session.options, grid, first)
-        findings = half_precision_findings(session)
+        findings = _half_precision_findings(session)
         if findings:
             # At lower levels weights in fp16 are cast in each run: more stays resident after it.
             lower = tuple(each for each in lower if "optimization_level" not in each.change)
@@ -401,15 +401,12 @@ def _in_words(sizes: Mapping[str, int]) -> str:
     return " × ".join(f"{name} {size}" for name, size in sizes.items())
 
 
-_RULE = "half-precision-cast"
-
-
-def half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
-    """Return what the rule finds at the sizes of `session`.
+def _half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
+    """Return what the rule about fp16 finds at the sizes of `session`.
 
     It knows the copies of the level ALL; at lower levels nothing is said.
     """
     if session.options.level != "all":
         return ()
-    findings, _ = find_waste(session.ctx, Selection(select=(_RULE,)))
+    findings, _ = find_waste(session.ctx, Selection(select=("half-precision-cast",)))
     return findings

@@ -241,8 +241,8 @@ def kept_values(
     """Return the values that a program keeps, or copies of them.
 
     A few values are listed with their sizes, the largest first; of many only the largest is. A
-    program may have all inputs since the start: they are listed only if blocks of their size came
-    into use. It may keep them because it keeps outputs: beside these, only if they are larger.
+    program may have had all inputs from the start, so inputs are listed only if blocks of their
+    size came into use, and next to outputs only if they are larger.
 
     Args:
         alive: how many values of earlier runs are alive, and how many there were, by descriptions
@@ -255,20 +255,19 @@ def kept_values(
         for name, (count, earlier) in alive.items()
         if earlier >= MIN_EARLIER_VALUES and count >= MIN_ALIVE_SHARE * earlier
     ]
-    if kept:
-        outputs = [name for name in kept if not name.startswith("input")]
-        inputs = [name for name in kept if name.startswith("input")]
-        output_bytes, input_bytes = (
-            sum(sizes.get(name, 0) for name in names) for names in (outputs, inputs)
-        )
-        # Inputs that were all there before the first run are alive as well, and no block is theirs.
-        largest = max((sizes.get(name, 0) for name in inputs), default=0)
-        has_come = any(each.block_bytes >= largest for each in blocks)
-        grown = sum(each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks)
-        are_larger = has_come and output_bytes < input_bytes <= grown
-        if not outputs and not has_come:
-            return NOTHING_KEPT
-        named = outputs if outputs and not are_larger else inputs + outputs
+    outputs = [name for name in kept if not name.startswith("input")]
+    inputs = [name for name in kept if name.startswith("input")]
+    output_bytes, input_bytes = (
+        sum(sizes.get(name, 0) for name in names) for names in (outputs, inputs)
+    )
+    # Inputs that were all there before the first run are alive as well, and no block is theirs.
+    largest = max((sizes.get(name, 0) for name in inputs), default=0)
+    has_come = any(each.block_bytes >= largest for each in blocks)
+    grown = sum(each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks)
+    has_larger_inputs = has_come and output_bytes < input_bytes <= grown
+    has_inputs = has_larger_inputs if outputs else has_come
+    named = [*inputs, *outputs] if has_inputs else outputs
+    if named:
         named.sort(key=lambda name: -sizes.get(name, 0))
         shares = {name: count / earlier for name, (count, earlier) in alive.items() if earlier}
         are_known = all(name in sizes for name in named)

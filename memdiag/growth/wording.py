@@ -47,7 +47,8 @@ CALIBRATORS_KEEP: Final = (
     "onnxruntime.quantization keeps the outputs of all samples until the calibration ends"
 )
 CALIBRATORS_HAVE: Final = (
-    "quantize_static has the model three times meanwhile, twice in Python and once in its session"
+    "quantize_static holds the model three times while it calibrates: twice in Python, once in its"
+    " session"
 )
 """Why a calibration takes memory that does not grow (read in onnxruntime 1.32.0)."""
 
@@ -119,7 +120,7 @@ def _ratchet(judgement: GrowthJudgement, observation: Observation) -> str:
             is_growing = False
     if is_growing:
         return "Each reload adds memory, which grows steadily"
-    return "Reloading adds no memory steadily"
+    return "Memory does not grow steadily with reloads"
 
 
 def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> str:
@@ -169,7 +170,7 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
         kept += f", of {format_size(last.resident_bytes)} of the process"
         cause = f"{CALIBRATORS_KEEP}: {kept}. The runs are at {observation.kept_from}"
         if not _is_much(judgement, observation):
-            return f"{cause}. That is little of it: {CALIBRATORS_HAVE}"
+            return f"{cause}. That is little of it. {CALIBRATORS_HAVE}"
         return f"{cause}. {owner[0].upper()}{owner[1:]} {growth}"
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"

@@ -171,12 +171,7 @@ def unknown_key_notes(options: Iterable[str]) -> Iterator[str]:
             continue
         if name.startswith(_PROVIDER_AREA) and name.count(".") + 1 >= _MIN_PROVIDER_PARTS:
             continue
-        nearest = get_close_matches(name, SESSION_CONFIG_KEYS, n=1)
-        hint = f" Did you mean {nearest[0]}?" if nearest else ""
-        yield (
-            f"session option {name}: onnxruntime {TABLE_RELEASE} does not know this config entry"
-            f" and ignores it.{hint}"
-        )
+        yield _unknown_key_note(f"session option {name}", name, SESSION_CONFIG_KEYS)
 
 
 # The keys in include/onnxruntime/core/session/onnxruntime_run_options_config_keys.h that are not
@@ -200,9 +195,13 @@ def unknown_run_key_notes(options: Iterable[str], providers: Sequence[str]) -> I
     for name in options:
         if name in RUN_CONFIG_KEYS:
             continue
-        nearest = get_close_matches(name, RUN_CONFIG_KEYS, n=1)
-        hint = f" Did you mean {nearest[0]}?" if nearest else ""
-        yield (
-            f"run option {name}: onnxruntime {TABLE_RELEASE} does not know this config entry and"
-            f" ignores it.{hint}"
-        )
+        yield _unknown_key_note(f"run option {name}", name, RUN_CONFIG_KEYS)
+
+
+def _unknown_key_note(subject: str, name: str, known: Iterable[str]) -> str:
+    nearest = get_close_matches(name, sorted(known), n=1)
+    hint = f" Did you mean {nearest[0]}?" if nearest else ""
+    return (
+        f"{subject}: onnxruntime {TABLE_RELEASE} does not know this config entry and ignores"
+        f" it.{hint}"
+    )

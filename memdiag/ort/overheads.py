@@ -81,8 +81,10 @@ BASELINES: dict[Runtime, int] = {
 
 
 def overhead(runtime: Runtime, phase: PhaseName) -> Overhead:
-    """Return what a session takes at the end of `phase` beside weights and values; 0 if it was not
-    measured."""
+    """Return what a session takes at the end of `phase` besides weights and values.
+
+    It is 0 for a phase that was not measured.
+    """
     return OVERHEADS[_measured(runtime, OVERHEADS)].get(phase, Overhead(0, 0))
 
 

@@ -58,7 +58,7 @@ class EventHandling:
         """Handle the event with these fields; return False if the sender cannot be the hook."""
         if connection.process is None:
             if fields["event"] == "xray":
-                answer_request(
+                _answer_request(
                     self._program,
                     self._xrays,
                     lambda answer: connection.send_line(msgspec.json.encode(answer)),
@@ -175,7 +175,7 @@ class EventHandling:
         process.peak_rss_bytes = max(process.peak_rss_bytes, event.peak_rss_bytes)
 
 
-def answer_request(
+def _answer_request(
     program: RecordedProgram, xrays: ProcessXrays, answer: Callable[[XrayAnswer], None]
 ) -> None:
     """Take an X-ray of each process with sessions, and call `answer` when all are there."""

@@ -71,9 +71,9 @@ def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
 @pytest.mark.parametrize(
     ("verdict", "rise", "ending"),
     [
-        ("flat", 0, ". Reloading adds no memory steadily"),
+        ("flat", 0, ". Memory does not grow steadily with reloads"),
         ("retained", MIB, ". Each reload adds memory, which grows steadily"),
-        ("retained", 0, ". Reloading adds no memory steadily"),
+        ("retained", 0, ". Memory does not grow steadily with reloads"),
         ("leak", MIB, ". Each reload adds memory, which grows steadily"),
         ("undecided", MIB, "40 reloads"),
     ],
@@ -221,7 +221,7 @@ def test_outputs_that_a_calibrator_keeps_are_told_as_such(
         kept = format_size(150 * sum(growths.values()))
         assert sentence(judgement, few) == (
             f"{cause}{kept} in 150 runs, of 205 MiB of the process. The runs are at {site}"
-            f". That is little of it: {CALIBRATORS_HAVE}"
+            f". That is little of it. {CALIBRATORS_HAVE}"
         )
         assert advice(judgement, few, None) == ""
 

@@ -144,7 +144,7 @@ def next_step(fix: Fix) -> str:
 
 
 def _trim(fix: Fix) -> str:
-    """Return what a call of ``malloc_trim`` returns beside the result; empty if it is little."""
+    """Return how much ``malloc_trim`` frees on top of the result; empty if it is little."""
     figures = fix.after or fix.before
     least = 0 if figures is None else max(_MIN_TRIMMED_BYTES, figures.steady_bytes // 10)
     if figures is None or figures.retained_bytes < least:
