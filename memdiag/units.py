@@ -19,6 +19,9 @@ MIN_GROUP_GAP = 0.02
 MAX_LISTED = 3
 """Names that a sentence lists."""
 
+MAX_LISTED_LENGTH = 120
+"""Characters of the names that a sentence lists, if it lists more than one."""
+
 _FACTORS = {
     "": 1,
     "b": 1,
@@ -178,8 +181,15 @@ def counted(count: int, singular: str, several: str = "") -> str:
     return f"{count:,} {plural(count, singular, several)}"
 
 
-def some_of(names: Sequence[str], limit: int = MAX_LISTED, separator: str = ", ") -> str:
-    """Return the first few of `names`, and how many more there are: ``a, b, c and 12 more``."""
+def some_of(names: Sequence[str], limit: int | None = None, separator: str = ", ") -> str:
+    """Return the first few of `names`, and how many more there are: ``a, b, c and 12 more``.
+
+    Without a `limit`, there are fewer of long names, but one at least.
+    """
+    if limit is None:
+        limit = MAX_LISTED
+        while limit > 1 and len(separator.join(names[:limit])) > MAX_LISTED_LENGTH:
+            limit -= 1
     listed = separator.join(names[:limit])
     more = len(names) - limit
     return f"{listed} and {more:,} more" if more > 0 else listed

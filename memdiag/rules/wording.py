@@ -7,7 +7,7 @@ from memdiag.model.graph_index import Node, Scope
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.units import MAX_LISTED, counted, format_size, some_of
+from memdiag.units import counted, format_size, some_of
 
 
 class NodeInScope(Protocol):
@@ -36,8 +36,9 @@ def common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:
 def some_weights(weights: Sequence[Weight]) -> str:
     """Return the names of the first few weights: ``a, b and c``, or ``a, b, c and 12 more``."""
     names = list(map(qualified_name, weights))
-    if len(names) > MAX_LISTED or len(names) < 2:
-        return some_of(names)
+    listed = some_of(names)
+    if listed != ", ".join(names) or len(names) < 2:
+        return listed
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 

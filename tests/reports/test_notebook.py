@@ -106,7 +106,7 @@ def test_a_profile_shows_its_answer_timeline_and_table() -> None:
     assert "peak 1.50 GiB above baseline" in visible
     assert visible.count("data:image/png;base64,") == 1
     lines = visible.splitlines()
-    assert any(line.split()[:1] == ["Why"] for line in lines)
+    assert any(line.split()[:1] == ["Steady"] for line in lines)
     assert any(line.split()[:1] == ["constant_fold"] for line in lines)
     assert "owner (steady)" in folded
     assert "grown by" not in folded  # the table is stated once

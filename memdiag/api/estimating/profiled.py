@@ -12,7 +12,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, counted, format_size, plural, some_of
+from memdiag.units import MIB, counted, format_size, plural
 
 MAX_DIFFERENCE = 0.1
 """Share of the measured peak, of the whole process, up to which an estimate is not called wrong."""
@@ -88,7 +88,7 @@ def _differences(profile: Profile) -> Iterator[str]:
     if not differing:
         return
     share = f"{100 * MAX_DIFFERENCE:.0f} %"
-    named = some_of(differing, limit=len(differing))
+    named = ", ".join(differing)
     ignored = "".join(f"; in the estimate {note}" for note in not_considered(profile.session))
     yield (
         f"the estimate is more than {share} off in {named}, a defect of memdiag estimate{ignored}"

@@ -25,7 +25,7 @@ from memdiag.reports.estimate.tables import MAX_LIVE
 from memdiag.reports.findings import finding_text, profile_summary
 from memdiag.reports.phase_table import OPTIONAL_COLUMNS
 from memdiag.reports.profile import picture
-from memdiag.reports.profile.advice import profile_advice
+from memdiag.reports.profile.advice import profile_advice, steady_parts
 from memdiag.reports.profile.charts import page_xrays, timeline_data
 from memdiag.reports.profile.facts import (
     environment_facts,
@@ -49,10 +49,9 @@ from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.text import capitalized, dim_hint, lowered, plain
 from memdiag.reports.xray import owner_blocks, xray_text
-from memdiag.reports.xray.owners import largest_owners, owner_rows
-from memdiag.units import counted
+from memdiag.units import counted, some_of
 
-_MAX_NAMED_OWNERS = 2
+_MAX_PARTS = 4
 _MAX_SPANS = 500
 _MAX_UNFOLDED_SPANS = 12
 _TIMELINE = "timeline.js"
@@ -117,6 +116,7 @@ def _glance(profile: Profile) -> list[Block]:
     return [
         Sentence(title="Result", text=found.result, detail=Detail.ANSWER),
         Sentence(title="Why", text=found.reason, detail=Detail.ANSWER),
+        Sentence(title="Steady", text=_parts(profile), detail=Detail.ANSWER),
         *(
             Sentence(
                 title="" if number else "What to do",
@@ -127,18 +127,14 @@ def _glance(profile: Profile) -> list[Block]:
             for number, step in enumerate(found.steps)
         ),
         Sentence(title="Budget", text=budget and f"{capitalized(budget)}.", formats=PAGE_ONLY),
-        Sentence(title="Steady", text=_largest_owners(profile)),
         Sentence(title="Run peak", text=" ".join(run_peak_sentences(profile)[:1])),
     ]
 
 
-def _largest_owners(profile: Profile) -> str:
-    """Return the largest owners at steady state in one sentence; empty without an X-ray."""
-    if profile.attribution is None:
-        return ""
-    trimmed = profile.allocator_retained_bytes or 0
-    rows = owner_rows(profile.attribution, trimmed_bytes=trimmed)
-    return largest_owners(rows, _MAX_NAMED_OWNERS)
+def _parts(profile: Profile) -> str:
+    """Return what the memory above the baseline is at steady state; empty without an X-ray."""
+    parts = [part.text for part in steady_parts(profile)]
+    return f"{some_of(parts, _MAX_PARTS, ' · ')}." if parts else ""
 
 
 def _has_timeline(profile: Profile) -> bool:

@@ -31,7 +31,7 @@ arena slack, memory retained by malloc, and memory that is resident for a moment
 MIN_NAMED_SHARE = 0.1
 """An unused part is named beside findings from this share of the peak on."""
 
-_LARGE_SHARE, _NOTABLE_SHARE = 0.5, 0.1  # shares of the steady memory
+_LARGE_SHARE, _NOTABLE_SHARE, _NAMED_SHARE = 0.5, 0.1, 0.01  # shares of the steady memory
 _MIN_PART_BYTES = MIB // 10
 _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
@@ -149,7 +149,7 @@ def steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
         MemoryPart(ARENA_SLACK, slack),
         MemoryPart("arena in use", attribution.bytes_of("arena") - slack),
         MemoryPart(RETAINED, _retained_bytes(profile)),
-        MemoryPart("runtime library pages", runtime_bytes(profile)),
+        MemoryPart("library pages, shared by processes", runtime_bytes(profile)),
     )
 
 
@@ -177,7 +177,7 @@ def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
         MemoryPart(
             RETAINED,
             _retained_bytes(profile),
-            "freed, but not returned to the system",
+            "it is free",
             cause,
             remedy,
         ),
@@ -269,8 +269,8 @@ def _malloc_remedy(profile: Profile) -> str:
             (
                 trimmed,
                 "Call malloc_trim(0) after the first runs, in Python ctypes.CDLL(None)."
-                f"malloc_trim(0): it returned {format_size(trimmed)} here, of which later runs may"
-                " take some again.",
+                f"malloc_trim(0): it returned {format_size(trimmed)} here; later runs may take some"
+                " of it again.",
             )
         )
     setting = f"Start the process with {PINNED_TEXT}, so that malloc returns freed blocks from"
@@ -438,9 +438,9 @@ def _without_rules(profile: Profile) -> str:
 
 
 def _reason(profile: Profile, worst: Finding | None, largest: MemoryPart | None) -> str:
-    reason = _finding_reason(worst) if worst is not None else _parts_sentence(profile)
-    if largest is not None:
-        reason = f"{largest.cause} {reason}".strip()
+    reason = largest.cause if largest is not None else ""
+    if worst is not None and not reason:
+        reason = _finding_reason(worst)
     # The result states the cause of the peak if that is the largest part, and so does a finding
     # about the peak alone.
     is_stated = largest is not None and not largest.is_steady
@@ -454,11 +454,6 @@ def _finding_reason(finding: Finding) -> str:
     text = plain(finding.message).rstrip(".") + "."
     doubt = "" if finding.evidence == "measured" else " (Predicted from the model file.)"
     return textwrap.shorten(text, MAX_REASON, placeholder=" …") + doubt
-
-
-def _parts_sentence(profile: Profile) -> str:
-    parts = steady_parts(profile)
-    return f"At steady state: {', '.join(part.text for part in parts)}." if parts else ""
 
 
 def _peak_sentence(profile: Profile) -> str:
@@ -537,18 +532,15 @@ def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> 
     if _without_rules(profile):
         return []
     above = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
-    parts = [part for part in steady_parts(profile) if part.label in _LEVERS]
+    least_part = _NAMED_SHARE * above  # advice about less is noise
+    levers = [part for part in steady_parts(profile) if part.label in _LEVERS]
+    parts = [part for part in levers if part.size_bytes >= least_part]
     size = sum(part.size_bytes for part in parts)
     if size < max(MIB, _NOTABLE_SHARE * above) or size <= least_bytes:
         return []
     named = ", ".join(f"{part.text} ({_LEVERS[part.label]})" for part in parts)
-    text = f"{start} a part of this may be saved: {named}."
-    if pages := runtime_bytes(profile):
-        text += (
-            f" The {format_size(pages)} of library pages may not; all processes that use"
-            " onnxruntime share them."
-        )
-    return [AdviceStep(f"{text} Measure it:", f"memdiag fix {model}")]
+    text = f"{start} a part of this may be saved: {named}. Measure it:"
+    return [AdviceStep(text, f"memdiag fix {model}")]
 
 
 def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
