@@ -266,6 +266,7 @@ def _model(session: RecordedSession, same_files: Mapping[str, str]) -> SessionMo
         weight_bytes=None if file is None else _weight_bytes(file),
         same_file=same_file,
         is_kept=session.keeps_bytes,
+        address=described.address,
     )
 
 

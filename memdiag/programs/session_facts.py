@@ -166,13 +166,15 @@ def session_bytes(session: ProgramSession) -> int | None:
 
     Weights can be in the arena, so that the larger of both is counted. Without an X-ray they are an
     estimate (see `size_text`): the private memory that the creation kept, or the bytes of the
-    model's weights if these are more.
+    model's weights if these are more, and the bytes that it was created from if it keeps them.
     """
     memory = session.memory
     weights = private_weight_bytes(session)
     if weights is None:
         sizes = [kept_bytes(session), session.model.weight_bytes]
         weights = max((size for size in sizes if size is not None), default=None)
+        if weights is not None and session.model.is_kept:
+            weights += session.model.bytes or 0
     if memory is None or memory.arena_used_bytes is None:
         return weights
     return max(weights or 0, memory.arena_used_bytes) + (slack_bytes(session) or 0)
@@ -198,14 +200,14 @@ def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     total = total_bytes(sessions)
     if total is None:
         return None
-    sizes = {
-        each.number: each.model.bytes or 0
-        for each in sessions
-        if each.model.is_kept and private_weight_bytes(each) is not None
-    }
-    shared = max(sizes.values(), default=0) * (len(sizes) - 1) // max(1, len(sizes))
+    shared = 0
+    keeping = [session for session in sessions if session.model.is_kept]
+    for same in grouped(keeping, lambda each: (each.pid, each.model.address)):
+        is_measured = all(private_weight_bytes(each) is not None for each in same)
+        parts = len(same) if is_measured else 1
+        shared += (same[0].model.bytes or 0) * (len(same) - 1) // parts
     largest = max((session_bytes(session) or 0 for session in sessions), default=0)
-    return max(0, total - largest - max(0, shared))
+    return max(0, total - largest - shared)
 
 
 def redundant_kept_bytes(sessions: Sequence[ProgramSession]) -> int:

@@ -39,6 +39,8 @@ class SessionModel(Record, frozen=True, kw_only=True):
         same_file: for a session from bytes, the file of another session with the same content;
             None if there is none.
         is_kept: whether the session still had the bytes when it ran last.
+        address: where these bytes are in the process; equal for sessions of the same object, and
+            None for a path.
     """
 
     path: str | None
@@ -47,6 +49,7 @@ class SessionModel(Record, frozen=True, kw_only=True):
     weight_bytes: int | None
     same_file: str | None = None
     is_kept: bool = False
+    address: int | None = None
 
 
 class InputShapes(Record, frozen=True, kw_only=True):

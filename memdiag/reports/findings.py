@@ -17,7 +17,7 @@ from memdiag.records.profile import Profile
 from memdiag.reports import markdown as md
 from memdiag.reports.console import line
 from memdiag.reports.text import plain
-from memdiag.units import counted, format_duration, format_size
+from memdiag.units import counted, format_duration, format_size, some_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -179,7 +179,12 @@ def print_findings(
         for sentence in _left_out(findings):
             line(console, sentence)
     elif len(findings) > limit:
-        line(console, f"{counted(len(findings) - limit, 'more finding')} in the reports")
+        rest = [
+            f"{each.name} ({format_size(each.size_bytes)})" if each.size_bytes else each.name
+            for each in findings[limit:]
+        ]
+        more = counted(len(rest), "more finding")
+        line(console, f"{more} in the reports: {some_of(rest)}")
 
 
 def findings_markdown(findings: Sequence[FindingText]) -> str:

@@ -108,8 +108,8 @@ def test_what_is_folded_shows_its_title() -> None:
 @pytest.mark.parametrize(
     ("detail", "count", "more"),
     [
-        (Detail.ANSWER, 1, ["3 more findings in the reports"]),
-        (Detail.USUAL, 3, ["1 more finding in the reports"]),
+        (Detail.ANSWER, 1, ["3 more findings in the reports: rule, rule, rule"]),
+        (Detail.USUAL, 3, ["1 more finding in the reports: rule"]),
         (Detail.ALL, 4, []),
     ],
 )

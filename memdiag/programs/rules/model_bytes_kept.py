@@ -49,13 +49,15 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield one finding for all models whose bytes sessions keep: they have one remedy."""
     keeping = [session for session in created_sessions(run) if _keeps_bytes(session)]
     # Sessions of one process may have been given the same object.
-    sizes = {(each.pid, each.model_key): each.model.bytes or 0 for each in keeping}
+    sizes = {(each.pid, each.model.address): each.model.bytes or 0 for each in keeping}
     nbytes = sum(sizes.values())
     if nbytes < _MIN_BYTES:
         return
     is_one = len(keeping) == 1
-    models = len({key for _, key in sizes})
+    models = len({each.model_key for each in keeping})
     what = "the model" if models == 1 else counted(models, "model")
+    if len(sizes) > models:
+        what = f"{what} in {len(sizes):,} copies"
     yield ProgramFinding(
         name=RULE.name,
         sessions=numbers(keeping),

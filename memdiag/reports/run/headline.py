@@ -63,7 +63,7 @@ class RunHeadline:
     is_success: bool
 
 
-MIN_ALIKE = 0.95
+MIN_ALIKE, _MIN_ALIKE_OF_MODEL = 0.95, 0.5
 """Sessions take about as much as the largest session if they add this share of its memory."""
 
 MIN_RISE_BYTES = MIB
@@ -227,11 +227,15 @@ def _largest_text(run: ProgramRun) -> str:
     if session is None or not rise:
         return ""
     name = f"S{session_name(session, model_names(run))[1:]}"
-    alike = sum(rise_bytes(other) >= MIN_ALIKE * rise for other in run.sessions) - 1
+    alike = [rise_bytes(other) for other in run.sessions if _are_alike(other, session)]
     when = "creation and first run" if _has_run_itself(session) else "creation"
-    if alike:
-        others = counted(alike, "more session")
-        return f"{name} and {others} take most: about {rise_text(session)} each in their {when}"
+    if len(alike) > 1:
+        others = counted(len(alike) - 1, "more session")
+        least = min(alike)
+        size = f"about {rise_text(session)}"
+        if least < MIN_ALIKE * rise:
+            size = f"{format_size(least, signed=True)} to {format_size(rise, signed=True)}"
+        return f"{name} and {others} take most: {size} each in their {when}"
     if session.error is not None:
         when += ", which failed"
     if session.shared_with:
@@ -243,6 +247,16 @@ def _largest_text(run: ProgramRun) -> str:
     verb = "takes most:" if len(run.sessions) > 1 else "takes"
     at_once = f", with up to {session.run_threads} runs at once" if session.run_threads > 1 else ""
     return f"{name} {verb} {rise_text(session)} in its {when}{at_once}"
+
+
+def _are_alike(other: ProgramSession, largest: ProgramSession) -> bool:
+    """Return whether `other` takes about as much as `largest`.
+
+    Later sessions of a model need not take what the first one's creation freed.
+    """
+    is_copy = (other.pid, other.model_key) == (largest.pid, largest.model_key)
+    share = _MIN_ALIKE_OF_MODEL if is_copy else MIN_ALIKE
+    return rise_bytes(other) >= share * rise_bytes(largest)
 
 
 def _largest_fork(run: ProgramRun) -> ProgramProcess | None:

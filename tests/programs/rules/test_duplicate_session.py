@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import pytest
 
 from memdiag.records.attribution import Backing, Copy
@@ -166,11 +167,38 @@ def test_what_an_xray_measured_is_no_estimate() -> None:
     assert found.message.endswith("would save about 51 MiB (no X-ray measured all of them).")
 
 
-@pytest.mark.parametrize(("is_kept", "saved"), [(False, 2 * WEIGHTS), (True, 1.5 * WEIGHTS - 500)])
-def test_bytes_of_one_object_stay_with_one_session(is_kept: bool, saved: float) -> None:
+@pytest.mark.parametrize(
+    ("is_kept", "addresses", "saved"),
+    [
+        (False, (1, 1), 2 * WEIGHTS),
+        (True, (1, 1), 1.5 * WEIGHTS - 500),
+        (True, (1, 2), 2 * WEIGHTS),
+    ],
+)
+def test_bytes_of_one_object_stay_with_one_session(
+    is_kept: bool, addresses: tuple[int, ...], saved: float
+) -> None:
     made = model(None, digest="a", weight_bytes=None, is_kept=is_kept)
     sessions = [
-        session(number, model=made, memory=memory(2 * WEIGHTS, slack=0)) for number in (1, 2)
+        session(
+            number,
+            model=msgspec.structs.replace(made, address=address),
+            memory=memory(2 * WEIGHTS, slack=0),
+        )
+        for number, address in enumerate(addresses, 1)
+    ]
+    (found,) = detected(program(*sessions))
+    assert found.bytes == saved
+
+
+@pytest.mark.parametrize(("addresses", "saved"), [((1, 1), WEIGHTS), ((1, 2), 2 * WEIGHTS + 1000)])
+def test_without_an_xray_the_bytes_of_each_session_are_counted(
+    addresses: tuple[int, ...], saved: int
+) -> None:
+    made = model(None, digest="a", is_kept=True)
+    sessions = [
+        session(number, model=msgspec.structs.replace(made, address=address), memory=None)
+        for number, address in enumerate(addresses, 1)
     ]
     (found,) = detected(program(*sessions))
     assert found.bytes == saved

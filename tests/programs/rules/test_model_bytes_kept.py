@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from memdiag.records.run import ProgramRun, ProgramSession, SessionModel
@@ -7,8 +8,11 @@ RULE = "model-bytes-kept"
 SIZE = WEIGHTS + 1000
 
 
-def from_bytes(digest: str = "a", *, is_kept: bool = True, size: int = SIZE) -> SessionModel:
-    return model(None, digest=digest, bytes=size, weight_bytes=None, is_kept=is_kept)
+def from_bytes(
+    digest: str = "a", *, is_kept: bool = True, size: int = SIZE, address: int = 1
+) -> SessionModel:
+    made = model(None, digest=digest, bytes=size, weight_bytes=None, is_kept=is_kept)
+    return msgspec.structs.replace(made, address=address)
 
 
 def test_a_session_that_keeps_its_bytes() -> None:
@@ -26,10 +30,22 @@ def test_sessions_of_one_process_may_share_the_bytes() -> None:
     sessions = [session(number, model=from_bytes(), pid=pid) for number, pid in ((1, 3), (2, 3))]
     (found,) = findings(RULE, program(*sessions))
     assert (found.sessions, found.bytes) == ((1, 2), SIZE)
-    others = [session(3, model=from_bytes(), pid=4), session(4, model=from_bytes("b"), pid=4)]
+    others = [
+        session(3, model=from_bytes(), pid=4),
+        session(4, model=from_bytes("b", address=2), pid=4),
+    ]
     (found,) = findings(RULE, program(*sessions, *others))
     assert (found.sessions, found.bytes) == ((1, 2, 3, 4), 3 * SIZE)
-    assert "keep the bytes of 2 models from which they were created, 150 MiB" in found.message
+    assert "keep the bytes of 2 models in 3 copies from which they were created" in found.message
+
+
+def test_bytes_that_are_read_for_each_session_are_copies_of_the_model() -> None:
+    sessions = [session(number, model=from_bytes(address=number)) for number in (1, 2, 3)]
+    (found,) = findings(RULE, program(*sessions))
+    assert found.bytes == 3 * SIZE
+    assert "keep the bytes of the model in 3 copies from which they were created, 150 MiB" in (
+        found.message
+    )
 
 
 def without(**changes: object) -> ProgramSession:
