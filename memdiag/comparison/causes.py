@@ -9,7 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Self
 
-from memdiag.comparison.comparable import differ_only_in_settings, different_settings
+from memdiag.comparison.comparable import (
+    differ_only_in_settings,
+    different_settings,
+    resized_inputs,
+)
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.comparison.predicted_memory import (
     PredictedMemory,
@@ -95,11 +99,13 @@ _TERMS: dict[TermName, str] = {
 
 _CauseKind = OwnerKind | CopyKind | TermName | Literal["spread"]
 
+_SIZES_OF_INPUTS = "the sizes of the inputs"
 _ARENA = frozenset[_CauseKind]({"arena", "unused arena"})
 _EFFECTS: dict[str, frozenset[_CauseKind]] = {
     "enable_cpu_mem_arena": _ARENA,
     "memory.enable_memory_arena_shrinkage": _ARENA,
-    "enable_mem_pattern": frozenset({"planned block"}),
+    "enable_mem_pattern": _ARENA | {"planned block"},
+    _SIZES_OF_INPUTS: _ARENA | {"activations", "planned block", "kernel scratch"},
     # Without packed copies the runtime uses the weights as they are stored, mapped ones in place.
     "session.disable_prepacking": frozenset(
         {"packed", "packed weights", "original", "weights", "mapped weights", "external_data"}
@@ -108,7 +114,7 @@ _EFFECTS: dict[str, frozenset[_CauseKind]] = {
     "intra_op_num_threads": frozenset({"kernel scratch"}),
     PINNING: frozenset({"allocator_retained"}),
 }
-"""What settings change in memory, as far as the runtime and malloc leave no doubt."""
+"""What settings and inputs change in memory, as far as the runtime and malloc leave no doubt."""
 
 
 class _Cause(NamedTuple):
@@ -480,7 +486,7 @@ class _Settings(NamedTuple):
     """The settings in which two columns differ.
 
     Attributes:
-        names: the names of the settings.
+        names: the names of the settings; the sizes of the inputs are one.
         are_all: whether the profiles of the columns differ in nothing else.
     """
 
@@ -493,6 +499,8 @@ class _Settings(NamedTuple):
             return cls((), are_all=False)
         names = different_settings(before.profile, after.profile)
         are_all = bool(names) and differ_only_in_settings(before.profile, after.profile)
+        if resized_inputs(before.profile, after.profile):
+            names = (*names, _SIZES_OF_INPUTS)
         return cls(names, are_all)
 
     def as_only_difference(self) -> str:

@@ -56,21 +56,26 @@ def comparability_of(before: Profile, after: Profile) -> Comparable:
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     excluded |= dict.fromkeys(("load", "latency"), "the profiles were not taken in turn")
     remarks = tuple(_settings_remark(before, after))
-    one, other = _shapes(before), _shapes(after)
-    resized = [
-        f"{name} {_in_words(one[name])} and {_in_words(other[name])}"
-        for name in one
-        if name in other and one[name] != other[name]
-    ]
+    resized = resized_inputs(before, after)
     if resized:
         remarks += (f"they ran with different inputs: {some_of(resized, _MAX_INPUTS)}",)
     if (before.session.runs is None) != (after.session.runs is None):
         excluded |= dict.fromkeys(_MEMORY, "one of them was not run")
-    elif not resized and one.keys() != other.keys():
+    elif not resized and _shapes(before).keys() != _shapes(after).keys():
         remarks += ("the models have different inputs, which count towards their memory",)
     if (reason := _peak_in_doubt(before, after)) and "peak" not in excluded:
         excluded["peak"] = reason
     return Comparable(excluded=excluded, remarks=remarks)
+
+
+def resized_inputs(before: Profile, after: Profile) -> list[str]:
+    """Return the inputs of both profiles whose shapes differ: ``ids [1, 8] and [4, 8]``."""
+    one, other = _shapes(before), _shapes(after)
+    return [
+        f"{name} {_in_words(one[name])} and {_in_words(other[name])}"
+        for name in one
+        if name in other and one[name] != other[name]
+    ]
 
 
 def different_settings(before: Profile, after: Profile) -> tuple[str, ...]:

@@ -171,9 +171,12 @@ class ExecutedGraph:
         self.types: dict[str, TensorType] = dict(types)
         self.axes: dict[str, Axes] = dict(axes)
         self.nodes = [
-            ExecutedNode(node.op_type, tuple(reads(node)), tuple(node.output), node, node.index)
-            for node in scope.nodes
-            if is_computed[node.index] and any(node.output)
+            ExecutedNode(op_type, names, tuple(source.output), source, source.index)
+            for source in scope.nodes
+            if is_computed[source.index] and any(source.output)
+            for names in [tuple(reads(source))]
+            # onnxruntime refuses a model whose operators lack their inputs: no rule is theirs.
+            for op_type in [source.op_type if names or source.op_type == "Constant" else ""]
         ]
         self._next_index = len(scope.nodes)
         self._outputs = scope.output_names

@@ -228,7 +228,7 @@ def _quantized_convolution(node: ExecutedNode, types: Types) -> list[int]:
     from_floats = node.source.op_type == "Conv"
     weight = _quantized_filter(node, types, 1 if from_floats else _QLINEAR_FILTER)
     given, output = _shape(types, node.input[0]), _shape(types, node.output[0])
-    if not weight or not given or not output or 0 in (*given, *output):
+    if not weight or not given or not output or 0 in (*weight, *given, *output):
         return []
     images, places = output[0], prod(output) // (output[0] * weight[0])
     transposed: list[int] = []

@@ -257,7 +257,7 @@ def _evidence(finding: Finding) -> str:
     size = format_size(finding.measured_bytes)
     verb = "refuted" if finding.evidence == "refuted" else "measured"
     if finding.run_bytes:
-        return f"{verb}: the first run added {size}"
+        return f"{verb}: the first run added{' and kept' * (verb == 'refuted')} {size}"
     if not finding.bytes and finding.phase == "constant_fold":
         return f"{verb}: constant folding added {size} at its peak"
     if finding.evidence == "refuted":

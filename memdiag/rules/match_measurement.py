@@ -60,7 +60,11 @@ def _folding_growth(profile: Profile) -> int | None:
 
 
 def _match_run(finding: Finding, profile: Profile) -> Finding:
-    """Return a finding about activations as measured or refuted by the growth of the first run."""
+    """Return a finding about activations as measured or refuted.
+
+    The first run must have grown by them, and the arena must keep them at steady state: it does not
+    where it is off, or shrinks after each run.
+    """
     run = profile.phase("first_run") or profile.phase("prefill")
     if run is None or profile.outcome.status != "completed":
         return finding
@@ -69,7 +73,20 @@ def _match_run(finding: Finding, profile: Profile) -> Finding:
         mapped = max(0, run.end.file_bytes - run.start.file_bytes)
     growth = max(0, run.peak_rss_bytes - run.start.rss_bytes - mapped)
     evidence: Evidence = "measured" if growth >= MIN_RUN_SHARE * finding.run_bytes else "refuted"
+    slack = _arena_slack_bytes(profile)
+    if slack is not None and slack < MIN_COPIES_SHARE * finding.bytes:
+        evidence, growth = "refuted", slack
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=growth)
+
+
+def _arena_slack_bytes(profile: Profile) -> int | None:
+    """Return the free bytes that arenas keep at steady state; None if they are not known."""
+    if profile.session.options.get("enable_cpu_mem_arena") == "False":
+        return 0
+    attribution = profile.attribution
+    if attribution is None or attribution.partial or not attribution.bytes_of("arena"):
+        return None
+    return attribution.arena_slack_bytes
 
 
 def _match_folding(finding: Finding, profile: Profile) -> Finding:

@@ -179,6 +179,7 @@ ARENA = "-100 MiB, the runtime's arena, apart from weights"
             360,
             f"{ARENA}, because of OPTION; -40 MiB, the rest: the profiles differ only in OPTION",
         ),
+        ({"options": {"enable_mem_pattern": "0"}}, 400, f"{ARENA}, because of enable_mem_pattern"),
         # Another number of runs is a difference as well.
         (
             {"options": {"enable_cpu_mem_arena": "0"}, "runs": 77},
@@ -205,6 +206,25 @@ def test_a_setting_that_differs_is_named_as_far_as_its_effect_is_known(
     second = with_session(second, **{"options": {}, **session})
     found = between(first, second)[0]
     assert found.why == why.replace("OPTION", "enable_cpu_mem_arena")
+
+
+def test_the_sizes_of_the_inputs_are_named_as_the_cause_of_the_arena() -> None:
+    plain = attribution(W)
+    slack = Owner(kind="arena", name="slack", bytes=100 * MIB, private_bytes=100 * MIB)
+    larger = msgspec.structs.replace(
+        plain, resident_bytes=plain.resident_bytes + 100 * MIB, owners=(*plain.owners, slack)
+    )
+    first = column("a", measured(1000, 400), attribution=plain)
+    second = column("b", attribution=larger)
+    assert second.profile is not None
+    (given, *others) = second.profile.inputs
+    resized = msgspec.structs.replace(given, shape=(9, 9))
+    profile = msgspec.structs.replace(second.profile, inputs=(resized, *others))
+    second = msgspec.structs.replace(second, profile=profile)
+    found = between(first, second)[0]
+    assert found.why == (
+        "+100 MiB, the runtime's arena, apart from weights, because of the sizes of the inputs"
+    )
 
 
 @pytest.mark.parametrize("session", [{"options": {"execution_mode": "1"}}, {"options": {}}])

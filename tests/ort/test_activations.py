@@ -194,6 +194,11 @@ def test_circles_end(tmp_path: Path, body: str) -> None:
     assert alive(graph(body), {"a": 1, "b": 1, "y": 1}, tmp_path).peak_bytes <= 2
 
 
+@pytest.mark.parametrize("operator", ["TopK", "QLinearConv", "Transpose", "NonZero", "Softmax"])
+def test_operators_without_inputs_take_what_they_put_out(operator: str, tmp_path: Path) -> None:
+    assert alive(graph(f"y = {operator}()"), {"y": 5}, tmp_path).peak_bytes == 5
+
+
 def test_an_empty_graph_takes_nothing(tmp_path: Path) -> None:
     found = alive("g (float[N] x) => () { }", {}, tmp_path)
     assert found.peak_bytes == 0

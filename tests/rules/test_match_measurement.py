@@ -4,16 +4,18 @@ import msgspec
 import pytest
 
 from memdiag.records.attribution import (
+    ARENA_SLACK,
     Attribution,
     Backing,
     Copy,
     CopyKind,
+    Owner,
     ScanTiming,
     Unidentifiable,
 )
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.rules.match_measurement import match_attribution, match_profile
-from tests.reports import profiles
+from tests.reports import profiles, tied_xray
 from tests.reports.checks import MIB, finding
 
 TRANSPOSED = ExpectedCopies(weights=("w",), kind="transposed", count=1, bytes=64 * MIB)
@@ -99,6 +101,41 @@ def test_what_cannot_be_told_stays_predicted() -> None:
     assert match_attribution(predicted, attribution(vague=("w",))) is predicted
     silent = msgspec.structs.replace(predicted, expected=())
     assert match_attribution(silent, attribution()) is silent
+
+
+@pytest.mark.parametrize(
+    ("options", "slack", "evidence"),
+    [
+        pytest.param({}, None, "measured", id="no arena was found"),
+        pytest.param({}, 100, "measured", id="kept"),
+        pytest.param({}, 1, "refuted", id="shrunk after each run"),
+        pytest.param({"enable_cpu_mem_arena": "False"}, None, "refuted", id="off"),
+    ],
+)
+def test_activations_that_the_arena_does_not_keep_are_refuted(
+    options: dict[str, str], slack: int | None, evidence: str
+) -> None:
+    profile = tied_xray.with_attribution()
+    seen, profile_session = profile.attribution, profile.session
+    assert seen is not None
+    owners = tuple(owner for owner in seen.owners if owner.kind != "arena")
+    if slack is not None:
+        owners += (
+            Owner(kind="arena", name=ARENA_SLACK, bytes=slack * MIB, private_bytes=slack * MIB),
+        )
+    profile = msgspec.structs.replace(
+        profile,
+        attribution=msgspec.structs.replace(
+            seen, owners=owners, partial=False, resident_bytes=sum(each.bytes for each in owners)
+        ),
+        session=msgspec.structs.replace(profile_session, options=options),
+    )
+    run = profile.phase("first_run")
+    assert run is not None
+    grown = run.peak_rss_bytes - run.start.rss_bytes
+    assert grown > 0
+    activations = finding(bytes=64 * MIB, run_bytes=grown, expected=())
+    assert match_profile(activations, profile).evidence == evidence
 
 
 def test_a_copy_that_two_weights_share_counts_once() -> None:

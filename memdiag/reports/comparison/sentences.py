@@ -292,10 +292,11 @@ def _has_causes_of_steady(comparison: Comparison, peak: FigureChange) -> bool:
 
 
 def finding_sentences(comparison: Comparison) -> list[str]:
-    """Return the findings about memory that only some columns have, with commands.
+    """Return the findings about memory that only some columns have, or at twice the cost of others.
 
-    Empty for different releases, of which not all rules know as much. Only models of the user get
-    the command of their remedies: the files that optimizers write are temporary.
+    Each has a command. Empty for different releases, of which not all rules know as much. Only
+    models of the user get the command of their remedies: the files that optimizers write are
+    temporary.
     """
     columns = [c for c in comparison.columns if c.measured is not None and c.profile is not None]
     if len({column.onnxruntime for column in columns}) > 1:
@@ -305,7 +306,10 @@ def finding_sentences(comparison: Comparison) -> list[str]:
     commands: dict[str, str] = {}
     for column in columns:
         for rule, finding in costly[column.label].items():
-            if all(rule in findings for findings in costly.values()):
+            costs = [
+                _cost_bytes(findings[rule]) for findings in costly.values() if rule in findings
+            ]
+            if len(costs) == len(costly) and 2 * min(costs) > max(costs):
                 continue
             text = f"{_cost(finding)}. memdiag explain {rule} says why"
             labels.setdefault(text, []).append(plain(column.label))
@@ -318,7 +322,14 @@ def _cost(finding: Finding) -> str:
     size, when = finding.bytes, "of private memory" if finding.is_private else "at steady state"
     if not size:
         size, when = finding.peak_bytes, "at the peak"
-    return f"{plain(finding.name)} costs {format_size(size)} {when} ({plain(finding.evidence)})"
+    evidence = plain(finding.evidence)
+    if finding.run_bytes and finding.evidence == "measured":
+        evidence = "confirmed by the first run"
+    return f"{plain(finding.name)} costs {format_size(size)} {when} ({evidence})"
+
+
+def _cost_bytes(finding: Finding) -> int:
+    return max(finding.bytes, finding.peak_bytes)
 
 
 def _fix_command(column: ComparisonColumn) -> str:
@@ -331,7 +342,7 @@ def _costly_findings(column: ComparisonColumn) -> dict[str, Finding]:
     """Return the costliest finding of each rule that costs memory and was not refuted."""
     found: dict[str, Finding] = {}
     for finding in column.profile.findings if column.profile else ():
-        if finding.evidence != "refuted" and max(finding.bytes, finding.peak_bytes) >= MIB:
+        if finding.evidence != "refuted" and _cost_bytes(finding) >= MIB:
             found.setdefault(plain(finding.name), finding)
     return found
 
