@@ -31,6 +31,9 @@ MIN_TIME_S = 4.0
 MIN_LIFE_SHARE = 0.8
 """A process that ended was still growing if it was largest after this share of the recording."""
 
+EXIT_S = 2.0
+"""Seconds that a process may take to release its memory when it ends."""
+
 MIN_GRADUAL_SHARE = 0.4
 """Share of the growth without its `MAX_STEPS` largest steps below which it is one of steps."""
 
@@ -94,15 +97,20 @@ class Rise(NamedTuple):
 def rise_at_rest(process: ProgramProcess) -> Rise | None:
     """Return how the memory of a watched process rose.
 
-    None if it has ended, or was watched for less than `MIN_TIME_S`.
+    None if it was watched for less than `MIN_TIME_S`.
     """
     t_s = process.samples.t_s
-    if process.ended_s is not None or not t_s or t_s[-1] - t_s[0] < MIN_TIME_S:
+    if not t_s:
         return None
-    values = _least(process, t_s[0], t_s[-1])
+    end_s = t_s[-1]
+    if process.ended_s is not None:  # its memory falls at its own end
+        end_s = min(end_s, process.ended_s - EXIT_S)
+    if end_s - t_s[0] < MIN_TIME_S:
+        return None
+    values = _least(process, t_s[0], end_s)
     half = len(values) // 2
     before, after = min(values[:half]), min(values[half:])
-    return Rise(after - before, values[-1] - after, t_s[-1] - t_s[0])
+    return Rise(after - before, values[-1] - after, end_s - t_s[0])
 
 
 def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | None:

@@ -161,16 +161,17 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
         (runs.run(), "The program's peak is 310 MiB, at 4.0 s. 1 process, 0 sessions in 10 s."),
         (
             runs.watched(earlier_peak=310),
-            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s). Its owners",
+            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s). It rose by 200 MiB"
+            " in 8.0 s, not steadily. Its owners",
         ),
         (
             runs.watched(earlier_peak=334),
             "Largest memory during the recording: 310 MiB (sampled, at 4.0 s); the process's"
-            " peak before was 334 MiB. Its owners are not known without an X-ray. 1 process",
+            " peak before was 334 MiB. It rose by 200 MiB in 8.0 s, not steadily. Its owners are",
         ),
         (
             msgspec.structs.replace(runs.watched(), peak_rss_bytes=320 * MIB),
-            "Largest memory during the recording: 320 MiB (exact). Its owners",
+            "Largest memory during the recording: 320 MiB (exact). It rose by 200 MiB in 8.0 s,",
         ),
         (
             runs.run(processes=runs.server().processes, is_watched=True),
@@ -285,7 +286,9 @@ def test_memory_that_was_still_growing_is_told_first() -> None:
     # Of a recording in which nothing grows the largest owner is told as well.
     answer = run_headline(runs.run(is_watched=True, xrays=(xray,)))
     assert "growing" not in answer.first
-    assert "4.0 s). Besides weights and libraries, most is arena slack: 110 MiB" in answer.first
+    assert (
+        "not steadily. Besides weights and libraries, most is arena slack: 110 MiB" in answer.first
+    )
     # Its end could not be read.
     near_peak = msgspec.structs.replace(xray, reason="peak", t_s=3.0)
     first = run_headline(runs.run(is_watched=True, xrays=(near_peak,))).first
@@ -1062,9 +1065,11 @@ def test_the_legend_of_a_picture_is_above_the_curves() -> None:
         ((100, 104, 108, 100, 112, 104, 104, 108, 104), None, "It rose by 4.0 MiB in 8.0 s, not"),
         ((100, 101, 101, 100, 112, 101, 101, 101, 101), None, "No growth was seen in 8.0 s."),
         # The least of both halves is the same: the last samples may be those of a long run.
-        ((100, 150, 150, 100, 150, 100, 100, 150, 150), None, "it had 50 MiB more than shortly"),
+        ((100, 150, 150, 100, 150, 100, 100, 150, 150), None, "it had 50 MiB more than at times"),
         ((100,) * 3, None, ""),  # too short to tell
-        ((100,) * 9, 9.0, ""),
+        ((*(100,) * 9, 30), 10.0, "No growth was seen in 8.0 s."),
+        ((*(100,) * 4, *(130,) * 7, 30), 11.0, "It rose by 30 MiB in 9.0 s, not steadily."),
+        ((100,) * 5, 5.0, ""),
     ],
 )
 def test_a_watched_process_at_rest_did_not_grow(

@@ -188,8 +188,8 @@ def _rise_at_rest(run: ProgramRun, process: ProgramProcess) -> str:
     if rise.end_bytes >= least:
         more = f"; memdiag leak {process.pid} tells which" if is_alive else ""
         return (
-            f"At the end of the {duration} it had {format_size(rise.end_bytes)} more than shortly"
-            f" before: of a run in progress, or for good{more}."
+            f"At the end of the {duration} it had {format_size(rise.end_bytes)} more than at times"
+            f" in the second half of them: of a run in progress, or for good{more}."
         )
     return f"No growth was seen in {duration}."
 
