@@ -141,7 +141,8 @@ def run(options: Namespace) -> int:
 
     Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs; the record up
     to then is written. --for and --runs end a program as Ctrl-C does. Exit codes: 0; 1 for a leak
-    and for values that the program keeps; 2 on errors, and if the runs ended early without these.
+    and for values that the program keeps, but for those of a calibration; 2 on errors, and if the
+    runs ended early without these.
     """
     from memdiag.cli.output import Destination
     from memdiag.cli.progress import StatusLine

@@ -31,7 +31,8 @@ bound: the next run needs some of it for a moment. Pages that forks share are co
 ## Not reported
 
 Less than 16 MiB, or less than a tenth of the process's memory; slack of a rare large input
-(see `rare-large-input`); processes without an X-ray.
+(see `rare-large-input`); sessions that onnxruntime's own tools make, such as a calibration, whose
+options cannot be set; processes without an X-ray.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,9 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes whose arenas have much slack."""
     explained = {rare.session.pid for rare in rare_large_inputs(run)}
     parts = [
-        part for part in large_owners(run, "arena", ARENA_SLACK) if part.xray.pid not in explained
+        part
+        for part in large_owners(run, "arena", ARENA_SLACK)
+        if part.xray.pid not in explained and not _is_of_tool(sessions_in(run, [part.xray]))
     ]
     if not parts:
         return
@@ -98,6 +101,14 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         ),
         remedy=" ".join(_remedies(sessions)),
     )
+
+
+def _is_of_tool(sessions: Sequence[ProgramSession]) -> bool:
+    """Return whether a tool of onnxruntime, such as a calibrator, made all of the sessions.
+
+    Neither their options nor those of their runs can be set.
+    """
+    return bool(sessions) and all(session.library == "onnxruntime" for session in sessions)
 
 
 def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:

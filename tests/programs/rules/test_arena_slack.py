@@ -82,6 +82,14 @@ def test_little_slack_and_slack_of_a_rare_large_input_are_left_out() -> None:
     assert findings(program(rare, peaks=(peak,), xrays=(xray(PID, slack=80 * MIB),))) == []
 
 
+def test_options_of_a_calibration_cannot_be_set() -> None:
+    of_tool = session(1, memory=memory(slack=80 * MIB), library="onnxruntime")
+    own = session(2, memory=memory(slack=80 * MIB))
+    xrays = (xray(PID, slack=80 * MIB),)
+    assert findings(program(of_tool, xrays=xrays)) == []
+    assert len(findings(program(of_tool, own, xrays=xrays))) == 1
+
+
 def test_slack_that_forks_share_counts_once() -> None:
     workers = [process(pid=pid, parent=PID) for pid in (11, 12)]
     xrays = tuple(xray(pid, slack=30 * MIB, shared=20 * MIB) for pid in (11, 12))
