@@ -194,20 +194,23 @@ def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:
 def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     """Return the bytes of all the sessions except for the largest; None if they are unknown.
 
-    Sessions may have been created from the same object of bytes, which one session would keep as
-    well: the X-ray finds the weights in it, and counts a part of them for each session.
+    The session that stays may be one that keeps the bytes of its model. Several may keep the same
+    object, and the X-ray counts an equal part of all objects for each session.
     """
     total = total_bytes(sessions)
     if total is None:
         return None
-    shared = 0
-    keeping = [session for session in sessions if session.model.is_kept]
-    for same in grouped(keeping, lambda each: (each.pid, each.model.address)):
-        is_measured = all(private_weight_bytes(each) is not None for each in same)
-        parts = len(same) if is_measured else 1
-        shared += (same[0].model.bytes or 0) * (len(same) - 1) // parts
     largest = max((session_bytes(session) or 0 for session in sessions), default=0)
-    return max(0, total - largest - shared)
+    keeping = [session for session in sessions if session.model.is_kept]
+    staying = 0
+    if keeping:
+        size = max(session.model.bytes or 0 for session in keeping)
+        objects = len({session.model.address for session in keeping})
+        if all(private_weight_bytes(session) is not None for session in sessions):
+            staying = size * (len(sessions) - objects) // len(sessions)
+        else:
+            staying = size * (len(keeping) - objects)
+    return max(0, total - largest - staying)
 
 
 def redundant_kept_bytes(sessions: Sequence[ProgramSession]) -> int:
@@ -227,7 +230,8 @@ def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
     text, every = format_size(size), list(sessions)
     estimated = [session for session in every if private_weight_bytes(session) is None]
     if not estimated:
-        return f"at least {text} (weights and arenas)"
+        kept = ", bytes of models" * any(session.model.is_kept for session in every)
+        return f"at least {text} (weights{kept} and arenas)"
     if len(estimated) < len(every):
         return f"about {text} (no X-ray measured all of them)"
     if any((kept_bytes(each) or 0) < (each.model.weight_bytes or 0) for each in estimated):

@@ -136,6 +136,10 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
             " peak is 310 MiB, in prepack of session 9 (a.onnx). ",
         ),
         (
+            runs.run(runs.session(1, shared_with=(2,)), runs.session(2, shared_with=(1,))),
+            "Sessions 1 and 2, created or run at the same time, take most: +60 MiB in the",
+        ),
+        (
             runs.run(runs.session(1, peak=190), runs.session(2), runs.session(3)),
             "Session 1 (a.onnx) and 2 more sessions take most: +60 MiB to +90 MiB each in their"
             " creation and first run; ",

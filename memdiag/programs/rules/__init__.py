@@ -11,6 +11,7 @@ from functools import cache
 
 from memdiag.defaults import MAX_REASON
 from memdiag.programs.rules.arena_slack import RULE as SLACK
+from memdiag.programs.rules.duplicate_session import RULE as DUPLICATE
 from memdiag.programs.rules.malloc_retained import RULE as RETAINED
 from memdiag.programs.rules.threads_beyond_cpus import RULE as THREADS
 from memdiag.programs.rules.threads_beyond_cpus import callers_slack_bytes
@@ -29,8 +30,9 @@ def detectors() -> tuple[ProgramDetector, ...]:
     return load_detectors(__name__, __path__)
 
 
-_RETAINED_SHARE = 0.75
-"""Other findings that save this share of what malloc retains come before it."""
+_RETAINED_SHARE, _RETAINED_SHARE_OF_DUPLICATES = 0.75, 0.1
+"""Other findings, and sessions of one model, that save this share of what malloc retains come
+before it: the creations of sessions leave most of it."""
 
 
 def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
@@ -59,9 +61,16 @@ def _place(
         callers_slack = callers_slack_bytes(run, finding.sessions)
         if callers_slack >= _MIN_EXPLAINED_SHARE * slack:
             return -slack, False
-    # Memory that malloc retains comes from what other findings are about.
-    share = _RETAINED_SHARE if finding.name == RETAINED.name else 1.0
-    return -round(share * (finding.bytes or 0)), True
+    size = finding.bytes or 0
+    if finding.name == RETAINED.name:
+        duplicates = max(
+            (each.bytes or 0 for each in found if each.name == DUPLICATE.name), default=0
+        )
+        is_left = duplicates >= _RETAINED_SHARE_OF_DUPLICATES * size
+        size = round(_RETAINED_SHARE * size)
+        if is_left:
+            size = min(size, duplicates - 1)
+    return -size, True
 
 
 def _unchecked(run: ProgramRun) -> Iterator[str]:

@@ -154,10 +154,10 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
     """Return the finding for the sessions of each process that were alive together."""
     sessions = [session for together in processes for session in together]
     differing = _differing_options(sessions)
-    first = sessions[0]
+    first, from_bytes = sessions[0], _from_bytes(sessions)
     text = (
         f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
-        f" at {creation_sites(sessions)}{_from_bytes(sessions)}"
+        f" at {creation_sites(sessions)}{from_bytes}"
     )
     cost = ""
     if size is not None:
@@ -169,7 +169,8 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
             sessions=numbers(sessions),
             bytes=size,
             message=f"{text}. The options are the same.{cost}",
-            remedy=sharing_advice(sessions),
+            remedy=sharing_advice(sessions)
+            + " Keep the one by path: the other keeps the bytes as well." * bool(from_bytes),
         )
     listed = some_of([f"{name} ({'; '.join(values)})" for name, values in differing.items()])
     deciding = sorted(differing.keys() - _CHANGE_NO_OUTPUTS)

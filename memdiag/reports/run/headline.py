@@ -229,7 +229,7 @@ def _largest_text(run: ProgramRun) -> str:
     name = f"S{session_name(session, model_names(run))[1:]}"
     alike = [rise_bytes(other) for other in run.sessions if _are_alike(other, session)]
     when = "creation and first run" if _has_run_itself(session) else "creation"
-    if len(alike) > 1:
+    if len(alike) > 1 and not session.shared_with:
         others = counted(len(alike) - 1, "more session")
         least = min(alike)
         size = f"about {rise_text(session)}"

@@ -191,6 +191,21 @@ def test_bytes_of_one_object_stay_with_one_session(
     assert found.bytes == saved
 
 
+def test_the_session_that_stays_may_be_the_one_that_keeps_its_bytes() -> None:
+    """Of two sessions with three copies of the weights, one and its bytes have two."""
+    from_bytes = model(
+        None, digest="a", weight_bytes=None, is_kept=True, same_file="/models/m.onnx"
+    )
+    sessions = [
+        session(number, model=made, memory=memory(round(1.5 * WEIGHTS), slack=0))
+        for number, made in ((1, model()), (2, from_bytes))
+    ]
+    (found,) = detected(program(*sessions))
+    assert found.bytes == WEIGHTS - 500
+    assert "1 by path, 1 from bytes" in found.message
+    assert "Keep the one by path" in found.remedy
+
+
 @pytest.mark.parametrize(("addresses", "saved"), [((1, 1), WEIGHTS), ((1, 2), 2 * WEIGHTS + 1000)])
 def test_without_an_xray_the_bytes_of_each_session_are_counted(
     addresses: tuple[int, ...], saved: int

@@ -17,7 +17,7 @@ def test_the_retained_memory_of_all_processes() -> None:
     assert "Some sessions there have no arena" in found.message
     assert "The next run may use part of them again." in found.message
     assert "MALLOC_MMAP_THRESHOLD_=131072" in found.remedy
-    assert "Or call malloc_trim(0) once after all sessions have run" in found.remedy
+    assert "Call malloc_trim(0) once after all sessions have run" in found.remedy
 
 
 def test_only_the_last_xray_of_a_process_counts() -> None:

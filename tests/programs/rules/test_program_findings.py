@@ -95,7 +95,7 @@ def test_a_watched_program_names_the_rules_that_were_not_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("duplicates", "first"), [(76, "duplicate-session"), (74, "malloc-retained")]
+    ("duplicates", "first"), [(11, "duplicate-session"), (9, "malloc-retained")]
 )
 def test_what_malloc_retains_comes_after_findings_that_save_nearly_as_much(
     monkeypatch: pytest.MonkeyPatch, duplicates: int, first: str
