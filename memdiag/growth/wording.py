@@ -47,7 +47,7 @@ CALIBRATORS_KEEP: Final = (
     "onnxruntime.quantization keeps the outputs of all samples until the calibration ends"
 )
 CALIBRATORS_HAVE: Final = (
-    "a calibration by quantize_static holds the model three times: twice in Python, once in its"
+    "A calibration by quantize_static holds the model three times: twice in Python, once in its"
     " session"
 )
 """Why a calibration takes memory that does not grow (read in onnxruntime 1.32.0)."""

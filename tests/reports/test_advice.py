@@ -131,6 +131,18 @@ def test_a_part_that_an_option_may_save_is_named_where_no_rule_applies() -> None
     assert step.text == "Nothing: no rewrite and no session option is expected to save much."
 
 
+def test_an_option_that_is_set_is_not_advised() -> None:
+    default = peaking(50, 20)
+    run_options = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+    session = msgspec.structs.replace(default.session, run_options=run_options)
+    for profile, start in (
+        (default, "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or enable_cpu"),
+        (msgspec.structs.replace(default, session=session), "Set enable_cpu_mem_arena=False with"),
+    ):
+        (step,) = profile_advice(profile).steps
+        assert step.text.startswith(start)
+
+
 def finding(
     nbytes: float, peak: float = 0, remedies: tuple[str, ...] = ("keep-unfolded",)
 ) -> Finding:

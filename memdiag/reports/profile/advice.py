@@ -33,6 +33,7 @@ MIN_NAMED_SHARE = 0.1
 
 _LARGE_SHARE, _NOTABLE_SHARE, _NAMED_SHARE = 0.5, 0.1, 0.01  # shares of the steady memory
 _MIN_PART_BYTES = MIB // 10
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
 _MAX_NAMES = 4
@@ -226,10 +227,10 @@ def _retained_bytes(profile: Profile) -> int:
 def _slack_advice(profile: Profile) -> tuple[str, str]:
     """Return why the arena has slack, and the settings that end it."""
     cause = "The arena keeps all memory that a run needed, and grows by doubling."
-    remedy = (
-        "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
-        f" enable_cpu_mem_arena=False with {PINNED_TEXT}."
-    )
+    remedy = f"enable_cpu_mem_arena=False with {PINNED_TEXT}."
+    if _SHRINKAGE not in profile.session.run_options:
+        remedy = f"the run option {_SHRINKAGE}=cpu:0, or {remedy}"
+    remedy = f"Set {remedy}"
     planned = profile.planned_block_bytes
     if planned < MIN_NAMED_SHARE * _slack_bytes(profile):
         return cause, remedy

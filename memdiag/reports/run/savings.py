@@ -9,7 +9,7 @@ from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.attribution import ARENA_IN_USE
 from memdiag.records.run import ProcessXray, ProgramFinding, ProgramRun, ProgramSession
 from memdiag.reports.run.names import model_names, numbers, session_name
-from memdiag.reports.text import capitalized, plain
+from memdiag.reports.text import plain
 from memdiag.units import MIB, format_size
 
 MIN_COPIES_FACTOR = 1.5
@@ -54,7 +54,7 @@ def _calibration(run: ProgramRun) -> Iterator[str]:
     """Yield why a calibration takes what it does, if there was one."""
     found = [each.number for each in run.sessions if is_calibrator(each.created_at)]
     if found:
-        yield f"{capitalized(CALIBRATORS_HAVE)} (session {numbers(found)})."
+        yield f"{CALIBRATORS_HAVE} (session {numbers(found)})."
 
 
 def _in_use(xray: ProcessXray) -> int:
