@@ -388,13 +388,22 @@ def _to_be_certain(before: ComparisonColumn, after: ComparisonColumn, *, are_sav
     if not are_saved:
         return "Measure more often: with --repeats 2, or a longer --time-limit"
     commands = [
-        shlex.join((*each.profile.command, "--env", PINNED_TEXT))
+        _pinned_command(each.profile.command, each.label)
         for each in (before, after)
         if each.profile is not None and each.profile.command
     ]
     if len(commands) < 2:
         return f"Profile both again with {PINNED_TEXT} in the environment"
     return f"Profile both again: {'; '.join(commands)}"
+
+
+def _pinned_command(command: Sequence[str], label: str) -> str:
+    """Return `command` with malloc pinned, and a folder of its own: the profiles stay."""
+    arguments = [each for each in command if each not in ("-q", "--quiet")]
+    if "--out" in arguments:
+        place = arguments.index("--out")
+        del arguments[place : place + 2]
+    return shlex.join((*arguments, "--env", PINNED_TEXT, "--out", f"{label}-pinned"))
 
 
 def _copies(

@@ -258,7 +258,12 @@ def test_what_malloc_hides_is_no_change_of_the_sum() -> None:
 @pytest.mark.parametrize(
     ("are_saved", "command", "certain"),
     [
-        (True, ("memdiag", "profile", "a b.onnx"), "memdiag profile 'a b.onnx' --env MALLOC_"),
+        (
+            True,
+            ("memdiag", "profile", "a b.onnx", "--out", "b", "-q"),
+            "memdiag profile 'a b.onnx' --env MALLOC_MMAP_THRESHOLD_=131072 --out a-pinned; memdiag"
+            " profile 'a b.onnx' --env MALLOC_MMAP_THRESHOLD_=131072 --out b-pinned",
+        ),
         (True, (), "Profile both again with MALLOC_"),
         (False, ("memdiag", "profile"), "Measure more often: with --repeats 2"),
     ],
