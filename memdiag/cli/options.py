@@ -27,12 +27,11 @@ Group = argparse._ActionsContainer
 """A parser, or a group of its options."""
 
 
-def add_model(parser: Group, *, genai: bool = False, ort_format: bool = True) -> None:
+def add_model(parser: Group, *, genai: bool = False) -> None:
     """Add the argument of commands for one model; with `genai`, also of onnxruntime-genai."""
-    formats = "ONNX or ORT format" if ort_format else "ONNX format"
     other = ", or a genai_config.json of onnxruntime-genai or its folder" if genai else ""
     parser.add_argument(
-        "model", metavar="MODEL", type=Path, help=f"The model, in {formats}{other}."
+        "model", metavar="MODEL", type=Path, help=f"The model, in ONNX or ORT format{other}."
     )
 
 

@@ -18,7 +18,6 @@ from memdiag.ort.runtime import Runtime
 
 OPSET = '<ir_version: 9, opset_import: ["" : 20]>'
 IMAGE = "(float[n, 16, 8, 8] x) => (float[n, 16, 8, 8] y)"
-WITHOUT_MEMORY = {"Constant", "Shape", "Reshape", "Identity"}
 
 # Body of a graph from image to image, in which w0, w1 … are filters of 16 channels.
 CASES = {

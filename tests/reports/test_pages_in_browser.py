@@ -28,7 +28,6 @@ from tests.reports.browsing import (
 )
 from tests.reports.fix_records import hostile
 
-RATIOS = "return document.querySelectorAll('#latencies .scatterlayer .point').length"
 POINTS = "return document.querySelectorAll('#pareto .scatterlayer .point').length"
 
 
@@ -39,12 +38,6 @@ def saved(page: Any, kind: type[Any], name: str) -> Any:
     page.execute_script("document.getElementById('download').click()")
     wait_for(target.exists)
     return codec.load(target, kind)
-
-
-def assert_requests_only(page: Any, name: str) -> None:
-    """Check that the page requested only itself and its library, and loaded no image."""
-    assert {url.rpartition("/")[2] for url in requested(page)} == {name, "plotly.js"}
-    assert page.execute_script("return document.images.length") == 0
 
 
 def test_a_fix_is_copied_and_its_table_sorted(opened: Callable[..., Any]) -> None:

@@ -121,12 +121,3 @@ def test_weights_of_subgraphs_and_constants_are_refused(tmp_path: Path) -> None:
         "not an initializer"
     )
     assert refusal(overridable_weight, original, finding(), tmp_path) == "it names no weight"
-
-
-def _renamed(value: object) -> object:
-    """Return the weight with its columns in another order."""
-    import onnx_ir as ir
-
-    assert isinstance(value, ir.Value)
-    value.const_value = ir.tensor(random((COLUMNS, ROWS), 9), name=value.name)
-    return value

@@ -13,14 +13,15 @@ MIN_BLOCKS = 8
 """Fewer blocks of a size are no steady growth: that needs one between any two moments."""
 
 
-def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
+def block_table(growth: Growth) -> Table:
     """Return the table of blocks that grew, most bytes first.
 
     It has no rows where the growth is not of memory in use: a few blocks more are no finding.
     """
     grows = growth.is_leak_or_kept or growth.verdict == "undecided"
     is_evidence = growth.slope is not None and grows
-    steady = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_BLOCKS]
+    grown = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_BLOCKS]
+    shown = grown[:MAX_ROWS]
     return Table(
         columns=(
             Column("block", "right"),
@@ -29,7 +30,7 @@ def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
             Column("together", "right"),
             Column("content", wraps=True, css="prose"),
         ),
-        rows=tuple(_row(each, growth.owner, steady[:limit]) for each in steady[:limit]),
+        rows=tuple(_row(each, growth.owner, shown) for each in shown),
     ).without_empty_columns()
 
 
