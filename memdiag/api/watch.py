@@ -61,7 +61,8 @@ def watch(
         request_folder: the folder that ``memdiag xray FOLDER`` must name to take X-rays meanwhile;
             None for no requests. No report is written there.
         on_progress: called several times a second with the recorder.
-        on_wait: called with a sentence if X-rays take longer than a second at the end.
+        on_wait: called with a sentence at the start if there is no limit, and if X-rays take longer
+            than a second at the end.
         on_near_limit: called with the recording until then when the control group of the process
             comes near its memory limit: the kernel may kill this process with it.
 
@@ -96,6 +97,8 @@ def watch(
             is_over = duration_s is not None and recorder.now_s() >= duration_s
             return is_over or signals.count > 0
 
+        if duration_s is None:
+            on_wait(f"recording process {pid} until it ends. Ctrl-C ends it before.")
         recorder.watch(pid, has_ended, on_progress)
         if xray:
             recorder.start_xrays("end")

@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 from onnx import helper
 
+from memdiag.model.constant_values import truth, whole
 from memdiag.model.count_inputs import count_values
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
 from memdiag.model.largest_outputs import largest_outputs
@@ -283,7 +284,7 @@ class ComputedShapes:
                 self._visit(each)
 
     def _if(self, scope: Scope, node: Node, branches: Sequence[Scope]) -> None:
-        condition = _truth(self._value(scope, node.input[0]))
+        condition = truth(self._value(scope, node.input[0]))
         names = [each.name for each in node.subgraphs]
         if condition is not None:
             taken = "then_branch" if condition else "else_branch"
@@ -331,7 +332,7 @@ class ComputedShapes:
                 self._set(body, name, known)
             self._visit(body)
             ends = body.outputs[1 : 1 + len(carried)]
-            goes_on = _truth(self._value(body, body.outputs[0])) if body.outputs else None
+            goes_on = truth(self._value(body, body.outputs[0])) if body.outputs else None
             after = [self._known(body, name) for name in ends]
             after += [Known(None, None)] * (len(state) - len(after))  # a body without some outputs
             return goes_on, tuple(after)
@@ -369,13 +370,13 @@ class ComputedShapes:
     def _limit(self, scope: Scope, node: Node) -> int | None:
         """Return the most iterations that a Loop is given; None if that is not known."""
         limit, condition = (*node.input[:2], "", "")[:2]
-        goes_on = _truth(self._value(scope, condition)) if condition else True
+        goes_on = truth(self._value(scope, condition)) if condition else True
         if goes_on is None:
             return None
-        count = self._value(scope, limit) if limit else np.array(MAX_ITERATIONS)
-        if count is None or count.size != 1:
+        count = whole(self._value(scope, limit)) if limit else MAX_ITERATIONS
+        if count is None:
             return None
-        return min(max(int(count.reshape(())), 0), MAX_ITERATIONS) if goes_on else 0
+        return min(max(count, 0), MAX_ITERATIONS) if goes_on else 0
 
     def _nbytes(self, scopes: Sequence[Scope]) -> int:
         return sum(kind.nbytes or 0 for each in scopes for kind in self.types[each].values())
@@ -405,11 +406,6 @@ def _type_of(value: Array) -> TensorType | None:
     except ValueError:
         return None
     return TensorType(ELEMENT_TYPES[number].name, value.shape)
-
-
-def _truth(value: Array | None) -> bool | None:
-    """Return the value of a condition; None if it is not known."""
-    return bool(value.any()) if value is not None and value.size == 1 else None
 
 
 def _has_references(node: Node) -> bool:

@@ -41,6 +41,19 @@ def evaluate(node: Node, inputs: Sequence[Array]) -> Array | None:
     return result if result.size <= MAX_VALUES else None
 
 
+def whole(value: Array | None) -> int | None:
+    """Return the value of a number or condition; None if it is not known, or is no integer."""
+    if value is None or value.size != 1 or value.dtype.kind not in "biu":
+        return None
+    return int(value.reshape(()))
+
+
+def truth(value: Array | None) -> bool | None:
+    """Return the value of a condition; None if it is not known, or no condition."""
+    number = whole(value)
+    return None if number is None else bool(number)
+
+
 def _plain(function: Callable[..., Array]) -> _Compute:
     """Return the rule of a function whose result has the shape to which operands broadcast."""
 

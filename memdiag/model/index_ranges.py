@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memdiag.model.constant_values import whole
 from memdiag.model.graph_index import Node, Scope, Use, integer, integers
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import Array
@@ -174,10 +175,9 @@ class _ConstraintSearch:
 
     def _shifted(self, scope: Scope, node: Node, index: int, offset: int) -> None:
         """Follow the result of an Add or Sub of a value and a constant integer."""
-        values = small_constant(scope, node.input[1 - index])
-        if values is None or values.size != 1 or values.dtype.kind not in "iu":
+        constant = whole(small_constant(scope, node.input[1 - index]))
+        if constant is None:
             return
-        constant = int(values.reshape(-1)[0])
         if node.op_type == "Add":
             self._follow(scope, node.output[0], offset + constant)
         elif index == 0:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import prod
 
+from memdiag.model.constant_values import whole
 from memdiag.model.graph_index import Node, integer
 from memdiag.model.tensor_types import Array, TensorType
 
@@ -65,9 +66,9 @@ def _boxes(node: Node, types: _Types, values: _Values) -> list[TensorType]:
     if scores is None or len(scores) != 3:
         return []
     batch, classes, boxes = scores
-    limit = values.get(node.input[2]) if len(node.input) > 2 else None
-    if limit is not None and limit.size == 1:
-        boxes = min(boxes, max(0, int(limit.reshape(()))))
+    limit = whole(values.get(node.input[2])) if len(node.input) > 2 else None
+    if limit is not None:
+        boxes = min(boxes, max(0, limit))
     return [TensorType("int64", (batch * classes * boxes, 3))]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from memdiag.model.constant_values import MAX_VALUES, RANDOM, evaluate
+from memdiag.model.constant_values import MAX_VALUES, RANDOM, evaluate, truth
 from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer
 from memdiag.model.node_outputs import infer_outputs
 from memdiag.model.shapes import Shapes
@@ -252,8 +252,8 @@ class _ConstantFolding:
         condition = self._constant(scope, node.input[0]) if node.input else None
         value = self._value(condition, scope, node, 0) if node.op_type == "If" else None
         branches = [inner.name for inner in node.subgraphs]
-        taken = "then_branch" if value is not None and value.any() else "else_branch"
-        if value is None or value.size != 1 or taken not in branches:
+        taken = {True: "then_branch", False: "else_branch", None: ""}[truth(value)]
+        if taken not in branches:
             for body in bodies:
                 self._visit(body)
             return False

@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from memdiag.model.constant_values import MAX_VALUES, evaluate
+from memdiag.model.constant_values import MAX_VALUES, evaluate, truth, whole
 
 Arrays = list[NDArray[np.generic]]
 
@@ -87,3 +87,23 @@ def test_what_is_large_or_makes_no_sense_is_left(op_type: str, inputs: Arrays) -
 def test_complex_numbers_are_not_cast(source: type[np.generic], to: int) -> None:
     node = helper.make_node("Cast", ["i0"], ["y"], to=to)
     assert evaluate(node, [np.array([1], source)]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (np.array(3), 3),
+        (np.array([True]), 1),
+        (np.array([0], np.uint8), 0),
+        (np.array(np.nan), None),
+        (np.array([1.0], np.float16), None),
+        (np.array([1, 2]), None),
+        (np.array([], np.int64), None),
+        (None, None),
+    ],
+)
+def test_numbers_and_conditions_are_integers(
+    value: NDArray[np.generic] | None, number: int | None
+) -> None:
+    assert whole(value) == number
+    assert truth(value) == (None if number is None else number > 0)

@@ -79,8 +79,6 @@ def run(options: Namespace) -> int:
     Sessions are not recorded: start the program with memdiag run for these. memdiag xray DIR takes
     an X-ray while the recording is under way.
     """
-    import psutil
-
     from memdiag.api.watch import PERIOD_S, watch
     from memdiag.cli.output import Destination, print_wait, show
 
@@ -97,8 +95,6 @@ def run(options: Namespace) -> int:
             settings = {"on_progress": stack.enter_context(view).update}
         elif options.detail is not Detail.ANSWER:
             settings = {"on_wait": print_wait}
-            if options.duration_s is None and psutil.pid_exists(options.pid):
-                print_wait(f"recording process {options.pid} until it ends. Ctrl-C ends it before.")
         result = watch(
             options.pid,
             duration_s=options.duration_s,
