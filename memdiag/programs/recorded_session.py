@@ -74,6 +74,14 @@ class RecordedSession:
         model = self.description.model
         return str(model.path or model.digest)
 
+    @property
+    def kept_bytes(self) -> range:
+        """Where the bytes are that it was created from, and keeps without need; else empty."""
+        model, config = self.description.model, self.description.config
+        is_used = config.get("session.use_ort_model_bytes_directly") == "1"
+        start, size = model.address or 0, model.bytes or 0
+        return range(start, start + size * (self.keeps_bytes and not is_used))
+
     def add_log(self, now_s: float, lines: bytes) -> None:
         """Add lines of the session's log."""
         markers = [item for item in self._log.feed(lines) if isinstance(item, LogMarker)]

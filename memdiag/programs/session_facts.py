@@ -164,53 +164,55 @@ def kept_bytes(session: ProgramSession) -> int | None:
 def session_bytes(session: ProgramSession) -> int | None:
     """Return the bytes that the process would not need without the session; None if unknown.
 
-    Weights can be in the arena, so that the larger of both is counted. Without an X-ray they are an
-    estimate (see `size_text`): the private memory that the creation kept, or the bytes of the
-    model's weights if these are more, and the bytes that it was created from if it keeps them.
+    The bytes that it was created from are a part of them if it keeps them. Weights can be in the
+    arena, so that the larger of both is counted. Without an X-ray they are an estimate (see
+    `size_text`): the private memory that the creation kept, or the bytes of the model's weights if
+    these are more.
     """
     memory = session.memory
     weights = private_weight_bytes(session)
     if weights is None:
         sizes = [kept_bytes(session), session.model.weight_bytes]
         weights = max((size for size in sizes if size is not None), default=None)
-        if weights is not None and session.model.is_kept:
-            weights += session.model.bytes or 0
-    if memory is None or memory.arena_used_bytes is None:
-        return weights
-    return max(weights or 0, memory.arena_used_bytes) + (slack_bytes(session) or 0)
+    if memory is not None and memory.arena_used_bytes is not None:
+        weights = max(weights or 0, memory.arena_used_bytes) + (slack_bytes(session) or 0)
+    return None if weights is None else weights + _model_bytes(session)
+
+
+def _model_bytes(session: ProgramSession) -> int:
+    """Return the bytes that `session` was created from if it keeps them; 0 otherwise."""
+    return session.model.bytes or 0 if session.model.is_kept else 0
 
 
 def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:
-    """Return the bytes of all the sessions; None if they are unknown for one of them."""
+    """Return the bytes of all the sessions; None if they are unknown for one of them.
+
+    Several may keep the same bytes of their model.
+    """
     total = 0
+    kept: set[tuple[int, int | None]] = set()
     for session in sessions:
         size = session_bytes(session)
         if size is None:
             return None
-        total += size
+        place = (session.pid, session.model.address)
+        total += size - (_model_bytes(session) if place in kept else 0)
+        if session.model.is_kept:
+            kept.add(place)
     return total
 
 
 def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     """Return the bytes of all the sessions except for the largest; None if they are unknown.
 
-    The session that stays may be one that keeps the bytes of its model. Several may keep the same
-    object, and the X-ray counts an equal part of all objects for each session.
+    Of sessions of which some keep the bytes of their model, one that does not is to stay.
     """
     total = total_bytes(sessions)
     if total is None:
         return None
-    largest = max((session_bytes(session) or 0 for session in sessions), default=0)
-    keeping = [session for session in sessions if session.model.is_kept]
-    staying = 0
-    if keeping:
-        size = max(session.model.bytes or 0 for session in keeping)
-        objects = len({session.model.address for session in keeping})
-        if all(private_weight_bytes(session) is not None for session in sessions):
-            staying = size * (len(sessions) - objects) // len(sessions)
-        else:
-            staying = size * (len(keeping) - objects)
-    return max(0, total - largest - staying)
+    least = min(map(_model_bytes, sessions), default=0)
+    staying = [session for session in sessions if _model_bytes(session) == least]
+    return total - max((session_bytes(session) or 0 for session in staying), default=0)
 
 
 def redundant_kept_bytes(sessions: Sequence[ProgramSession]) -> int:

@@ -232,6 +232,9 @@ def session_memories(
 ) -> dict[int, SessionMemory]:
     """Return the memory of each of `sessions`, by number, in an X-ray of their process.
 
+    Weights in the bytes that Python keeps of a model are not those of a session: it does not read
+    them.
+
     Args:
         keys: the keys of the models of the X-ray, in order.
         attribution: the X-ray.
@@ -248,8 +251,11 @@ def session_memories(
         key: min(earlier_sessions, max(0, _times_in_memory(attribution, index) - len(users[key])))
         for index, key in enumerate(keys)
     }
+    kept = [session.kept_bytes for session in sessions]
     for copy in attribution.copies:
         if copy.in_use is False:  # in a freed block, which malloc keeps
+            continue
+        if any(copy.address in place for place in kept):
             continue
         # No model is named if there is only one.
         models = [keys[model] for model in copy.models] or keys

@@ -170,20 +170,20 @@ def test_what_an_xray_measured_is_no_estimate() -> None:
 @pytest.mark.parametrize(
     ("is_kept", "addresses", "saved"),
     [
-        (False, (1, 1), 2 * WEIGHTS),
-        (True, (1, 1), 1.5 * WEIGHTS - 500),
-        (True, (1, 2), 2 * WEIGHTS),
+        (False, (1, 1), WEIGHTS),
+        (True, (1, 1), WEIGHTS),
+        (True, (1, 2), 2 * WEIGHTS + 1000),
     ],
 )
 def test_bytes_of_one_object_stay_with_one_session(
-    is_kept: bool, addresses: tuple[int, ...], saved: float
+    is_kept: bool, addresses: tuple[int, ...], saved: int
 ) -> None:
     made = model(None, digest="a", weight_bytes=None, is_kept=is_kept)
     sessions = [
         session(
             number,
             model=msgspec.structs.replace(made, address=address),
-            memory=memory(2 * WEIGHTS, slack=0),
+            memory=memory(slack=0),
         )
         for number, address in enumerate(addresses, 1)
     ]
@@ -191,17 +191,16 @@ def test_bytes_of_one_object_stay_with_one_session(
     assert found.bytes == saved
 
 
-def test_the_session_that_stays_may_be_the_one_that_keeps_its_bytes() -> None:
-    """Of two sessions with three copies of the weights, one and its bytes have two."""
+def test_the_session_by_path_stays() -> None:
     from_bytes = model(
         None, digest="a", weight_bytes=None, is_kept=True, same_file="/models/m.onnx"
     )
     sessions = [
-        session(number, model=made, memory=memory(round(1.5 * WEIGHTS), slack=0))
+        session(number, model=made, memory=memory(slack=0))
         for number, made in ((1, model()), (2, from_bytes))
     ]
     (found,) = detected(program(*sessions))
-    assert found.bytes == WEIGHTS - 500
+    assert found.bytes == 2 * WEIGHTS + 1000
     assert "1 by path, 1 from bytes" in found.message
     assert "Keep the one by path" in found.remedy
 

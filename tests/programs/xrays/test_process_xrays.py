@@ -46,7 +46,9 @@ def xray_at_end(
     monkeypatch.setattr(xray_task, "ProcessXrayTask", Task)
     program = RecordedProgram()
     process = cast(RecordedProcess, SimpleNamespace(pid=7, unrecorded=False))
-    session: Any = SimpleNamespace(number=1, model_key="m", memory=before, process=process)
+    session: Any = SimpleNamespace(
+        number=1, model_key="m", kept_bytes=range(0), memory=before, process=process
+    )
     process.__dict__.update(live_sessions=[session], inherited_sessions=[])
     program.processes.append(process)
     with selectors.DefaultSelector() as selector:

@@ -29,7 +29,7 @@ def test_older_sessions_share_the_copies_of_weights(
     freed = [copy("w", 1 << 10 + index, size=20 * MIB, in_use=False) for index in range(9)]
     found = xray(1, *large, *small, *freed).attribution
     sessions = [
-        cast(RecordedSession, SimpleNamespace(number=number, model_key="m"))
+        cast(RecordedSession, SimpleNamespace(number=number, model_key="m", kept_bytes=range(0)))
         for number in range(recorded)
     ]
     memories = session_memories(["m"], found, sessions, earlier_sessions=earlier)
@@ -42,9 +42,21 @@ def test_a_weight_that_several_nodes_pack_is_no_sign_of_an_older_session() -> No
     """Half of the bytes must have further copies."""
     packed = [copy("v", 1 << 20 + index, size=2 * MIB) for index in range(3)]
     found = xray(1, copy("w", 1 << 40), *packed).attribution
-    session = cast(RecordedSession, SimpleNamespace(number=1, model_key="m"))
+    made = SimpleNamespace(number=1, model_key="m", kept_bytes=range(0))
+    session = cast(RecordedSession, made)
     memory = session_memories(["m"], found, [session], earlier_sessions=2)[1]
     assert memory.weight_bytes == 16 * MIB
     other = msgspec.structs.replace(found, copies=(copy("w", 1), copy("w", 2), *packed))
     memory = session_memories(["m"], other, [session], earlier_sessions=2)[1]
     assert memory.weight_bytes == 13 * MIB
+
+
+def test_weights_in_bytes_that_python_keeps_are_not_those_of_a_session() -> None:
+    found = xray(1, copy("w", 1 << 20), copy("w", 1 << 40)).attribution
+    places = (range(1 << 40, (1 << 40) + 100), range(0))
+    sessions = [
+        cast(RecordedSession, SimpleNamespace(number=number, model_key="m", kept_bytes=place))
+        for number, place in enumerate(places)
+    ]
+    memories = session_memories(["m"], found, sessions)
+    assert [memory.weight_bytes for memory in memories.values()] == [5 * MIB, 5 * MIB]
