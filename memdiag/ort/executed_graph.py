@@ -477,6 +477,8 @@ class ExecutedGraph:
                 node = self.only_reader(conv.output[0])
                 if node is None or any(node.output[1:]) or node.source.subgraphs:
                     break
+                if id(node) in removed:  # a circle, which onnxruntime refuses
+                    break
                 others = [name for name in node.input if name and name != conv.output[0]]
                 is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(
                     self.is_constant(name) for name in others

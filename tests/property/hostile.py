@@ -172,15 +172,24 @@ def bomb(operator: str, *sizes: int) -> ModelProto:
 
 
 def circular() -> ModelProto:
-    """Return a model whose nodes read each other, and themselves."""
+    """Return a model whose nodes read each other, and themselves, or nothing."""
+    weights = [
+        onnx.numpy_helper.from_array(np.ones((4, 3, 1, 1), np.float32), "filter"),
+        onnx.numpy_helper.from_array(np.ones((4, 1, 1), np.float32), "scale"),
+    ]
     nodes = [
+        helper.make_node("Conv", ["image", "filter"], ["f"]),
+        helper.make_node("Mul", ["f", "scale"], ["f"]),
+        helper.make_node("Transpose", [], ["nothing"]),
+        helper.make_node("MatMul", ["x", "nothing"], ["z"]),
         helper.make_node("Add", ["a", "b"], ["a"]),
         helper.make_node("Transpose", ["c"], ["b"]),
         helper.make_node("Identity", ["b"], ["c"]),
         helper.make_node("Identity", ["d"], ["d"]),
         helper.make_node("MatMul", ["x", "c"], ["y"]),
     ]
-    graph = helper.make_graph(nodes, "g", [value("x", "N", 4)], [value("y")])
+    inputs = [value("x", "N", 4), value("image", "N", 3, 8, 8)]
+    graph = helper.make_graph(nodes, "g", inputs, [value("y"), value("z")], weights)
     return helper.make_model(graph, ir_version=10)
 
 

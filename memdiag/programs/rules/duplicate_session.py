@@ -8,11 +8,11 @@ each load it, double the memory. A session can serve all of them: `run()` may be
 several threads at once.
 
 The bytes of a finding are the weights and arenas of all sessions but the largest, from the
-last X-ray of the process, without weights that are mapped from a file, which sessions
-share, and the bytes of the model that sessions keep. They are a lower bound: graphs and kernels come on top, and no X-ray can assign these to
-a session (four sessions of a voice model with 3.2 MiB of copies each took 9.8 MiB each). Without
-an X-ray the bytes are an estimate: the private memory that the creations kept, or at least the
-bytes of the weights in the model.
+last X-ray of the process, without weights that are mapped from a file, which sessions share,
+and the bytes of the model that sessions keep. They are a lower bound: graphs and kernels come
+on top, and no X-ray can assign these to a session (four sessions of a voice model with 3.2 MiB
+of copies each took 9.8 MiB each). Without an X-ray the bytes are an estimate: the private
+memory that the creations kept, or at least the bytes of the weights in the model.
 
 ## What to do
 
