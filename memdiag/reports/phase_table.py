@@ -197,9 +197,9 @@ def table_of(
     """Return the table of `rows`, with `caption` completed to sentences."""
     scale_bytes = max((row.peak_bytes or 0 for row in rows), default=0)
     kinds = {row.peak_kind for row in rows if row.peak_bytes is not None}
-    if "sampled" in kinds:
-        caption += f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
-    peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
+    peak_heading = "peak"
+    if kinds:
+        peak_heading = f"peak ({kinds.pop() if len(kinds) == 1 else f'{SAMPLED_MARK} sampled'})"
     # On a terminal the phase where a run ended is marked in the last column.
     has_last = any(row.responsible for row in rows)
     has_device = any(row.device_bytes is not None for row in rows)

@@ -51,7 +51,7 @@ from memdiag.reports.text import capitalized, dim_hint, lowered, plain
 from memdiag.reports.xray import owner_blocks, xray_text
 from memdiag.units import counted, some_of
 
-_MAX_PARTS = 4
+_MAX_PARTS, _MIN_PART_SHARE = 2, 0.02
 _MAX_SPANS = 500
 _MAX_UNFOLDED_SPANS = 12
 _TIMELINE = "timeline.js"
@@ -133,8 +133,11 @@ def _glance(profile: Profile) -> list[Block]:
 
 def _parts(profile: Profile) -> str:
     """Return what the memory above the baseline is at steady state; empty without an X-ray."""
-    parts = [part.text for part in steady_parts(profile)]
-    return f"{some_of(parts, _MAX_PARTS, ' · ')}." if parts else ""
+    parts = steady_parts(profile)
+    least = _MIN_PART_SHARE * sum(part.size_bytes for part in parts)
+    count = sum(part.size_bytes >= least for part in parts)
+    texts = [part.text for part in parts]
+    return f"{some_of(texts, min(count, _MAX_PARTS), ' · ')}." if parts else ""
 
 
 def _has_timeline(profile: Profile) -> bool:

@@ -150,7 +150,7 @@ def steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
         MemoryPart(ARENA_SLACK, slack),
         MemoryPart("arena in use", attribution.bytes_of("arena") - slack),
         MemoryPart(RETAINED, _retained_bytes(profile)),
-        MemoryPart("library pages, shared by processes", runtime_bytes(profile)),
+        MemoryPart("shared library pages", runtime_bytes(profile)),
     )
 
 
