@@ -120,6 +120,15 @@ class ExecutedNode:
         return self.index == self.source.index
 
 
+def _executed(node: Node, names: tuple[str, ...]) -> ExecutedNode:
+    """Return `node`, which reads `names`.
+
+    It has no operator if its operator lacks inputs: onnxruntime refuses such a model.
+    """
+    op_type = node.op_type if names or node.op_type == "Constant" else ""
+    return ExecutedNode(op_type, names, tuple(node.output), node, node.index)
+
+
 class ExecutedGraph:
     """The optimized nodes of one scope.
 
@@ -171,12 +180,9 @@ class ExecutedGraph:
         self.types: dict[str, TensorType] = dict(types)
         self.axes: dict[str, Axes] = dict(axes)
         self.nodes = [
-            ExecutedNode(op_type, names, tuple(source.output), source, source.index)
-            for source in scope.nodes
-            if is_computed[source.index] and any(source.output)
-            for names in [tuple(reads(source))]
-            # onnxruntime refuses a model whose operators lack their inputs: no rule is theirs.
-            for op_type in [source.op_type if names or source.op_type == "Constant" else ""]
+            _executed(node, tuple(reads(node)))
+            for node in scope.nodes
+            if is_computed[node.index] and any(node.output)
         ]
         self._next_index = len(scope.nodes)
         self._outputs = scope.output_names
@@ -477,7 +483,7 @@ class ExecutedGraph:
                 node = self.only_reader(conv.output[0])
                 if node is None or any(node.output[1:]) or node.source.subgraphs:
                     break
-                if id(node) in removed:  # a circle, which onnxruntime refuses
+                if id(node) in removed:  # damaged models have circles
                     break
                 others = [name for name in node.input if name and name != conv.output[0]]
                 is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(

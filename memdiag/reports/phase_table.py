@@ -192,14 +192,23 @@ def _other_steps(row: PhaseRow, interrupting: Sequence[PhaseRow]) -> PhaseRow:
 
 
 def table_of(
-    rows: Sequence[PhaseRow], *, decimals: int, caption: str, heading: str = "phase"
+    rows: Sequence[PhaseRow],
+    *,
+    decimals: int,
+    caption: str,
+    heading: str = "phase",
+    explains_samples: bool = True,
 ) -> Table:
-    """Return the table of `rows`, with `caption` completed to sentences."""
+    """Return the table of `rows`, with `caption` completed to sentences.
+
+    With `explains_samples` they say what a sampled peak is; the heading names it in any case.
+    """
     scale_bytes = max((row.peak_bytes or 0 for row in rows), default=0)
     kinds = {row.peak_kind for row in rows if row.peak_bytes is not None}
-    peak_heading = "peak"
-    if kinds:
-        peak_heading = f"peak ({kinds.pop() if len(kinds) == 1 else f'{SAMPLED_MARK} sampled'})"
+    if explains_samples and "sampled" in kinds:
+        caption += f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
+    kind = kinds.pop() if len(kinds) == 1 else f"{SAMPLED_MARK} sampled" if kinds else ""
+    peak_heading = f"peak ({kind})" if kind else "peak"
     # On a terminal the phase where a run ended is marked in the last column.
     has_last = any(row.responsible for row in rows)
     has_device = any(row.device_bytes is not None for row in rows)

@@ -253,8 +253,12 @@ def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
     profile = profiles.tied_if()
     first, *rest = profile.phases
     phases = (msgspec.structs.replace(first, peak_kind="sampled"), *rest)
-    table = phase_table(msgspec.structs.replace(profile, phases=phases))
+    mixed = msgspec.structs.replace(profile, phases=phases)
+    table = phase_table(mixed)
     assert table.columns[3].heading == "peak (~ sampled)"
+    assert "~: the largest sample" in table.caption
+    assert "~" not in phase_table(mixed, is_compared=False).caption
+    assert "~" not in phase_table(profile).caption
     assert [row.cells[3].text.startswith("~") for row in table.rows[:2]] == [True, False]
     assert "~" not in phase_table(profile).columns[3].heading
 

@@ -154,10 +154,10 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
     """Return the finding for the sessions of each process that were alive together."""
     sessions = [session for together in processes for session in together]
     differing = _differing_options(sessions)
-    first, from_bytes = sessions[0], _from_bytes(sessions)
+    first = sessions[0]
     text = (
         f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
-        f" at {creation_sites(sessions)}{from_bytes}"
+        f" at {creation_sites(sessions)}{_from_bytes(sessions)}"
     )
     cost = ""
     if size is not None:
@@ -169,8 +169,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
             sessions=numbers(sessions),
             bytes=size,
             message=f"{text}. The options are the same.{cost}",
-            remedy=sharing_advice(sessions)
-            + " Keep the one by path: the other keeps the bytes as well." * bool(from_bytes),
+            remedy=f"{sharing_advice(sessions)}{_to_keep(sessions)}",
         )
     listed = some_of([f"{name} ({'; '.join(values)})" for name, values in differing.items()])
     deciding = sorted(differing.keys() - _CHANGE_NO_OUTPUTS)
@@ -199,6 +198,13 @@ def _from_bytes(sessions: Sequence[ProgramSession]) -> str:
     if from_bytes in (0, len(sessions)):
         return ""
     return f" ({len(sessions) - from_bytes} by path, {from_bytes} from bytes of the same content)"
+
+
+def _to_keep(sessions: Sequence[ProgramSession]) -> str:
+    """Return which session to keep, if only some keep the bytes of their model; else nothing."""
+    if len({session.model.is_kept for session in sessions}) == 1:
+        return ""
+    return " Keep one that does not keep the bytes of the model, such as one by path."
 
 
 def _options(session: ProgramSession) -> dict[str, str]:

@@ -25,7 +25,7 @@ from memdiag.reports.estimate.tables import MAX_LIVE
 from memdiag.reports.findings import finding_text, profile_summary
 from memdiag.reports.phase_table import OPTIONAL_COLUMNS
 from memdiag.reports.profile import picture
-from memdiag.reports.profile.advice import profile_advice, steady_parts
+from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.charts import page_xrays, timeline_data
 from memdiag.reports.profile.facts import (
     environment_facts,
@@ -49,9 +49,8 @@ from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.text import capitalized, dim_hint, lowered, plain
 from memdiag.reports.xray import owner_blocks, xray_text
-from memdiag.units import counted, some_of
+from memdiag.units import counted
 
-_MAX_PARTS, _MIN_PART_SHARE = 2, 0.02
 _MAX_SPANS = 500
 _MAX_UNFOLDED_SPANS = 12
 _TIMELINE = "timeline.js"
@@ -116,7 +115,7 @@ def _glance(profile: Profile) -> list[Block]:
     return [
         Sentence(title="Result", text=found.result, detail=Detail.ANSWER),
         Sentence(title="Why", text=found.reason, detail=Detail.ANSWER),
-        Sentence(title="Steady", text=_parts(profile), detail=Detail.ANSWER),
+        Sentence(title="Steady", text=found.steady, detail=Detail.ANSWER),
         *(
             Sentence(
                 title="" if number else "What to do",
@@ -129,15 +128,6 @@ def _glance(profile: Profile) -> list[Block]:
         Sentence(title="Budget", text=budget and f"{capitalized(budget)}.", formats=PAGE_ONLY),
         Sentence(title="Run peak", text=" ".join(run_peak_sentences(profile)[:1])),
     ]
-
-
-def _parts(profile: Profile) -> str:
-    """Return what the memory above the baseline is at steady state; empty without an X-ray."""
-    parts = steady_parts(profile)
-    least = _MIN_PART_SHARE * sum(part.size_bytes for part in parts)
-    count = sum(part.size_bytes >= least for part in parts)
-    texts = [part.text for part in parts]
-    return f"{some_of(texts, min(count, _MAX_PARTS), ' · ')}." if parts else ""
 
 
 def _has_timeline(profile: Profile) -> bool:

@@ -18,7 +18,7 @@ from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, input_option, listed, plain, shortened
 from memdiag.reports.xray.weights import weight_rows
 from memdiag.runner.failure_text import CUSTOM_OPS_OPTION, IN_ITS_PROGRAM
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, format_size, some_of
 
 ARENA_SLACK, RETAINED = "arena slack", "retained by malloc"
 MODEL_BYTES = "the bytes of the model's file"
@@ -31,8 +31,8 @@ arena slack, memory retained by malloc, and memory that is resident for a moment
 MIN_NAMED_SHARE = 0.1
 """An unused part is named beside findings from this share of the peak on."""
 
-_LARGE_SHARE, _NOTABLE_SHARE, _NAMED_SHARE = 0.5, 0.1, 0.01  # shares of the steady memory
-_MIN_PART_BYTES = MIB // 10
+_LARGE_SHARE, _NOTABLE_SHARE, _NAMED_SHARE = 0.5, 0.1, 0.02  # shares of the steady memory
+_MIN_PART_BYTES, _MAX_PARTS = MIB // 10, 2
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
@@ -100,11 +100,13 @@ class Advice:
     Attributes:
         result: how much of the memory is waste.
         reason: the cause; empty if it is not known.
+        steady: what the memory above the baseline is at steady state; empty without an X-ray.
         steps: at least one recommended action.
     """
 
     result: str
     reason: str
+    steady: str
     steps: tuple[AdviceStep, ...]
 
 
@@ -123,11 +125,20 @@ def profile_advice(profile: Profile) -> Advice:
     return Advice(
         result=result,
         reason=_reason(profile, worst, largest),
+        steady=_parts_sentence(profile),
         steps=_steps(profile, largest),
     )
 
 
-def steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
+def _parts_sentence(profile: Profile) -> str:
+    parts = _steady_parts(profile)
+    least = _NAMED_SHARE * sum(part.size_bytes for part in parts)
+    count = sum(part.size_bytes >= least for part in parts)
+    texts = [part.text for part in parts]
+    return f"{some_of(texts, min(count, _MAX_PARTS), ' · ')}." if parts else ""
+
+
+def _steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     """Return the parts of the steady memory above the baseline, the largest first.
 
     Empty without an X-ray.
@@ -534,7 +545,7 @@ def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> 
         return []
     above = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
     least_part = _NAMED_SHARE * above  # advice about less is noise
-    levers = [part for part in steady_parts(profile) if part.label in _LEVERS]
+    levers = [part for part in _steady_parts(profile) if part.label in _LEVERS]
     parts = [part for part in levers if part.size_bytes >= least_part]
     size = sum(part.size_bytes for part in parts)
     if size < max(MIB, _NOTABLE_SHARE * above) or size <= least_bytes:

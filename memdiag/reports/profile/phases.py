@@ -55,6 +55,7 @@ def phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
         decimals=decimals_for(profile.peak_rss_bytes),
         caption=f"MiB of the whole process{estimated}",
         heading="phase" if is_compared else "phase (MiB)",
+        explains_samples=is_compared,
     )
     return table if is_compared else replace(table, caption=table.caption.partition("; ")[2])
 

@@ -339,7 +339,7 @@ def _ending(run: ProgramRun) -> str:
 
 
 def remarks(run: ProgramRun) -> tuple[str, ...]:
-    """Return sentences on sessions that failed, never ran, or were created beside others.
+    """Return sentences on sessions that failed, never ran, or were created together with others.
 
     The last one is on the memory of one more process.
     """

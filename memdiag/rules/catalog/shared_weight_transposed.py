@@ -276,7 +276,7 @@ def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
                 transpose = ctx.graphs.qualified(scope, node)
         elif node.op_type not in _SAME_VALUES:
             return ""
-        if not node.input:
+        if not node.input:  # a damaged model
             return ""
         found = _producer(scope, node.input[0])
         if found is None:

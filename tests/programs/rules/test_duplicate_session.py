@@ -202,7 +202,7 @@ def test_the_session_by_path_stays() -> None:
     (found,) = detected(program(*sessions))
     assert found.bytes == 2 * WEIGHTS + 1000
     assert "1 by path, 1 from bytes" in found.message
-    assert "Keep the one by path" in found.remedy
+    assert "Keep one that does not keep the bytes" in found.remedy
 
 
 @pytest.mark.parametrize(("addresses", "saved"), [((1, 1), WEIGHTS), ((1, 2), 2 * WEIGHTS + 1000)])
