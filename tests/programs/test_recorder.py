@@ -96,7 +96,10 @@ def test_descriptors_of_a_sender_without_the_secret_are_closed(recorder: Recorde
 
 
 def test_descriptors_that_arrive_with_the_secret_are_kept(recorder: Recorder) -> None:
-    passed = os.pipe()
+    # The writing end is not among them: whoever has it is waited for when the recorder ends.
+    reading, writing = os.pipe()
+    passed = reading, os.open(os.devnull, os.O_WRONLY)
+    os.close(writing)
     with socket.socket(socket.AF_UNIX) as hook:
         address, _, secret = recorder.address.partition("#")
         hook.connect(address.replace("@", "\0", 1))
