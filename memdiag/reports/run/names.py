@@ -12,7 +12,6 @@ from memdiag.units import format_size
 _MAX_WORD = 60
 _MAX_INPUTS = 3
 _MAX_NUMBERS = 6
-_MIN_LIBRARY = 4  # characters of the name of a library
 _MULTIPROCESSING = {
     "spawn": "multiprocessing worker",
     "forkserver": "multiprocessing server",
@@ -55,17 +54,11 @@ def created_text(session: ProgramSession) -> str:
     return plain(f"{session.library}: {name}, called from {session.called_from}")
 
 
-def short_created_text(session: ProgramSession, *, width: int) -> str:
-    """Return ``app.py:5 (ocr)`` in at most `width` characters; of own code its place.
-
-    The name of the library is shortened first, then the path: the line number stays.
-    """
-    place = plain(session.called_from or session.created_at)
-    library = plain(session.library or "") if session.called_from else ""
-    room = width - len(place) - len(" ()")
-    if library and room >= min(len(library), _MIN_LIBRARY):
-        return f"{place} ({library if len(library) <= room else f'{library[: room - 1]}…'})"
-    return place if len(place) <= width else f"…{place[len(place) - width + 1 :]}"
+def short_created_text(session: ProgramSession) -> str:
+    """Return ``app.py:5 (ocr)``, the program's line and the library; of own code its place."""
+    if session.called_from is None:
+        return plain(session.created_at)
+    return plain(f"{session.called_from} ({session.library})")
 
 
 def numbers(found: Iterable[int]) -> str:

@@ -35,7 +35,6 @@ MAX_SINGLE_SESSIONS = 10
 
 _NAME_WIDTH = 30
 _COMMAND_WIDTH = 50
-_PLACE_WIDTH = 22
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 
@@ -64,7 +63,7 @@ def summary_table(run: ProgramRun) -> Table:
     table = Table(
         columns=(
             Column("process / session", max_width=_NAME_WIDTH, wraps=True),
-            Column("created at", max_width=_PLACE_WIDTH, wraps=True),
+            Column("created at", wraps=True),
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
@@ -184,7 +183,7 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
     runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
         f"{label}{times} {models[first.model_key]}",
-        short_created_text(first, width=_PLACE_WIDTH),
+        short_created_text(first),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
         *_peak_and_rise(sessions),
