@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import inf
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,11 @@ def deadline_after(time_limit_s: float | None) -> Deadline:
     Raises:
         UsageError: the limit leaves no time.
     """
-    if time_limit_s is not None and time_limit_s <= 0:
-        raise UsageError("--time-limit must be greater than 0.")
-    return Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
+    if time_limit_s is None:
+        return Deadline()
+    if not time_limit_s > 0:
+        raise UsageError(f"--time-limit must be greater than 0, not {time_limit_s:g}.")
+    return Deadline(time.monotonic() + time_limit_s)
 
 
 def program_advice(name: str) -> str:

@@ -16,7 +16,6 @@ from memdiag.api.arguments import (
     deadline_after,
     ignore_progress,
     input_config,
-    limits,
 )
 from memdiag.api.comparing import column_plans
 from memdiag.api.comparing.column_plans import ColumnPlan
@@ -32,7 +31,7 @@ from memdiag.comparison.changes import retained_notes, undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
-from memdiag.defaults import DEFAULT_RUNS
+from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -50,7 +49,7 @@ from memdiag.records.comparison import (
     GraphSize,
     Metric,
 )
-from memdiag.runner.job import Job, SessionConfig
+from memdiag.runner.job import Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 
 _SHARE_OF_OPTIMIZING = 1 / 3
@@ -63,7 +62,6 @@ BISECTED: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
 def compare(
     *paths: str | Path | Sequence[str | Path],
     onnxruntime: Sequence[str] = (),
-    environments: Sequence[str | Path] = (),
     optimizers: Sequence[str] = (),
     bisect: Metric | None = None,
     runs: int | None = None,
@@ -83,8 +81,8 @@ def compare(
         paths: one model for versions or optimizers; otherwise several models, or several saved
             profiles (``.json``, or the folders with them), which need neither the models nor
             onnxruntime. A list of paths is accepted as well.
-        onnxruntime: versions such as ``1.24.4``, or ``latest``; the columns are in their order.
-        environments: interpreters, or folders of environments, that have onnxruntime.
+        onnxruntime: versions such as ``1.24.4``, ``latest``, and paths of interpreters or folders
+            of environments that have onnxruntime; the columns are in the order of the versions.
         optimizers: names of optimizers, or ``all``; the original is the first column.
         bisect: find the version in which this figure changed, between the oldest and the newest of
             `onnxruntime`, or among all versions. ``growth`` is that of memory in use over many
@@ -111,7 +109,7 @@ def compare(
     started = time.perf_counter()
     given = filled(CompareOptions, options)
     files = _files(paths)
-    kind = _kind(files, onnxruntime, environments, optimizers, bisect)
+    kind = _kind(files, onnxruntime, optimizers, bisect)
     growth_runs = runs if bisect == "growth" else None
     if growth_runs is not None:
         check_runs(growth_runs)
@@ -121,22 +119,19 @@ def compare(
         raise UsageError("repeats must be at least 1.")
     if bisect == "load" and repeats == 1:
         raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
-    child_limits = replace(
-        limits(timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]),
-        deadline=deadline_after(time_limit_s),
+    child_limits = Limits(
+        timeout_s=max(DEFAULT_TIMEOUT_S, time_limit_s or 0.0), deadline=deadline_after(time_limit_s)
     )
     config = input_config(
         dims=given["dims"],
         inputs=given["inputs"],
         runs=DEFAULT_RUNS if bisect == "growth" else runs or DEFAULT_RUNS,
     )
-    session = SessionConfig(
-        options=check_session_options(given["session_options"], given["threads"])
-    )
+    session = SessionConfig(options=check_session_options(given["session_options"]))
     if kind == "profiles":
         return _comparison(kind, _saved_columns(files), None, [], started)
     if kind != "onnxruntime":
-        require_runtime("compare releases with --onnxruntime or --environment")
+        require_runtime("compare releases with --onnxruntime")
     optimizer_names = choose_optimizers(optimizers)
     if optimizer_names and files[0].suffix.lower() == ORT_SUFFIX:
         raise UsageError(
@@ -173,7 +168,7 @@ def compare(
             columns, bisection = search.run(onnxruntime)
         else:
             if kind == "onnxruntime":
-                found = _runtime_plans(job, onnxruntime, environments, on_progress)
+                found = _runtime_plans(job, onnxruntime, on_progress)
             elif kind == "optimizers":
                 with child_limits.deadline.at_most(_SHARE_OF_OPTIMIZING):
                     found = [*column_plans.optimized(job, optimizer_names, scratch, on_progress)]
@@ -222,16 +217,13 @@ def _file_states(path: Path) -> FileStates:
 
 
 def _runtime_plans(
-    job: Job,
-    onnxruntime: Sequence[str],
-    environments: Sequence[str | Path],
-    on_progress: OnProgress,
+    job: Job, onnxruntime: Sequence[str], on_progress: OnProgress
 ) -> list[ColumnPlan]:
     """Return the plans for versions and environments, the oldest version first."""
-    paths = [Path(path) for path in environments]
+    versions, environments = runtimes.versions_and_environments(onnxruntime)
     found = [
-        *column_plans.versions(job, onnxruntime, on_progress),
-        *column_plans.environments(job, paths),
+        *column_plans.versions(job, versions, on_progress),
+        *column_plans.environments(job, environments),
     ]
     return sorted(found, key=lambda plan: runtimes.sort_key(plan.label))
 
@@ -244,7 +236,6 @@ def _with_unique_labels(found: Sequence[ColumnPlan]) -> list[ColumnPlan]:
 def _kind(
     files: Sequence[Path],
     onnxruntime: Sequence[str],
-    environments: Sequence[str | Path],
     optimizers: Sequence[str],
     bisect: Metric | None,
 ) -> ComparisonKind:
@@ -254,15 +245,15 @@ def _kind(
         UsageError: the arguments contradict each other, or there is nothing to compare.
     """
     is_saved = [path.suffix == ".json" or path.is_dir() for path in files]
-    versions = bool(onnxruntime or environments or bisect)
+    versions = bool(onnxruntime or bisect)
     if not files:
         raise UsageError("no model was given. Name one model, several models, or saved profiles.")
     if any(is_saved) and not all(is_saved):
         raise UsageError("models cannot be compared with saved profiles. Profile the models first.")
     if bisect is not None and bisect not in BISECTED:
         raise UsageError(f"{bisect!r} cannot be bisected. Choose from {', '.join(BISECTED)}.")
-    if bisect is not None and environments:
-        raise UsageError("--bisect chooses the versions itself. Remove --environment.")
+    if bisect is not None and runtimes.versions_and_environments(onnxruntime)[1]:
+        raise UsageError("--bisect is between versions. Name no environments.")
     if versions and optimizers:
         raise UsageError("versions and optimizers cannot be compared together. Choose one.")
     if (versions or optimizers) and (len(files) > 1 or all(is_saved)):

@@ -64,7 +64,6 @@ def fix(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     max_difference: float | None = None,
     sizes: Sequence[int] | None = None,
-    dry_run: bool = False,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
     **options: Unpack[InputOptions],
@@ -96,7 +95,6 @@ def fix(
         sizes: further sizes of free dimensions with which the model runs: outputs and latency are
             compared with each, and memory is that after all of them. By default 1 and 4, but no
             further ones if `dims` are given.
-        dry_run: only record what would be tried.
         time_limit_s: seconds for everything; rewrites get at most half of what the first
             measurements leave (three quarters if no options are tried, and more where one that
             promises most needs it), and optimizers at most a quarter of the rest.
@@ -134,11 +132,6 @@ def fix(
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         check_dim_names(file.graph, file.functions, config.dims)
         new_models = _new_models(file, job, config, output, progress)
-        if dry_run:
-            if new_models is not None:
-                new_models.state.record_possible(new_models.rules)
-            unsearched = _unsearched(file, job, config, new_models, started)
-            return msgspec.structs.replace(unsearched, is_dry_run=True)
         if new_models is not None:
             new_models.writer.check_writable()
             exits.callback(new_models.writer.discard_staged)

@@ -69,7 +69,6 @@ def leak(
     vary: Sequence[Varied] = ("content",),
     reload: bool = False,
     dims: Mapping[str, DimRange] | None = None,
-    timeout_s: float | None = None,
     on_progress: OnGrowth | None = None,
     **options: Unpack[LeakOptions],
 ) -> Growth:
@@ -87,7 +86,6 @@ def leak(
             dimensions), or ``none``.
         reload: create the session before each run and release it afterwards.
         dims: sizes, or ranges (low, high) of sizes, of free dimensions by name.
-        timeout_s: seconds after which the child is ended; by default 1,800 beyond `duration_s`.
         on_progress: called after each batch of runs.
         options: see `takes_options`.
 
@@ -99,8 +97,7 @@ def leak(
         XrayError: this system does not let memdiag read the child.
     """
     ranges, sizes = _split(dims or {})
-    if timeout_s is None:
-        timeout_s = DEFAULT_TIMEOUT_S + (duration_s or 0.0)
+    timeout_s = DEFAULT_TIMEOUT_S + (duration_s or 0.0)
     base = profile_config({**filled(LeakOptions, options), "dims": sizes, "timeout_s": timeout_s})
     config = LeakConfig(
         session=base.session,

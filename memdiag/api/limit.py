@@ -6,18 +6,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Unpack
 
-from memdiag.api.arguments import OnProgress, ignore_progress, model_path
+from memdiag.api.arguments import OnProgress, deadline_after, ignore_progress, model_path
 from memdiag.api.estimate import estimate
 from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_inputs
 from memdiag.api.limit_search import (
     LimitSearch,
     check_limits,
+    longest_trial_s,
     require_completed,
-    search_deadline,
 )
 from memdiag.api.options import ModelLimitOptions, filled, takes_options
 from memdiag.api.profile_config import ProfileConfig, profile_config
-from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_LIMIT_RUNS
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
 from memdiag.deploy.model_trial import ModelTrials
 from memdiag.errors import MemdiagError
@@ -36,7 +36,6 @@ def limit(
     runs: int = DEFAULT_LIMIT_RUNS,
     at_bytes: Sequence[int] = (),
     time_limit_s: float | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
     on_progress: OnProgress = ignore_progress,
     **options: Unpack[ModelLimitOptions],
 ) -> MemoryLimit:
@@ -52,7 +51,6 @@ def limit(
         runs: number of runs after the first one, in each trial.
         at_bytes: limits under which a trial is made each, instead of a search.
         time_limit_s: seconds after which the search ends with the best result so far.
-        timeout_s: seconds after which a trial without a limit is ended.
         on_progress: called with a few words about each trial.
         options: see `takes_options`.
 
@@ -62,10 +60,10 @@ def limit(
         MeasurementError: the model does not run even without a limit.
         KeyboardInterrupt: Ctrl-C before the first trial had ended.
     """
-    deadline = search_deadline(time_limit_s)
+    deadline = deadline_after(time_limit_s)
     check_limits(at_bytes)
     given = filled(ModelLimitOptions, options)
-    config = profile_config({**given, "runs": runs, "timeout_s": timeout_s})
+    config = profile_config({**given, "runs": runs, "timeout_s": longest_trial_s(time_limit_s)})
     path = model_path(model)
     parent, refusal = _usable_group()
     with ExitStack() as stack:

@@ -5,14 +5,13 @@ import shutil
 import time
 from collections.abc import Sequence
 
-from memdiag.api.arguments import OnProgress, ignore_progress, program_advice
+from memdiag.api.arguments import OnProgress, deadline_after, ignore_progress, program_advice
 from memdiag.api.limit_search import (
     LimitSearch,
     check_limits,
+    longest_trial_s,
     require_completed,
-    search_deadline,
 )
-from memdiag.defaults import DEFAULT_TIMEOUT_S
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, parent_group
 from memdiag.deploy.program_trial import ProgramTrials
 from memdiag.errors import UsageError
@@ -25,7 +24,6 @@ def limit_program(
     duration_s: float | None = None,
     at_bytes: Sequence[int] = (),
     time_limit_s: float | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
     on_progress: OnProgress = ignore_progress,
 ) -> MemoryLimit:
     """Return the smallest memory limit under which `command` works, and suggest one.
@@ -39,7 +37,6 @@ def limit_program(
             and is ended; None to wait for its end.
         at_bytes: limits under which a trial is made each, instead of a search.
         time_limit_s: seconds after which the search ends with the best result so far.
-        timeout_s: seconds after which a trial without a limit is ended.
         on_progress: called with a few words about each trial.
 
     Raises:
@@ -52,10 +49,8 @@ def limit_program(
         raise UsageError("limit: there is no program after --. Give the program and its arguments.")
     if shutil.which(command[0]) is None:
         raise UsageError(f"limit: {command[0]} is not a program. {program_advice(command[0])}")
-    deadline = search_deadline(time_limit_s)
+    deadline = deadline_after(time_limit_s)
     check_limits(at_bytes)
-    if duration_s is not None and duration_s >= timeout_s:
-        raise UsageError("--timeout must be greater than --for.")
     started = time.monotonic()
     subject = shlex.join(command)
     try:
@@ -66,7 +61,10 @@ def limit_program(
         ) from error
     with GroupRemoval(parent):
         trials = ProgramTrials(
-            parent=parent, command=command, duration_s=duration_s, timeout_s=timeout_s
+            parent=parent,
+            command=command,
+            duration_s=duration_s,
+            timeout_s=longest_trial_s(time_limit_s) + (duration_s or 0.0),
         )
         on_progress("without a limit")
         begun = time.monotonic()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from memdiag.api.arguments import OnProgress
+from memdiag.defaults import DEFAULT_TIMEOUT_S
 from memdiag.deploy.limit_search import (
     CONFIRMATIONS,
     MARGIN,
@@ -64,17 +65,9 @@ class Trials(Protocol):
         ...
 
 
-def search_deadline(time_limit_s: float | None) -> Deadline:
-    """Return the deadline of a search.
-
-    Raises:
-        UsageError: the limit leaves no time.
-    """
-    if time_limit_s is None:
-        return Deadline()
-    if not time_limit_s > 0:
-        raise UsageError(f"--time-limit must be greater than 0, not {time_limit_s:g}.")
-    return Deadline(time.monotonic() + time_limit_s)
+def longest_trial_s(time_limit_s: float | None) -> float:
+    """Return the seconds after which a trial without a limit is ended, however long the search."""
+    return max(DEFAULT_TIMEOUT_S, time_limit_s or 0.0)
 
 
 def check_limits(limits: Sequence[int]) -> None:

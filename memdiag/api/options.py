@@ -42,7 +42,7 @@ class Option(NamedTuple):
     """What is said of an option in functions and commands.
 
     Attributes:
-        flag: the option of commands, such as ``--threads``.
+        flag: the option of commands, such as ``--runs``.
         metavar: what stands for its value in the help; empty for switches and choices.
         help: a sentence or more.
         default: the value without the option.
@@ -129,13 +129,7 @@ class ConfigOptions(TypedDict, total=False):
     ]
 
 
-class ThreadOptions(ConfigOptions, total=False):
-    """The settings of a session, with its threads."""
-
-    threads: Annotated[int | None, Option("--threads", "N", "Number of intra-op threads.")]
-
-
-class SessionOptions(ThreadOptions, total=False):
+class SessionOptions(ConfigOptions, total=False):
     """How a session is created and run."""
 
     providers: Annotated[
@@ -216,18 +210,13 @@ class RunOptions(TypedDict, total=False):
     ]
 
 
-class InterpreterOptions(TypedDict, total=False):
-    """Where a session is created."""
+class ProcessOptions(TypedDict, total=False):
+    """The process in which a session is created."""
 
     python: Annotated[
         Path | str | None,
         Option("--python", "PYTHON", "Another Python interpreter that has onnxruntime."),
     ]
-
-
-class ProcessOptions(InterpreterOptions, total=False):
-    """The process in which a session is created."""
-
     environment: Annotated[
         Mapping[str, str],
         Option("--env", "KEY=VALUE", "Environment variables of the child process.", {}),
@@ -251,11 +240,11 @@ class ModelLimitOptions(InputOptions, SessionOptions, total=False):
     """How `memdiag.limit` runs a model."""
 
 
-class LeakOptions(ArrayOptions, SessionOptions, InterpreterOptions, total=False):
+class LeakOptions(ArrayOptions, SessionOptions, total=False):
     """How `memdiag.leak` runs a model."""
 
 
-class CompareOptions(InputOptions, ThreadOptions, LimitOptions, total=False):
+class CompareOptions(InputOptions, ConfigOptions, total=False):
     """How `memdiag.compare` runs models."""
 
 

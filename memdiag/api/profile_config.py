@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,7 +93,7 @@ def profile_config(
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return ProfileConfig(
         session=SessionConfig(
-            options=check_session_options(given["session_options"], given["threads"]),
+            options=check_session_options(given["session_options"]),
             disabled_optimizers=tuple(given["disabled_optimizers"]),
             providers=tuple(providers),
             provider_options={
@@ -136,9 +135,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             )
 
 
-def check_session_options(
-    session_options: Mapping[str, str], threads: int | None = None
-) -> dict[str, str]:
+def check_session_options(session_options: Mapping[str, str]) -> dict[str, str]:
     """Return the SessionOptions attributes and config entries by name.
 
     Raises:
@@ -151,10 +148,6 @@ def check_session_options(
     if "graph_optimization_level" in options:
         _check_optimization_level(options["graph_optimization_level"])
     _check_texts("session_options", options)
-    if threads is not None:
-        if isinstance(threads, bool) or not isinstance(threads, Integral) or threads < 0:
-            raise UsageError(f"threads must be a number of 0 or more, not {threads!r}.")
-        options["intra_op_num_threads"] = str(threads)
     return options
 
 

@@ -120,11 +120,9 @@ def sweep(
     *paths: str | Path,
     store: str | Path = "sweep",
     onnxruntime: Sequence[str] = (),
-    environments: Sequence[str | Path] = (),
     dims: Mapping[str, DimSizes] | None = None,
     session_options: Mapping[str, str | Sequence[str]] | None = None,
     runs: int = DEFAULT_RUNS,
-    pin: bool = True,
     retry_failed: bool = False,
     on: str = LOCAL,
     processes: int | None = None,
@@ -142,15 +140,14 @@ def sweep(
     Args:
         paths: models, folders, patterns, lists (``.toml``), or URLs.
         store: the folder of the store; created if missing.
-        onnxruntime: versions such as ``1.24.4``, or ``latest``; the installed one if empty.
-        environments: interpreters, or folders of environments, that have onnxruntime.
+        onnxruntime: versions such as ``1.24.4``, ``latest``, and paths of interpreters or folders
+            of environments that have onnxruntime; the installed one if empty.
         dims: by name of a free dimension its size, a list of sizes, or a range (low, high) that is
             divided into powers of two. Names may be roles, such as ``batch``. Models without the
             dimension are run without it; at least one has to have it.
         session_options: the value, or a list of values, of SessionOptions attributes and config
             entries by name.
         runs: number of runs after the first one.
-        pin: make malloc release freed memory, so that figures are reproducible.
         retry_failed: do jobs again that failed before.
         on: ``local`` for this machine, or a Dask cluster: ``local-cluster``, or
             ``dask://host:port`` of a scheduler. Its workers need memdiag.
@@ -177,11 +174,9 @@ def sweep(
         paths,
         store=store,
         onnxruntime=onnxruntime,
-        environments=environments,
         dims=dims,
         session_options=session_options,
         runs=runs,
-        pin=pin,
         retry_failed=retry_failed,
         on=on,
         processes=processes,
@@ -235,11 +230,9 @@ def run_sweep(
     *,
     store: str | Path,
     onnxruntime: Sequence[str] = (),
-    environments: Sequence[str | Path] = (),
     dims: Mapping[str, DimSizes] | None = None,
     session_options: Mapping[str, str | Sequence[str]] | None = None,
     runs: int = DEFAULT_RUNS,
-    pin: bool = True,
     budget: Mapping[str, str] | None = None,
     retry_failed: bool = False,
     on: str = LOCAL,
@@ -275,14 +268,14 @@ def run_sweep(
     outcome = SweepOutcome(store=Path(store))
     on_progress(SweepProgress(step="reading the store"))
     opened.repair()
-    releases = _releases(onnxruntime, environments, outcome.notes, on_progress)
+    releases = _releases(onnxruntime, outcome.notes, on_progress)
     models = find_models(
         [str(path) for path in paths],
         on_progress=lambda name: on_progress(SweepProgress(step=f"reading {name}")),
     )
     _check_dim_names(models, sizes)
     outcome.notes += _model_notes(models, sizes)
-    settings = JobSettings(runs=runs, pinned=pin, timeout_s=timeout_s)
+    settings = JobSettings(runs=runs, timeout_s=timeout_s)
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
     file_bytes = {model.digest: model.file_bytes for model in models}
     with _execution(on, processes, memory_bytes) as execution:
@@ -406,7 +399,6 @@ def _unreadable_jobs(
             digest="",
             onnxruntime=release,
             runs=settings.runs,
-            pinned=settings.pinned,
             timeout_s=settings.timeout_s,
         )
         for model in models
@@ -448,10 +440,7 @@ def _execution(on: str, processes: int | None, memory_bytes: int | None) -> Iter
 
 
 def _releases(
-    versions: Sequence[str],
-    environments: Sequence[str | Path],
-    notes: list[str],
-    on_progress: OnSweepProgress,
+    onnxruntime: Sequence[str], notes: list[str], on_progress: OnSweepProgress
 ) -> dict[str, str]:
     """Return the releases, each with its interpreter, or empty for its own environment.
 
@@ -461,6 +450,7 @@ def _releases(
         UsageError: a text is not a version, an environment has no onnxruntime, or nothing is left.
     """
     found: dict[str, str] = {}
+    versions, environments = runtimes.versions_and_environments(onnxruntime)
     for version in versions:
         on_progress(SweepProgress(step=f"looking for onnxruntime {version}"))
         try:
@@ -473,12 +463,12 @@ def _releases(
         else:
             found[version] = ""
     for path in environments:
-        python = runtimes.existing(Path(path))
+        python = runtimes.existing(path)
         release = runtimes.version_of(python)
         if release is None:
             raise UsageError(f"{path}: it has no onnxruntime. Install it there.")
         found[release] = str(python)
-    if not versions and not environments:
+    if not onnxruntime:
         require_runtime("name releases with --onnxruntime")
         release = str(Runtime.installed())
         own = runtimes.installed() or ""
@@ -525,7 +515,7 @@ def _options(session_options: Mapping[str, str | Sequence[str]]) -> dict[str, li
     }
     for name, values in found.items():
         for value in values:
-            check_session_options({name: value}, None)
+            check_session_options({name: value})
     return found
 
 

@@ -97,7 +97,7 @@ def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> 
         runs=job.runs,
         dims=job.dims,
         session_options=job.options,
-        environment=pinned({}) if job.pinned else {},
+        environment=pinned({}),  # so that figures are reproducible
         python=_interpreter(job),
         timeout_s=job.timeout_s,
         memory_limit_bytes=memory_limit_bytes,

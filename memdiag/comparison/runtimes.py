@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.comparison.environments import (
@@ -113,6 +114,17 @@ def sort_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
+def versions_and_environments(
+    names: Sequence[str | Path],
+) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return which of `names` are versions, and which are paths of interpreters or environments."""
+    is_version = [name == LATEST or bool(_RELEASE.fullmatch(str(name))) for name in names]
+    return (
+        tuple(str(name) for name, is_one in zip(names, is_version, strict=True) if is_one),
+        tuple(Path(name) for name, is_one in zip(names, is_version, strict=True) if not is_one),
+    )
+
+
 def existing(path: Path) -> Path:
     """Return the interpreter at `path`, which is an interpreter or the folder of an environment.
 
@@ -121,7 +133,10 @@ def existing(path: Path) -> Path:
     """
     python = interpreter(path) if path.is_dir() else path
     if not python.is_file() or not os.access(python, os.X_OK):
-        raise UsageError(f"{path} is neither a Python interpreter nor an environment with one.")
+        raise UsageError(
+            f"{path} is neither a version of onnxruntime, such as 1.24.4, nor a Python interpreter"
+            " or an environment with one."
+        )
     return python.absolute()
 
 

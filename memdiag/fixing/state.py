@@ -162,10 +162,3 @@ class FixState:
                 "onnx.checker rejects the rewritten model for the same reason as the original"
                 f" ({self._checker.original_error})"
             )
-
-    def record_possible(self, rules: ChangesByRule) -> None:
-        """Record for each change whether it would be tried."""
-        for change in (change for changes in rules for change in changes):
-            found = self.possible(change)
-            if found is not None:
-                self.record(found[0], "possible", "it would be built, verified and measured")

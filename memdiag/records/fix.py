@@ -14,10 +14,10 @@ FIX_SCHEMA: Final = "memdiag.fix/1"
 REWRITE: Final = "rewrite"
 """The name of the rewritten model among the changes of a point."""
 
-RemedyStatus = Literal["applied", "refused", "rejected", "possible", "untried"]
+RemedyStatus = Literal["applied", "refused", "rejected", "untried"]
 """``applied``: in the new model, verified; ``refused``: cannot be applied to this model;
-``rejected``: built and measured, and not in the new model; ``possible``: would be tried (a dry
-run); ``untried``: the search ended before."""
+``rejected``: built and measured, and not in the new model; ``untried``: the search ended
+before."""
 
 
 class Remedy(Record, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
             far; None if the limit did not end the search, or if none is known.
         remedies: the result of each rewrite.
         points: the measured combinations of changes, in the order of measuring, defaults first.
-        untried: the options and optimizers that were not tried; in a dry run those that would be.
+        untried: the options and optimizers that were not tried.
         failed_optimizers: why optimizers that were to be tried wrote no model, by name.
         chosen: the changes of the chosen point; empty for the defaults.
         program: Python that sets up the chosen point; empty for the defaults, if its latency is
@@ -161,7 +161,6 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
             load it.
         write_problem: why the new model could not be written, so that its files are not there or
             are those of an earlier model; empty if it was written, or if there is none.
-        is_dry_run: whether nothing was to be measured.
     """
 
     schema: Literal["memdiag.fix/1"]
@@ -198,7 +197,6 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
     oldest_onnxruntime: str | None = None
     oldest_reason: str = ""
     write_problem: str = ""
-    is_dry_run: bool = False
 
     @property
     def output(self) -> str | None:

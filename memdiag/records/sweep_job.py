@@ -14,9 +14,6 @@ JOB_SCHEMA: Final = "memdiag.job/1"
 MEASURING_VERSION: Final = 1
 """Raised when memdiag measures differently, so that older results are not taken for new ones."""
 
-NOT_PINNED: Final = "no-pin"
-"""Among the options of a job: malloc keeps freed blocks as it does by default."""
-
 JobStatus = Literal["completed", "failed", "killed", "timeout", "limit", "unreadable"]
 """The statuses of a profile, and ``unreadable`` for models whose file could not be read or
 fetched. ``killed`` also stands for a process of memdiag that crashed."""
@@ -33,7 +30,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
         dims: sizes of free dimensions by name; the others are chosen as `memdiag.profile` does.
         options: session options by name.
         runs: number of runs after the first one.
-        pinned: whether malloc releases freed blocks, so that figures are reproducible.
         timeout_s: seconds after which a measured process is ended.
         python: an interpreter that has the release; empty for the release's own environment.
     """
@@ -45,7 +41,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
     dims: dict[str, int] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     runs: int
-    pinned: bool = True
     timeout_s: float
     python: str = ""
 
@@ -63,7 +58,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
             sorted(self.dims.items()),
             sorted(self.options.items()),
             self.runs,
-            self.pinned,
         )
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 
@@ -74,10 +68,8 @@ class SweepJob(Record, frozen=True, kw_only=True):
 
     @property
     def options_text(self) -> str:
-        """The session options, and other settings that are not the defaults, as text."""
-        parts = [f"{name}={value}" for name, value in sorted(self.options.items())]
-        parts += [] if self.pinned else [NOT_PINNED]
-        return ",".join(parts)
+        """The session options as text."""
+        return ",".join(f"{name}={value}" for name, value in sorted(self.options.items()))
 
 
 class JobAttempt(Record, frozen=True, kw_only=True):

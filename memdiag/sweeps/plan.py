@@ -27,12 +27,10 @@ class JobSettings:
 
     Attributes:
         runs: number of runs after the first one.
-        pinned: whether malloc releases freed blocks.
         timeout_s: seconds after which a measured process is ended.
     """
 
     runs: int
-    pinned: bool
     timeout_s: float
 
 
@@ -95,7 +93,6 @@ def plan_jobs(
                     dims=chosen_sizes,
                     options=chosen_options,
                     runs=settings.runs,
-                    pinned=settings.pinned,
                     timeout_s=settings.timeout_s,
                 )
             )

@@ -27,7 +27,6 @@ from memdiag.records.sweep import (
     SweepStep,
     WastingModel,
 )
-from memdiag.records.sweep_job import NOT_PINNED
 from memdiag.sweeps.steps import MAX_POINTS, noise_bytes, noise_share, segments, step_penalty
 from memdiag.sweeps.store import require_pyarrow, row_errors
 
@@ -468,7 +467,6 @@ def _notes(series: Sequence[SweepSeries]) -> tuple[str, ...]:
     if len(machines) > 1:
         names = ", ".join(machines)
         notes.append(f"Figures of different classes of machines are not compared: {names}.")
-    measured = [each for each in series if each.newest.peak_bytes is not None]
-    if any(NOT_PINNED not in each.options for each in measured):
+    if any(each.newest.peak_bytes is not None for each in series):
         notes.append(PINNED_NOTE)
     return tuple(notes)

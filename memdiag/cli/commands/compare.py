@@ -6,12 +6,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.api.options import CompareOptions, InputOptions, LimitOptions, ThreadOptions
+from memdiag.api.options import CompareOptions, ConfigOptions, InputOptions
 from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
     add_detail,
     add_format,
-    add_list,
     add_options,
     add_reports_folder,
     comma_list,
@@ -43,14 +42,8 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--onnxruntime",
         metavar="VERSION,…",
-        help="Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest; installed where missing.",
-    )
-    add_list(
-        group,
-        "--environment",
-        metavar="PATH",
-        type=Path,
-        help="A Python interpreter or environment that has onnxruntime; can be repeated.",
+        help="Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest, installed where missing; and"
+        " paths of Python interpreters or environments that have onnxruntime.",
     )
     group.add_argument(
         "--bisect",
@@ -87,14 +80,7 @@ def configure(parser: ArgumentParser) -> None:
         type=duration,
         help="Stop after this time, such as 90s or 5min, with what was measured until then.",
     )
-    add_options(group, ThreadOptions, LimitOptions)
-    group.add_argument(
-        "--xray",
-        choices=("steady", "none"),
-        default="steady",
-        help="When to identify the owner of every resident byte, and so the causes of"
-        " differences: at steady state, or never.",
-    )
+    add_options(group, ConfigOptions)
     group = parser.add_argument_group("Output")
     add_reports_folder(group, default="reports/NAME.compare")
     add_format(
@@ -128,12 +114,10 @@ def run(options: Namespace) -> int:
         result = compare(
             *options.paths,
             onnxruntime=comma_list(options.onnxruntime),
-            environments=options.environment,
             optimizers=comma_list(options.optimizers),
             bisect=options.bisect,
             runs=options.runs,
             repeats=options.repeats,
-            xray=options.xray != "none",
             time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
             **given,

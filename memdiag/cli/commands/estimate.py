@@ -13,7 +13,6 @@ from memdiag.cli.options import (
     add_model,
     add_options,
     add_reports_folder,
-    add_runs,
     read_dim_sizes,
     read_options,
 )
@@ -27,7 +26,6 @@ def configure(parser: ArgumentParser) -> None:
 
     group = parser.add_argument_group("Estimate")
     add_dims(group, ranges=True, lists=True)
-    add_runs(group)
     group.add_argument(
         "--for-onnxruntime",
         metavar="VERSION",
@@ -45,12 +43,6 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="Do not run the model at the size that fits. What it cannot run, such as more"
         " positions than it was trained for, is then not found.",
-    )
-    group.add_argument(
-        "--upper",
-        action="store_true",
-        help="Print the upper ends of intervals, also for a malloc that keeps freed blocks."
-        " By default the most probable figures are printed.",
     )
     group.add_argument(
         "--measure",
@@ -93,8 +85,6 @@ def run(options: Namespace) -> int:
             options.model,
             dims=read_dim_sizes(options.dims),
             for_onnxruntime=options.for_onnxruntime,
-            runs=options.runs,
-            upper=options.upper,
             fit_bytes=None if options.fit is None else parse_size(options.fit),
             run=not options.no_run,
             measure=options.measure,

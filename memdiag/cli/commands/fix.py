@@ -45,7 +45,6 @@ def configure(parser: ArgumentParser) -> None:
         " environment), or what these names say: rewrites, optimizers, options, or rules whose"
         " findings are to be fixed; separated by commas; can be repeated.",
     )
-    parser.add_argument("--dry-run", action="store_true", help="Only list what would be tried.")
     parser.add_argument(
         "--time-limit",
         metavar="TIME",
@@ -123,7 +122,6 @@ def run(options: Namespace) -> int:
             max_slowdown=options.max_slowdown,
             max_difference=options.max_difference,
             sizes=None if options.sizes is None else read_sizes(options.sizes),
-            dry_run=options.dry_run,
             time_limit_s=remaining_s(options.time_limit, started - reports_s),
             on_progress=line.show,
             **read_options(options, InputOptions),
@@ -136,6 +134,6 @@ def run(options: Namespace) -> int:
         if result.write_problem:
             return ERROR
         is_answer = fits if budget else result.is_conclusive
-        return CLEAN if is_answer or options.dry_run else FINDINGS
+        return CLEAN if is_answer else FINDINGS
 
     return destination.write_and_print(result, print_answer)

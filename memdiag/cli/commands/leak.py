@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from memdiag.api.options import (
     ArrayOptions,
-    InterpreterOptions,
     LeakOptions,
     SessionOptions,
     options_of,
@@ -30,11 +29,7 @@ from memdiag.cli.options import (
     refuse_options,
     whole_number,
 )
-from memdiag.defaults import (
-    DEFAULT_LEAK_RUNS,
-    DEFAULT_TIMEOUT_S,
-    MIN_LEAK_RUNS,
-)
+from memdiag.defaults import DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
@@ -45,7 +40,7 @@ if TYPE_CHECKING:
 ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_ONLY = (
-    *("vary", "reload", "dims", "timeout_s"),
+    *("vary", "reload", "dims"),
     *options_of(LeakOptions),
 )
 """The options that have no effect on a process that memdiag does not run."""
@@ -111,16 +106,7 @@ def configure(parser: ArgumentParser) -> None:
     add_dims(group, ranges=True)
     add_options(group, ArrayOptions)
 
-    add_options(parser.add_argument_group("Session"), SessionOptions, InterpreterOptions)
-
-    group = parser.add_argument_group("Limits")
-    group.add_argument(
-        "--timeout",
-        dest="timeout_s",
-        metavar="TIME",
-        type=duration,
-        help=f"Stop a child process after this time (default: {DEFAULT_TIMEOUT_S} beyond --for).",
-    )
+    add_options(parser.add_argument_group("Session"), SessionOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group, default="reports/MODEL, or memdiag-leak-PID")
@@ -185,7 +171,6 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         vary=comma_list(options.vary) or ("content",),  # type: ignore[arg-type] # checked by leak
         reload=options.reload,
         dims=read_dim_ranges(options.dims),
-        timeout_s=options.timeout_s,
         on_progress=lambda progress: line.show(
             f"{unit} {progress.runs_done:,} of {progress.runs_planned:,}"
             f" · {format_size(progress.resident_bytes)}"

@@ -22,7 +22,7 @@ from memdiag.cli.options import (
     read_options,
     refuse_options,
 )
-from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_LIMIT_RUNS
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
@@ -65,14 +65,6 @@ def configure(parser: ArgumentParser) -> None:
         type=duration,
         help="Stop after this time, such as 90s or 5min, with the best result so far.",
     )
-    group.add_argument(
-        "--timeout",
-        metavar="TIME",
-        type=duration,
-        default=DEFAULT_TIMEOUT_S,
-        help="Stop a child process after this time. Under a limit, a trial also ends when it has"
-        " taken three times as long as without.",
-    )
 
     add_options(parser.add_argument_group("Inputs"), InputOptions)
     add_options(parser.add_argument_group("Session"), SessionOptions)
@@ -91,7 +83,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Find the smallest memory limit under which a model loads and runs, or a program works.
 
-    Each trial is a new process in a new control group with a real limit. The result is the smallest
+    Each trial is a new process in a new control group with a real limit, and ends when it has taken
+    three times as long as without one. The result is the smallest
     limit that works, the smallest without slowdown, the phase in which it is killed below, and a
     suggestion for the request and limit of a container. The output of a program is discarded.
 
@@ -145,7 +138,6 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
         runs=options.runs,
         at_bytes=_given_limits(options),
         time_limit_s=options.time_limit,
-        timeout_s=options.timeout,
         on_progress=line.show,
         **read_options(options, ModelLimitOptions),
     )
@@ -160,7 +152,6 @@ def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
         duration_s=options.duration_s,
         at_bytes=_given_limits(options),
         time_limit_s=options.time_limit,
-        timeout_s=options.timeout,
         on_progress=line.show,
     )
 

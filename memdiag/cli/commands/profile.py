@@ -25,7 +25,6 @@ from memdiag.cli.options import (
     add_model,
     add_options,
     add_reports_folder,
-    add_switch,
     comma_pairs,
     command_line,
     read_options,
@@ -69,14 +68,6 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="Write the baseline file instead of comparing with it.",
     )
-    add_switch(
-        parser,
-        group,
-        "--pin",
-        default=True,
-        help="With a budget or baseline, make malloc release freed memory, so that figures"
-        " are reproducible.",
-    )
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group, default="reports/MODEL")
@@ -95,6 +86,8 @@ def run(options: Namespace) -> int:
     Writes profile.json, report.html, report.md and timeline.png. Exit codes: 0; 1 if a budget or
     a baseline is exceeded; 2 if the model could not be loaded or run to the end (the profile up to
     that point is saved).
+
+    With a budget or a baseline, malloc releases freed memory, so that figures are reproducible.
 
     The rules of memdiag check are compared with the measurement; select, ignore and min-bytes in
     [tool.memdiag] of pyproject.toml choose among them.
@@ -117,7 +110,7 @@ def run(options: Namespace) -> int:
         raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
     if budget is None and baseline is not None:
         budget = Budget()
-    config = _config(options, genai, pinned=budget is not None and options.pin)
+    config = _config(options, genai, pinned=budget is not None)
     has_earlier_profile = _has_completed_profile(folder)
     early = Destination(
         folder.with_name(f"{folder.name}.killed") if has_earlier_profile else folder

@@ -13,10 +13,8 @@ from memdiag.cli.options import (
     add_detail,
     add_dims,
     add_format,
-    add_list,
     add_options,
     add_runs,
-    add_switch,
     comma_list,
     comma_pairs,
     duration,
@@ -48,27 +46,13 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--onnxruntime",
         metavar="VERSION,…",
-        help="Versions of onnxruntime, e.g. 1.24.4,latest; installed where missing (default: the"
-        " installed one).",
-    )
-    add_list(
-        group,
-        "--environment",
-        metavar="PATH",
-        type=folder,
-        help="A Python interpreter or environment that has onnxruntime, such as a release"
-        " candidate; can be repeated.",
+        help="Versions of onnxruntime, e.g. 1.24.4,latest, installed where missing; and paths of"
+        " Python interpreters or environments that have onnxruntime, such as a release candidate"
+        " (default: the installed one).",
     )
     add_dims(group, ranges=True, lists=True)
     add_options(group, ConfigOptions)
     add_runs(group)
-    add_switch(
-        parser,
-        group,
-        "--pin",
-        default=True,
-        help="Make malloc release freed memory, so that figures are reproducible.",
-    )
     group.add_argument(
         "--retry-failed", action="store_true", help="Do jobs again that failed before."
     )
@@ -138,9 +122,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Measure many models under several releases of onnxruntime, sizes and session options.
 
-    Each job is what memdiag profile does. As many jobs run at once as fit into the memory, by their
-    estimated peaks. Results are kept in a store: the same command does only what is new, and after
-    an interruption it goes on where it was.
+    Each job is what memdiag profile does, with a malloc that releases freed memory. As many jobs
+    run at once as fit into the memory, by their estimated peaks. Results are kept in a store: the
+    same command does only what is new, and after an interruption it goes on where it was.
 
     A session option that is given several times with other values is varied, as are sizes such as
     --dim batch=1,4,16. Writes index.html, report.md and sweep.json. Exit codes: 0; 1 if a budget is
@@ -202,11 +186,9 @@ def _measure(options: Namespace) -> SweepOutcome:
             options.paths,
             store=options.out,
             onnxruntime=comma_list(options.onnxruntime),
-            environments=options.environment,
             dims=read_dim_sizes(options.dims),
             session_options=_option_values(options.session_options),
             runs=options.runs,
-            pin=options.pin,
             budget=comma_pairs("--budget", options.budget) if options.budget else None,
             retry_failed=options.retry_failed,
             on=options.on,

@@ -36,13 +36,6 @@ def configure(parser: ArgumentParser) -> None:
         help="Length of the recording, such as 30s, 10min or 2h (default: until Ctrl-C, or until"
         " the process ends).",
     )
-    parser.add_argument(
-        "--every",
-        dest="period_s",
-        metavar="TIME",
-        type=duration,
-        help="Time between samples, from 1ms (default: 100ms).",
-    )
     add_switch(
         parser,
         parser,
@@ -79,7 +72,7 @@ def run(options: Namespace) -> int:
     Sessions are not recorded: start the program with memdiag run for these. memdiag xray DIR takes
     an X-ray while the recording is under way.
     """
-    from memdiag.api.watch import PERIOD_S, watch
+    from memdiag.api.watch import watch
     from memdiag.cli.output import Destination, print_wait, show
 
     folder = options.out or Path(f"memdiag-watch-{options.pid}")
@@ -98,7 +91,6 @@ def run(options: Namespace) -> int:
         result = watch(
             options.pid,
             duration_s=options.duration_s,
-            period_s=options.period_s or PERIOD_S,
             xray=options.xray,
             models=options.model or None,
             request_folder=folder,

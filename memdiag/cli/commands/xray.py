@@ -8,7 +8,6 @@ from memdiag.cli import CLEAN
 from memdiag.cli.options import (
     add_detail,
     add_format,
-    add_list,
     add_output_record,
 )
 from memdiag.detail import Detail
@@ -29,15 +28,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="MODEL",
         nargs="*",
         type=Path,
-        help="The ONNX models that the process runs, as with --model.",
-    )
-    add_list(
-        parser,
-        "--model",
-        metavar="FILE",
-        type=Path,
-        help="The ONNX model that the process runs; can be repeated, or be several files. By"
-        " default those whose files the process uses.",
+        help="The ONNX models that the process runs (default: those whose files it uses).",
     )
     parser.add_argument(
         "--pause", action="store_true", help="Stop the process while its memory is read."
@@ -51,7 +42,7 @@ def run(options: Namespace) -> int:
     """Identify the owner of every resident byte of a running process.
 
     Works for processes in any language. The process is only read, and keeps running meanwhile.
-    Without --model, models are found by the files that the process maps, has open or was started
+    Models that are not named are found by the files that the process maps, has open or was started
     with, and by the paths in its memory.
     """
     from memdiag.api.xray import xray
@@ -65,13 +56,11 @@ def run(options: Namespace) -> int:
         lines = answer_lines(request_xray(Path(options.process)))
         print("\n".join(lines[:1] if options.detail is Detail.ANSWER else lines))
         return CLEAN
-    # The command line parses the files after the first one of --model as arguments.
-    models = [*options.model, *options.models]
     if options.output is not None:
         require_writable(options.output)
     attribution = xray(
         int(options.process),
-        models or None,
+        options.models or None,
         pause=options.pause,
     )
     if options.output is not None:

@@ -47,8 +47,6 @@ _LEFT_OUT = ("--only", "--time-limit", "--out")
 def answer(fix: Fix) -> str:
     """Return what the chosen changes save, or that nothing was found or verified."""
     model = plain(fix.model)
-    if fix.is_dry_run:
-        return f"{model}: {_would_be_tried(fix)}. Nothing was measured."
     before, after, chosen = fix.before, fix.after, fix.chosen_point
     sizes_of_inputs = measured_sizes(fix)
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
@@ -85,8 +83,6 @@ def _doubt(fix: Fix, chosen: Point) -> str:
 
 def why(fix: Fix) -> str:
     """Return what the saving comes from; or what became of everything that was tried."""
-    if fix.is_dry_run:
-        return _candidates(fix)
     if fix.chosen:
         left = _uncompared(fix)
         return f"{joined_names(_changes(fix))}; outputs {outputs_text(fix)}{left}."
@@ -113,8 +109,6 @@ def left(fix: Fix) -> str:
 
 def next_step(fix: Fix) -> str:
     """Return what to do with the result."""
-    if fix.is_dry_run:
-        return "Run it again without --dry-run."
     if fix.write_problem:
         return f"Run it again where the new model can be written: {plain(fix.write_problem)}"
     if fix.program:
@@ -207,7 +201,7 @@ def offers(fix: Fix) -> Iterator[str]:
             " program if it is fast enough, add --only with its names, separated by commas"
         )
     untried = [*_with_status(fix, "untried"), *fix.untried]
-    if untried and not fix.is_dry_run:
+    if untried:
         again = "" if len(offered) > 1 else f"; to try all, {_again(fix)}"
         yield f"not tried{_in_time(fix)}: {', '.join(map(plain, untried))}{again}"
 
@@ -250,22 +244,6 @@ def _changes(fix: Fix) -> list[str]:
     for name in fix.chosen:
         names += dict.fromkeys(_with_status(fix, "applied")) if name == REWRITE else [plain(name)]
     return names
-
-
-def _would_be_tried(fix: Fix) -> str:
-    rewrites = len(_with_status(fix, "possible"))
-    parts = (
-        counted(rewrites, "rewrite"),
-        counted(len(fix.untried), "option or optimizer", "options and optimizers"),
-    )
-    return f"{' and '.join(parts)} would be tried"
-
-
-def _candidates(fix: Fix) -> str:
-    """Return the names of everything that would be tried."""
-    rewrites = list(dict.fromkeys(_with_status(fix, "possible")))
-    kinds = (("rewrites", rewrites), ("options and optimizers", [*map(plain, fix.untried)]))
-    return ". ".join(f"{capitalized(kind)}: {', '.join(names)}" for kind, names in kinds if names)
 
 
 def _uncompared(fix: Fix) -> str:

@@ -9,13 +9,12 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import listed, plain
 from memdiag.units import format_duration, format_size, format_sizes
 
-_STATUS_ORDER: tuple[RemedyStatus, ...] = ("applied", "possible", "rejected", "refused", "untried")
+_STATUS_ORDER: tuple[RemedyStatus, ...] = ("applied", "rejected", "refused", "untried")
 _GROUPS = ("rewrites", "options")
 """Names of ``--only`` that stand for many changes."""
 
 _STATUS_WORDS: dict[RemedyStatus, str] = {
     "applied": "verified",
-    "possible": "would be tried",
     "rejected": "not kept",
     "refused": "not possible",
     "untried": "not verified",
@@ -156,7 +155,7 @@ def _results(fix: Fix, name: str) -> Iterator[str]:
     elif any(name in point.options for point in fix.points):
         yield "measured together with others only"
     elif name in fix.untried:
-        yield "would be tried" if fix.is_dry_run else "not tried: the search ended before"
+        yield "not tried: the search ended before"
 
 
 def _result(fix: Fix, point: Point) -> str:

@@ -565,8 +565,8 @@ def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
         )
         return [AdviceStep(text, f"memdiag fix {model}")]
     if any(finding.rewrites is None and finding.remedies for finding in costly):
-        text = "See which rewrites can be applied to the model:"
-        return [AdviceStep(text, f"memdiag fix --dry-run {model}")]
+        text = "Try the rewrites that can be applied to the model:"
+        return [AdviceStep(text, f"memdiag fix {model}")]
     return []
 
 
