@@ -1,15 +1,15 @@
 """What memdiag says of many models, recorded and compared: ``python -m benchmarks.golden``.
 
 A record is made before a change of the code and again after it; whatever differs is a mistake, or a
-correction that the changelog names. Only the command line is used, so that the code behind it may
-change as a whole:
+correction that the changelog names. The command line is used, except for the rewrites, so that the
+code behind it may change as a whole:
 
 ``collect FOLDER [PYTEST ARGUMENTS]``
     Run the tests and keep a copy of every model that they open (of at most 16 MB, each content
     once).
 ``record FILE.json FOLDER…``
     For every model below the folders: the findings of ``check`` for five releases of onnxruntime,
-    the remedies that ``fix --dry-run`` names. With ``--profile``
+    the rewrites that ``fix`` would try and those that it refuses. With ``--profile``
     also the copies of weights that ``profile`` finds, for the models whose path contains the word
     given.
 ``compare BEFORE.json AFTER.json``
@@ -21,12 +21,14 @@ Records and models go to ``.cache/golden``; none is committed.
 import argparse
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -142,10 +144,17 @@ def _of_model(path: Path, profile: str | None) -> Iterator[tuple[str, Any]]:
         options = ("--min-bytes", "0", "--for-onnxruntime", release)
         code, found = _memdiag("check", *options, str(path))
         yield f"check {release}", {"exit": code, **_check(found)}
-    code, found = _memdiag("fix", "--dry-run", str(path))
-    yield "fix --dry-run", {"exit": code, "remedies": _remedies(found)}
+    code, rewrites = _in_fork(partial(_print_rewrites, path))
+    yield "fix", {"exit": code, "rewrites": rewrites}
     if profile is not None and profile in str(path):
-        pinned = ("--runs", "2", "--threads", "1", "--env", "MALLOC_MMAP_THRESHOLD_=65536")
+        pinned = (
+            "--runs",
+            "2",
+            "--session-option",
+            "intra_op_num_threads=1",
+            "--env",
+            "MALLOC_MMAP_THRESHOLD_=65536",
+        )
         with tempfile.TemporaryDirectory() as out:
             code, found = _memdiag("profile", *pinned, "--out", out, str(path))
         yield "profile", {"exit": code, "copies": _copies(found)}
@@ -153,10 +162,15 @@ def _of_model(path: Path, profile: str | None) -> Iterator[tuple[str, Any]]:
 
 def _memdiag(command: str, *arguments: str) -> tuple[int, dict[str, Any] | None]:
     """Run one command in a fork of this process; its exit code and what it printed as JSON."""
+    return _in_fork(partial(_be_memdiag, [command, "--format", "json", *arguments]))
+
+
+def _in_fork(run: Callable[[], int]) -> tuple[int, Any]:
+    """Call `run` in a fork of this process; the exit code that it returns, and what it printed."""
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if not child:
-            _be_memdiag(output.fileno(), [command, "--format", "json", *arguments])
+            _be_child(output.fileno(), run)
         _, status = os.waitpid(child, 0)
         output.seek(0)
         text = output.read()
@@ -172,23 +186,52 @@ def _import_before_forking() -> None:
         import_module(module)
 
 
-def _be_memdiag(output: int, arguments: list[str]) -> None:
+def _be_child(output: int, run: Callable[[], int]) -> None:
     import signal
-
-    from memdiag.cli import main as run
 
     code = 70
     try:
         signal.alarm(MAX_SECONDS)
         os.dup2(output, 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        sys.argv = ["memdiag", *arguments]
-        run()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 70
+        code = run()
         sys.stdout.flush()
     finally:
         os._exit(code)
+
+
+def _be_memdiag(arguments: Sequence[str]) -> int:
+    from memdiag.cli import main as run
+
+    sys.argv = ["memdiag", *arguments]
+    try:
+        run()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 70
+    return 70
+
+
+def _print_rewrites(path: Path) -> int:
+    """Print what a fix would do with each rewrite before it measures; return 2 for no model."""
+    import memdiag
+    from memdiag.errors import MemdiagError
+    from memdiag.fixing.changes import changes_by_rule
+    from memdiag.fixing.model_writer import ModelWriter
+    from memdiag.fixing.state import FixState
+    from memdiag.model.model_file import open_model
+
+    try:
+        findings = memdiag.check(path, min_bytes=0)
+        with open_model(path) as file:
+            state = FixState(writer=ModelWriter(file, path.with_suffix(".fixed.onnx")))
+            changes = itertools.chain.from_iterable(changes_by_rule(findings))
+            tried = [found[0] for change in changes if (found := state.possible(change))]
+    except MemdiagError:
+        return 2
+    rewrites = [(one.name, one.rule, "possible", sorted(one.weights)) for one in tried]
+    rewrites += [(one.name, one.rule, one.status, sorted(one.weights)) for one in state.outcomes]
+    print(json.dumps(sorted(rewrites)))
+    return 0
 
 
 def _check(found: dict[str, Any] | None) -> dict[str, Any]:
@@ -209,15 +252,6 @@ def _check(found: dict[str, Any] | None) -> dict[str, Any]:
         "error": [bool(model["error"]) for model in found["models"]],
         "inputs": [[model["inputs"], model["dimensions"]] for model in found["models"]],
     }
-
-
-def _remedies(found: dict[str, Any] | None) -> list[Any]:
-    if found is None:
-        return []
-    return sorted(
-        [remedy["name"], remedy["rule"], remedy["status"], sorted(remedy["weights"])]
-        for remedy in found["remedies"]
-    )
 
 
 def _copies(found: dict[str, Any] | None) -> list[Any]:

@@ -55,12 +55,7 @@ def measure(path: Path, trials: int) -> tuple[list[str], bool]:
     search_s = time.monotonic() - started
     assert found.smallest_bytes is not None, found.message
     below = round(FAILING * found.smallest_bytes)
-    assert found.trial_timeout_s is not None
-    checked = memdiag.limit(
-        path,
-        at_bytes=[found.limit_bytes] * trials + [below] * trials,
-        timeout_s=found.trial_timeout_s,
-    )
+    checked = memdiag.limit(path, at_bytes=[found.limit_bytes] * trials + [below] * trials)
     at_limit = [p for p in checked.limited if p.limit_bytes == found.limit_bytes]
     at_below = [p for p in checked.limited if p.limit_bytes == below]
     works = sum(point.is_completed for point in at_limit)

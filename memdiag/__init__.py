@@ -1,7 +1,7 @@
 """memdiag: the memory profiler and diagnostician for ONNX models under ONNX Runtime.
 
 >>> profile = memdiag.profile("model.onnx")
->>> profile.peak_phase, profile.peak_rss_bytes - profile.baseline_rss_bytes
+>>> profile.peak_phase, profile.peak_above_bytes
 
 Importing this package loads nothing else: each name below is loaded when it is first used.
 """

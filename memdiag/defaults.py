@@ -1,4 +1,13 @@
-"""Defaults of options that the Python API and the command line share."""
+"""Defaults and choices of options that the Python API and the command line share."""
+
+from typing import Literal
+
+LoadFrom = Literal["path", "bytes"]
+"""What a session is created from."""
+
+XrayTime = Literal["steady", "phases", "none"]
+"""When the owners of resident bytes are identified: at steady state, also at the ends of all
+phases, or never."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
 DEFAULT_PROVIDERS = (CPU_PROVIDER,)
@@ -14,6 +23,9 @@ DEFAULT_LIMIT_RUNS = 5
 
 DEFAULT_TIMEOUT_S: float = 1800
 """Seconds after which a child process is ended."""
+
+DEFAULT_MIN_BYTES = 4 << 10
+"""Findings that cost fewer bytes are skipped."""
 
 BUDGET_REPEATS = 3
 """Number of processes whose figures are aggregated for a budget or a baseline."""

@@ -54,7 +54,6 @@ def measure(setting: Setting) -> tuple[str, Part]:
         runs=_RUNS,
         repeats=setting.rounds,
         session_options=_ONE_THREAD,
-        timeout_s=_TIMEOUT_S,
         on_progress=lambda words: setting.say(f"crnn: {words}"),
     )
     columns = list(alone.columns)

@@ -63,8 +63,7 @@ def on_versions(
         files = file.files
     found = compare(
         path,
-        onnxruntime=VERSIONS,
-        environments=[sys.executable],
+        onnxruntime=[*VERSIONS, sys.executable],
         dims=dims or {},
         runs=RUNS,
         repeats=setting.rounds,

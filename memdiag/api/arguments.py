@@ -78,8 +78,6 @@ def input_config(
     if generation is not None:
         if not run:
             raise UsageError("--no-run leaves out what --feed, --steps and --prefill run.")
-        if runs != DEFAULT_RUNS:
-            raise UsageError("--runs cannot be used with a generation. Use --steps.")
         runs = generation.steps
     if runs < 1:
         raise UsageError(
@@ -99,6 +97,7 @@ def generation_config(
     steps: int | None = None,
     prefill: int | None = None,
     genai: GenaiConfig | None = None,
+    runs: int = DEFAULT_RUNS,
 ) -> GenerationConfig | None:
     """Return the generation that the arguments of `memdiag.profile` ask for; None if they do not.
 
@@ -106,11 +105,13 @@ def generation_config(
     configuration `genai` names.
 
     Raises:
-        UsageError: an argument is not of its type, or not at least 1.
+        UsageError: an argument is not of its type, or not at least 1; or `runs` are given as well.
     """
     check_names("feed", feed, "present.*=past_key_values.*")
     if not feed and steps is None and prefill is None and genai is None:
         return None
+    if runs != DEFAULT_RUNS:
+        raise UsageError("--runs cannot be used with a generation. Use --steps.")
     for name, count in (("steps", steps), ("prefill", prefill)):
         is_count = isinstance(count, Integral) and not isinstance(count, bool) and count > 0
         if count is not None and not is_count:
@@ -138,8 +139,18 @@ def limits(
     return Limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
 
 
-def check_dims(dims: Any) -> None:
-    """Check that `dims` are sizes by name.
+def check_at_least_one(argument: str, number: int | None) -> None:
+    """Check that `number` is none below 1.
+
+    Raises:
+        UsageError: it is.
+    """
+    if number is not None and number < 1:
+        raise UsageError(f"{argument} must be at least 1.")
+
+
+def check_by_name(dims: Any) -> None:
+    """Check that `dims` are by name; not what they are.
 
     Raises:
         UsageError: they are not.
@@ -148,6 +159,15 @@ def check_dims(dims: Any) -> None:
         raise UsageError(
             f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
         )
+
+
+def check_dims(dims: Any) -> None:
+    """Check that `dims` are sizes by name.
+
+    Raises:
+        UsageError: they are not.
+    """
+    check_by_name(dims)
     for name, size in (dims or {}).items():
         if not isinstance(name, str) or isinstance(size, bool) or not isinstance(size, Integral):
             raise UsageError(
@@ -169,13 +189,3 @@ def check_names(argument: str, names: Any, example: str) -> None:
         raise UsageError(
             f"{argument} must be a list of names, not {names!r}. Pass {argument}=['{example}']."
         )
-
-
-def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
-    """Check that `value` is one of `choices`.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if value not in choices:
-        raise UsageError(f"{argument} cannot be {value!r}. Choose from {', '.join(choices)}.")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from memdiag.api.arguments import check_at_least_one
 from memdiag.budgets.baselines import (
     BaselineStatus,
     baseline_entry,
@@ -111,8 +112,7 @@ def check_budget(
             baseline was measured under other conditions.
         RecordError: the baseline file is not a baseline.
     """
-    if repeats < 1:
-        raise UsageError("repeats must be at least 1.")
+    check_at_least_one("repeats", repeats)
     if update and baseline is not None:
         resolve_output(baseline)  # before anything is measured
         require_writable(baseline)
@@ -124,7 +124,7 @@ def check_budget(
             f" write a baseline ({update_option})."
         )
     first = run_profile(True)
-    if first.outcome.status != "completed":
+    if not first.outcome.completed:
         return BudgetResult(profile=first)
     machine = first.environment.machine
     entry = saved_baseline.machines.get(machine) if saved_baseline and not update else None
@@ -133,7 +133,7 @@ def check_budget(
     if (update or not judgement.is_met) and repeats > 1:
         for _ in range(repeats - 1):
             profiles.append(run_profile(False))
-            if profiles[-1].outcome.status != "completed":
+            if not profiles[-1].outcome.completed:
                 return BudgetResult(profile=profiles[-1])
         judgement = judge(profiles, budget, entry=entry, update_option=update_option)
     notes = list(judgement.notes)

@@ -10,7 +10,7 @@ from onnx import ValueInfoProto
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.inputs import chosen_dimensions
-from memdiag.defaults import MAX_REASON
+from memdiag.defaults import DEFAULT_MIN_BYTES, MAX_REASON
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
 from memdiag.model.axis_roles import check_dim_names, dims_by_name
@@ -34,9 +34,6 @@ from memdiag.rules.rule import ModelDetector
 from memdiag.rules.use_chains import with_paths
 from memdiag.tuning.options import tuning_options
 from memdiag.units import format_size
-
-DEFAULT_MIN_BYTES = 4096
-"""Findings that cost fewer bytes are skipped by default."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import msgspec
 
 from memdiag.api.arguments import (
     OnProgress,
+    check_at_least_one,
     deadline_after,
     ignore_progress,
     input_config,
@@ -24,7 +25,7 @@ from memdiag.api.comparing.version_search import VersionSearch
 from memdiag.api.leak import check_runs
 from memdiag.api.load import load_profile
 from memdiag.api.options import CompareOptions, filled, takes_options
-from memdiag.api.profile_config import check_session_options
+from memdiag.api.profile_config import session_config
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.changes import retained_notes, undecided_note
@@ -49,7 +50,7 @@ from memdiag.records.comparison import (
     GraphSize,
     Metric,
 )
-from memdiag.runner.job import Job, Limits, SessionConfig
+from memdiag.runner.job import Job, Limits
 from memdiag.runner.temporary import temporary_folder
 
 _SHARE_OF_OPTIMIZING = 1 / 3
@@ -113,10 +114,9 @@ def compare(
     growth_runs = runs if bisect == "growth" else None
     if growth_runs is not None:
         check_runs(growth_runs)
-    elif runs is not None and runs < 1:
-        raise UsageError("runs must be at least 1.")
-    if repeats is not None and repeats < 1:
-        raise UsageError("repeats must be at least 1.")
+    else:
+        check_at_least_one("runs", runs)
+    check_at_least_one("repeats", repeats)
     if bisect == "load" and repeats == 1:
         raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
     child_limits = Limits(
@@ -127,7 +127,7 @@ def compare(
         inputs=given["inputs"],
         runs=DEFAULT_RUNS if bisect == "growth" else runs or DEFAULT_RUNS,
     )
-    session = SessionConfig(options=check_session_options(given["session_options"]))
+    session = session_config(given)
     if kind == "profiles":
         return _comparison(kind, _saved_columns(files), None, [], started)
     if kind != "onnxruntime":

@@ -10,8 +10,7 @@ import msgspec
 
 from memdiag.api.arguments import (
     OnProgress,
-    check_choice,
-    check_names,
+    check_by_name,
     generation_config,
     ignore_progress,
     model_path,
@@ -21,13 +20,13 @@ from memdiag.api.estimating.calibration import Corrections, calibrate
 from memdiag.api.estimating.fit import Peaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.generation import generation_sizes
-from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
+from memdiag.api.estimating.options import estimate_options, not_considered
 from memdiag.api.estimating.reductions import reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
 from memdiag.api.options import EstimatedOptions, filled, takes_options
-from memdiag.api.profile_config import check_session_options
+from memdiag.api.profile_config import session_config
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.genai_config import find_genai_config
@@ -106,13 +105,9 @@ def estimate(
     path = model_path(model)
     genai = find_genai_config(path)
     path = path if genai is None else genai.path
-    if dims is not None and not isinstance(dims, Mapping):
-        raise UsageError(
-            f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
-        )
+    check_by_name(dims)
     given = filled(EstimatedOptions, options)
-    check_names("disabled_optimizers", given["disabled_optimizers"], FOLDING)
-    check_choice("load_from", given["load_from"], ("path", "bytes"))
+    config = session_config(given)
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
@@ -124,14 +119,10 @@ def estimate(
         steps=given["steps"],
         prefill=given["prefill"],
         genai=None if genai is None else genai.config,
+        runs=runs,
     )
     if calls is not None:
-        _check_generation(dims or {}, runs, is_searched=measure or fit_bytes is not None)
-    config = SessionConfig(
-        options=check_session_options(given["session_options"]),
-        disabled_optimizers=tuple(given["disabled_optimizers"]),
-        load_from=given["load_from"],
-    )
+        _check_generation(dims or {}, is_searched=measure or fit_bytes is not None)
     runtime = release_to_predict(for_onnxruntime)
     if measure and runtime != Runtime.installed():
         raise UsageError(
@@ -304,14 +295,12 @@ def _fit(
     return with_trial(fit, file, grid, asked.config)
 
 
-def _check_generation(dims: Mapping[str, DimSizes], runs: int, *, is_searched: bool) -> None:
+def _check_generation(dims: Mapping[str, DimSizes], *, is_searched: bool) -> None:
     """Refuse arguments of `estimate` that do not apply to a generation.
 
     Raises:
         UsageError: there is one.
     """
-    if runs != DEFAULT_RUNS:
-        raise UsageError("--runs cannot be used with a generation. Use --steps.")
     if is_searched:
         raise UsageError(
             "--fit and --measure cannot be used with --feed, --steps or --prefill. Estimate other"
@@ -391,10 +380,10 @@ def _measured(path: Path, sizes: Mapping[str, int], config: SessionConfig) -> in
         load_from=config.load_from,
         xray="none",
     )
-    if found.outcome.status != "completed":
+    if not found.outcome.completed:
         at = f" at {_in_words(sizes)}" if sizes else ""
         raise MeasurementError(f"{path}: it does not run{at}: {found.outcome.message}")
-    return found.peak_rss_bytes - found.baseline_rss_bytes
+    return found.peak_above_bytes
 
 
 def _in_words(sizes: Mapping[str, int]) -> str:

@@ -33,11 +33,10 @@ def measure_malloc_threshold(
         MeasurementError: the interpreter cannot be started.
         KeyboardInterrupt: the user interrupted the child.
     """
-    version, steady = profile.environment.onnxruntime, profile.steady_rss_bytes
+    version, above = profile.environment.onnxruntime, profile.steady_above_bytes
     retained = profile.allocator_retained_bytes or 0
-    if version is None or steady is None or profile.attribution is None:
+    if version is None or above is None or profile.attribution is None:
         return profile
-    above = steady - profile.baseline_rss_bytes
     if profile.attribution.allocator not in (None, "glibc"):
         return profile
     if retained < max(MIN_RETAINED_BYTES, MIN_RETAINED_SHARE * above):

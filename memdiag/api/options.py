@@ -19,6 +19,7 @@ from typing import (
     TypedDict,
     TypeVar,
     get_args,
+    get_origin,
     get_type_hints,
 )
 
@@ -28,7 +29,10 @@ from memdiag.defaults import (
     DEFAULT_RUNS,
     DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
+    LoadFrom,
+    XrayTime,
 )
+from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
     from memdiag.api.inputs import ArrayOrFile
@@ -155,7 +159,7 @@ class GraphOptions(TypedDict, total=False):
         Sequence[str], Option("--disable-optimizer", "NAME", "Graph transformers to disable.", ())
     ]
     load_from: Annotated[
-        Literal["path", "bytes"],
+        LoadFrom,
         Option(
             "--load-from", "", "Create the session from the model's path, or its bytes.", "path"
         ),
@@ -189,7 +193,7 @@ class RunOptions(TypedDict, total=False):
         Option("--run", "", "Run the model; --no-run stops after session creation.", True),
     ]
     xray: Annotated[
-        Literal["steady", "phases", "none"],
+        XrayTime,
         Option(
             "--xray",
             "",
@@ -252,6 +256,40 @@ class EstimatedOptions(GenerationOptions, ConfigOptions, GraphOptions, total=Fal
     """What `memdiag.estimate` assumes."""
 
 
+class CommandOptions(ProfileOptions, total=False):
+    """Options of commands, which may add to a sentence, and have other defaults."""
+
+    time_limit_s: Annotated[
+        float | None,
+        Option("--time-limit", "TIME", "Stop after this time, such as 90s or 5min."),
+    ]
+    duration_s: Annotated[
+        float | None,
+        Option("--for", "TIME", "Length of the recording, such as 30s, 10min or 2h."),
+    ]
+    pause: Annotated[
+        bool, Option("--pause", "", "Stop the process while its memory is read.", False)
+    ]
+    onnxruntime: Annotated[
+        Sequence[str],
+        Option(
+            "--onnxruntime",
+            "VERSION,…",
+            "Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest, installed where missing; and paths"
+            " of Python interpreters or environments that have onnxruntime.",
+            (),
+        ),
+    ]
+    for_onnxruntime: Annotated[
+        str | None,
+        Option(
+            "--for-onnxruntime",
+            "VERSION",
+            "Release to predict for, 1.24 or newer (default: the installed one).",
+        ),
+    ]
+
+
 @cache
 def options_of(group: type) -> dict[str, tuple[Any, Option]]:
     """Return the type and the `Option` of each option of `group`, by its name."""
@@ -265,15 +303,21 @@ def filled(group: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         TypeError: there is no such option, as Python raises for a wrong keyword argument.
+        UsageError: a value is not among the choices of its option.
     """
     known = options_of(group)
     for name in options:
         if name not in known:
             raise TypeError(f"there is no argument {name!r}. Choose from {', '.join(known)}.")
-    return {
+    values = {
         name: option.default if options.get(name) is None else options[name]
         for name, (_, option) in known.items()
     }
+    for name, (kind, _) in known.items():
+        if get_origin(kind) is Literal and values[name] not in get_args(kind):
+            choices = ", ".join(get_args(kind))
+            raise UsageError(f"{name} cannot be {values[name]!r}. Choose from {choices}.")
+    return values
 
 
 def takes_options(group: type) -> Callable[[_Function], _Function]:

@@ -3,7 +3,6 @@
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -12,7 +11,6 @@ import msgspec
 
 from memdiag.api.arguments import model_path
 from memdiag.api.check import (
-    DEFAULT_MIN_BYTES,
     Selection,
     analysis_context,
     find_waste,
@@ -29,11 +27,11 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.malloc_threshold import measure_malloc_threshold
 from memdiag.api.options import ProfileOptions, takes_options
-from memdiag.api.profile_config import ProfileConfig, XrayTime, profile_config
-from memdiag.api.profile_record import assemble_profile
+from memdiag.api.profile_config import ProfileConfig, profile_config
+from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON
+from memdiag.defaults import DEFAULT_MIN_BYTES, DEFAULT_PROVIDERS, MAX_REASON, XrayTime
 from memdiag.errors import ModelError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.count_inputs import count_inputs
@@ -46,11 +44,10 @@ from memdiag.ort.prepacking import channel_block
 from memdiag.ort.releases import older_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
-from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
-from memdiag.runner.job import Job
+from memdiag.runner.job import InputConfig, Job
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
 from memdiag.system.group_memory import GroupWatch, memory_group_of, near_limit_text
@@ -134,22 +131,14 @@ def profile_model(
     """
     with open_model(model) as file, temporary_folder() as scratch:
         original = FileStates(model, file.files)
-        job, inputs, run, generation = _measure_at_sizes_that_run(
-            file, config, scratch, on_progress, on_near_limit
-        )
-        result = assemble_profile(
-            file,
-            job,
-            run.measurement,
-            run.xray,
-            inputs=describe_inputs(inputs.plans),
-            dimensions=inputs.dimensions,
-            notes=inputs.notes,
-            command=config.command,
-            group=run.group,
-            generation=generation,
-        )
-        if run.measurement.interrupted:
+        measure = partial(_measure, file, config, scratch, on_progress, on_near_limit)
+        inputs, calls = _usual_inputs(file, config.inputs)
+        run = measure(inputs, calls)
+        if calls is None and _needs_other_inputs(run.measured, inputs):
+            other = _inputs_that_run(file, config.inputs, run, inputs, scratch)
+            run = run if other is None else measure(other)
+        job, result = run.job, run.profile
+        if run.measured.interrupted:
             raise Interrupted(result)
         measured = result
         try:
@@ -196,83 +185,61 @@ def profile_job(
         MeasurementError: the child's interpreter cannot be started.
         KeyboardInterrupt: the run was interrupted.
     """
+    described = RunDescription(inputs=inputs, dimensions=dimensions)
     with temporary_folder() as scratch:
-        run = _run_child(file, job, scratch, "steady" if xray else "none")
-    if run.measurement.interrupted:
+        run = _run_child(file, job, described, scratch, "steady" if xray else "none")
+    if run.measured.interrupted:
         raise KeyboardInterrupt
-    result = assemble_profile(
-        file,
-        job,
-        run.measurement,
-        run.xray,
-        inputs=inputs,
-        dimensions=dimensions,
-        group=run.group,
-    )
+    result = run.profile
     for add in _analysis(result, file, Selection(), {}) if xray else ():
         result = add(result)
     return result
 
 
-class _ChildRun(NamedTuple):
-    """One child: its measurement, its X-rays if these were wanted, and what its group counted."""
-
-    measurement: Measurement
-    xray: ChildXray | None
-    group: GroupMemory | None
-
-
 class _JobRun(NamedTuple):
-    """A job, the inputs that were chosen for it, and its run in a child.
-
-    `generation` is the generation, if it was one.
-    """
+    """A job, what was measured of its run in a child, and its profile without findings."""
 
     job: Job
-    inputs: ChosenInputs
-    child: _ChildRun
-    generation: Generation | None = None
+    measured: Measurement
+    profile: Profile
 
 
-def _measure_at_sizes_that_run(
-    file: ModelFile,
-    config: ProfileConfig,
-    scratch: Path,
-    on_progress: Callable[[Progress], None] | None,
-    on_near_limit: Callable[[Profile], None] | None,
-) -> _JobRun:
-    """Measure the model at realistic sizes, or at other sizes if it does not run at these."""
-    dims = dims_by_name(file.graph, file.functions, config.inputs.dims)
-    given = config.inputs.arrays
-    inputs = ChosenInputs((), ())
-    if config.inputs.generation is not None:
-        calls = choose_calls(file, config.inputs.generation, dims=config.inputs.dims, given=given)
-        return _measure(file, config, calls.prompt, scratch, on_progress, on_near_limit, calls)
-    if config.inputs.runs is not None:
-        inputs = choose_inputs(file, dims=dims, given=given)
-    first = _measure(file, config, inputs, scratch, on_progress, on_near_limit)
-    measurement = first.child.measurement
-    if not _needs_other_inputs(measurement, inputs):
-        return first
+def _usual_inputs(
+    file: ModelFile, config: InputConfig
+) -> tuple[ChosenInputs, GenerationCalls | None]:
+    """Return inputs of realistic sizes; of a generation, those of its prompt, and its calls."""
+    if config.generation is not None:
+        calls = choose_calls(file, config.generation, dims=config.dims, given=config.arrays)
+        return calls.prompt, calls
+    if config.runs is None:
+        return ChosenInputs((), ()), None
+    dims = dims_by_name(file.graph, file.functions, config.dims)
+    return choose_inputs(file, dims=dims, given=config.arrays), None
+
+
+def _inputs_that_run(
+    file: ModelFile, config: InputConfig, run: _JobRun, usual: ChosenInputs, scratch: Path
+) -> ChosenInputs | None:
+    """Return inputs with which the model runs, which failed in `run`; None if there are none.
+
+    Raises:
+        Interrupted: Ctrl-C; the profile of the failed run is kept, as of every interrupted run.
+    """
+    dims = dims_by_name(file.graph, file.functions, config.dims)
     try:
-        found = find_inputs(file, first.job, scratch, dims=dims, given=given, first=inputs)
-    except KeyboardInterrupt:
-        # The profile of the failed run is kept, as of every interrupted run.
-        interrupted = replace(measurement, interrupted=True)
-        return first._replace(child=first.child._replace(measurement=interrupted))
-    if found is None:
-        return first
-    found = _with_reason(found, inputs, measurement.outcome.message)
-    return _measure(file, config, found, scratch, on_progress, on_near_limit)
+        found = find_inputs(file, run.job, scratch, dims=dims, given=config.arrays, first=usual)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(run.profile) from interrupt
+    return None if found is None else _with_reason(found, usual, run.measured.outcome.message)
 
 
 def _measure(
     file: ModelFile,
     config: ProfileConfig,
-    inputs: ChosenInputs,
     scratch: Path,
     on_progress: Callable[[Progress], None] | None,
     on_near_limit: Callable[[Profile], None] | None,
+    inputs: ChosenInputs,
     calls: GenerationCalls | None = None,
 ) -> _JobRun:
     """Save `inputs`, and measure a child that runs the model with them.
@@ -290,47 +257,37 @@ def _measure(
         runs=config.inputs.runs,
         generation=None if calls is None else calls.job,
     )
-    generation = None if calls is None else calls.record
-
-    def save(measured: Measurement, group: GroupMemory) -> None:
-        assert on_near_limit is not None
-        early = assemble_profile(
-            file,
-            job,
-            measured,
-            None,
-            inputs=describe_inputs(inputs.plans),
-            dimensions=inputs.dimensions,
-            notes=inputs.notes,
-            command=config.command,
-            group=group,
-            generation=generation,
-        )
-        on_near_limit(early)
-
-    on_near = None if on_near_limit is None else save
-    child = _run_child(file, job, scratch, config.xray, on_progress, on_near)
-    return _JobRun(job, inputs, child, generation)
+    described = RunDescription(
+        inputs=describe_inputs(inputs.plans),
+        dimensions=inputs.dimensions,
+        notes=inputs.notes,
+        command=config.command,
+        generation=None if calls is None else calls.record,
+    )
+    return _run_child(file, job, described, scratch, config.xray, on_progress, on_near_limit)
 
 
 def _run_child(
     file: ModelFile,
     job: Job,
+    described: RunDescription,
     scratch: Path,
     when: XrayTime,
     on_progress: Callable[[Progress], None] | None = None,
-    on_near_limit: Callable[[Measurement, GroupMemory], None] | None = None,
-) -> _ChildRun:
+    on_near_limit: Callable[[Profile], None] | None = None,
+) -> _JobRun:
     """Measure a child that runs `job`, with X-rays at the moments that `when` names.
 
-    `on_near_limit` is called with the measurement until then and the control group, when that comes
-    near its limit.
+    `on_near_limit` is called with the profile until then when the control group comes near its
+    limit.
     """
     xray = None if when == "none" else ChildXray(file, job, scratch)
+    assemble = partial(assemble_profile, file, job, described)
 
     def save(memory: GroupMemory) -> None:
         if on_near_limit is not None:
-            on_near_limit(run.measurement_until_now(near_limit_text(memory)), memory)
+            measured = run.measurement_until_now(near_limit_text(memory))
+            on_near_limit(assemble(measured, None, memory))
 
     group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
     run = MeasuredRun(
@@ -340,7 +297,8 @@ def _run_child(
         on_progress=on_progress,
         on_sample=group.update,
     )
-    return _ChildRun(run.run(), xray, group.result())
+    measured = run.run()
+    return _JobRun(job, measured, assemble(measured, xray, group.result()))
 
 
 def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:
@@ -374,7 +332,7 @@ def _analysis(
         return
     if profile.inputs:
         dims = _run_sizes(file, profile)
-    completed = profile.outcome.status == "completed"
+    completed = profile.outcome.completed
     runtime = Runtime.parse(version)
     ctx = analysis_context(
         file,

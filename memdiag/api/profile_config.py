@@ -2,21 +2,15 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from memdiag.api.arguments import (
-    check_choice,
-    check_names,
-    generation_config,
-    input_config,
-    limits,
-)
+from memdiag.api.arguments import check_names, generation_config, input_config, limits
 from memdiag.api.check import Selection
 from memdiag.api.options import ProfileOptions, filled
-from memdiag.defaults import CPU_PROVIDER, PINNED
+from memdiag.defaults import CPU_PROVIDER, PINNED, XrayTime
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
@@ -27,10 +21,6 @@ _LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 """Session options that memdiag sets itself, as it reads the log."""
 
 _ALL_RULES = Selection()
-
-XrayTime = Literal["steady", "phases", "none"]
-"""When the owners of resident bytes are identified: at steady state, also at the ends of all
-phases, or never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +71,17 @@ def profile_config(
             interpreter is named.
     """
     given = filled(ProfileOptions, options)
-    providers, python = given["providers"], given["python"]
-    check_names("providers", providers, "CPUExecutionProvider")
-    check_names("disabled_optimizers", given["disabled_optimizers"], "ConstantFolding")
-    check_choice("load_from", given["load_from"], ("path", "bytes"))
-    check_choice("xray", given["xray"], ("steady", "phases", "none"))
+    python = given["python"]
+    session = session_config(given)
     _check_environment(given["environment"])
-    _check_provider_options(given["provider_options"], providers)
+    _check_provider_options(given["provider_options"], session.providers)
     _check_texts("run_options", given["run_options"])
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return ProfileConfig(
-        session=SessionConfig(
-            options=check_session_options(given["session_options"]),
-            disabled_optimizers=tuple(given["disabled_optimizers"]),
-            providers=tuple(providers),
-            provider_options={
-                name: dict(options) for name, options in given["provider_options"].items()
-            },
-            run_options=dict(given["run_options"]),
+        session=replace(
+            session,
             environment={**_inherited(), **given["environment"]},
-            load_from=given["load_from"],
             python=Path(sys.executable if python is None else python),
         ),
         inputs=input_config(
@@ -110,7 +90,11 @@ def profile_config(
             runs=given["runs"],
             run=given["run"],
             generation=generation_config(
-                feed=given["feed"], steps=given["steps"], prefill=given["prefill"], genai=genai
+                feed=given["feed"],
+                steps=given["steps"],
+                prefill=given["prefill"],
+                genai=genai,
+                runs=given["runs"],
             ),
         ),
         limits=limits(timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]),
@@ -119,6 +103,29 @@ def profile_config(
         rules=rules,
         command=command,
     )
+
+
+def session_config(given: Mapping[str, Any]) -> SessionConfig:
+    """Return the configuration of a session for the values of options by name, of its fields.
+
+    Raises:
+        UsageError: an option cannot be set, or names are no list.
+    """
+    for name, example in (("providers", CPU_PROVIDER), ("disabled_optimizers", "ConstantFolding")):
+        if name in given:
+            check_names(name, given[name], example)
+    own = {
+        each.name: _copied(given[each.name]) for each in fields(SessionConfig) if each.name in given
+    }
+    return SessionConfig(**own, options=check_session_options(given["session_options"]))
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of texts, names, or texts by name, which the caller cannot change."""
+    if isinstance(value, Mapping):
+        return {name: _copied(item) for name, item in value.items()}
+    is_list = isinstance(value, Collection) and not isinstance(value, str)
+    return tuple(value) if is_list else value
 
 
 def _inherited() -> dict[str, str]:

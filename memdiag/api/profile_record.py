@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,12 +23,11 @@ from memdiag.records.profile import (
     Phase,
     PhaseAttribution,
     Profile,
-    Session,
 )
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.phases import peak_phase
-from memdiag.runner.run import KILLED_BY_SYSTEM, Measurement
+from memdiag.runner.run import Measurement
 from memdiag.system.cpu_limit import cpu_quota
 from memdiag.units import counted, format_limit
 
@@ -37,39 +37,48 @@ MAX_SLOPE_POINTS = 500
 """Steps of a generation from which the growth of a token is computed, evenly spread."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """What is known of a run before it begins.
+
+    Attributes:
+        inputs: description of the inputs.
+        dimensions: the sizes of the free dimensions.
+        notes: sentences on the choice of the inputs.
+        command: the command line that asked for the profile.
+        generation: the generation as it was planned; None without one.
+    """
+
+    inputs: tuple[Input, ...]
+    dimensions: tuple[Dimension, ...]
+    notes: Sequence[str] = ()
+    command: tuple[str, ...] = ()
+    generation: Generation | None = None
+
+
 def assemble_profile(
     file: ModelFile,
     job: Job,
+    described: RunDescription,
     measured: Measurement,
     xray: ChildXray | None,
-    *,
-    inputs: tuple[Input, ...],
-    dimensions: tuple[Dimension, ...],
-    notes: Sequence[str] = (),
-    command: tuple[str, ...] = (),
-    group: GroupMemory | None = None,
-    generation: Generation | None = None,
+    group: GroupMemory | None,
 ) -> Profile:
     """Return the profile of one run of `job`; findings and the result of a budget come later.
 
     Args:
         file: the model of `job`, open.
         job: the model, the configuration and the inputs.
+        described: what was known of the run before it.
         measured: the measurement of the child.
         xray: its X-rays; None if none were wanted.
-        inputs: description of the inputs.
-        dimensions: the sizes of the free dimensions.
-        notes: sentences on the choice of the inputs.
-        command: the command line that asked for the profile.
         group: what the control group of the child counted; None without one.
-        generation: the generation as it was planned; None without one.
     """
     baseline = measured.baseline or measured.phases[0].end
     peak_rss_bytes, highest = _peak(measured, baseline.rss_bytes)
-    all_notes = [*notes, *measurement_notes(measured, job)]
+    all_notes = [*described.notes, *measurement_notes(measured, job)]
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
-    session = job.session
     profile = Profile(
         schema=PROFILE_SCHEMA,
         model=_model_facts(file),
@@ -80,18 +89,9 @@ def assemble_profile(
             memory_limit_bytes=group.limit_bytes if group else None,
             cpu_quota=cpu_quota(os.getpid()),
         ),
-        session=Session(
-            options=dict(session.options),
-            environment=dict(session.environment),
-            providers=measured.providers or session.providers,
-            disabled_optimizers=session.disabled_optimizers,
-            load_from=session.load_from,
-            runs=job.runs,
-            provider_options={name: dict(each) for name, each in session.provider_options.items()},
-            run_options=dict(session.run_options),
-        ),
-        inputs=inputs,
-        dimensions=dimensions,
+        session=job.session.described(providers=measured.providers, runs=job.runs),
+        inputs=described.inputs,
+        dimensions=described.dimensions,
         xray_failure=(xray.failure if xray is not None else None) or "",
         baseline_rss_bytes=baseline.rss_bytes,
         phases=measured.phases,
@@ -113,10 +113,10 @@ def assemble_profile(
             PhaseAttribution(phase=phase, attribution=attribution)
             for phase, attribution in (xray.by_phase if xray else {}).items()
         ),
-        command=command,
+        command=described.command,
         group=group,
         device=measured.device,
-        generation=_measured_generation(generation, measured),
+        generation=_measured_generation(described.generation, measured),
     )
     # File names may contain bytes that are not text; a record cannot.
     return escaped(profile)
@@ -142,7 +142,7 @@ def _measured_generation(generation: Generation | None, measured: Measurement) -
 
 def _outcome(outcome: Outcome, group: GroupMemory | None) -> Outcome:
     """Return `outcome` with the limit as the reason, if the kernel killed the child for it."""
-    if outcome.message != KILLED_BY_SYSTEM or group is None or not group.oom_kills:
+    if outcome.cause != "sigkill" or group is None or not group.oom_kills:
         return outcome
     limit = f" of {format_limit(group.limit_bytes)}" if group.limit_bytes else ""
     message = f"killed by the kernel (SIGKILL): the control group reached its memory limit{limit}"

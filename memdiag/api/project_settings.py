@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from memdiag.api.check import DEFAULT_MIN_BYTES, Selection
+from memdiag.api.check import Selection
 from memdiag.budgets.parsing import merged, parse_budget
+from memdiag.defaults import DEFAULT_MIN_BYTES
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
 from memdiag.regular_files import read_regular

@@ -37,7 +37,7 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
     Raises:
         MeasurementError: the interpreter cannot be started.
     """
-    if job.runs is None or profile.outcome.status != "completed":
+    if job.runs is None or not profile.outcome.completed:
         return _without(profile, "the model was not run to the end")
     profile = _with_details(profile, ctx)
     if ctx.runtime < NODE_MEMORY_SINCE:

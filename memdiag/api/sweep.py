@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from memdiag.api.arguments import check_dims, limits
+from memdiag.api.arguments import check_at_least_one, check_dims, limits
 from memdiag.api.estimating.sizes import DimSizes, size_steps
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
@@ -24,7 +24,7 @@ from memdiag.records.sweep import ExceededBudget, Placement, Sweep
 from memdiag.records.sweep_job import JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
 from memdiag.sweeps.job_process import unfinished_result
-from memdiag.sweeps.local_execution import MAX_MEMORY_SHARE, LocalExecution
+from memdiag.sweeps.local_execution import LocalExecution
 from memdiag.sweeps.model_budget import ModelBudget, breach_sentence, parse_model_budget
 from memdiag.sweeps.model_sources import ModelSource, find_models
 from memdiag.sweeps.placement import parse_machines, place_models
@@ -38,7 +38,7 @@ from memdiag.sweeps.plan import (
 from memdiag.sweeps.store import Store, check_version, job_column
 from memdiag.sweeps.summary import summarize
 from memdiag.system.cpu_limit import cpus_allowed
-from memdiag.system.memory_limit import available_bytes
+from memdiag.system.memory_limit import most_available_bytes
 from memdiag.units import some_of
 
 LOCAL = "local"
@@ -255,10 +255,8 @@ def run_sweep(
         raise UsageError("--memory must be greater than 0.")
     if not all(map(str, paths)):
         raise UsageError("a path is empty. Check the variables of the command.")
-    if runs < 1:
-        raise UsageError("--runs must be at least 1.")
-    if processes is not None and processes < 1:
-        raise UsageError("--jobs must be at least 1.")
+    check_at_least_one("--runs", runs)
+    check_at_least_one("--jobs", processes)
     if not paths:
         raise UsageError("no model was given. Name models, folders, patterns, lists or URLs.")
     sizes = _sizes(dims or {})
@@ -426,7 +424,7 @@ def _store_unreadable(
 @contextmanager
 def _execution(on: str, processes: int | None, memory_bytes: int | None) -> Iterator[Execution]:
     count = processes or max(1, int(cpus_allowed(os.getpid()) or 1))
-    memory = memory_bytes or int(MAX_MEMORY_SHARE * available_bytes())
+    memory = memory_bytes or most_available_bytes()
     if on == LOCAL:
         with LocalExecution(processes=count, memory_bytes=memory) as execution:
             yield execution

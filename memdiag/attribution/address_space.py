@@ -8,6 +8,7 @@ every present page is part of the resident set: the kernel counts neither the sh
 so that the resident ranges sum to the kernel's figure.
 """
 
+import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from memdiag.attribution import intervals
 from memdiag.attribution.intervals import Ranges
 from memdiag.errors import XrayError
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE = mmap.PAGESIZE
 
 _PRESENT = np.uint64(1 << 63)
 _FILE = np.uint64(1 << 61)

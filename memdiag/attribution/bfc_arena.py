@@ -37,9 +37,8 @@ from memdiag.attribution import intervals
 from memdiag.attribution.address_space import PAGE, AddressSpace
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.process_memory import WORD, ProcessMemory
 
-_WORD = 8
 _BINS_BYTES = 21 * 56  # at the start of the object, which has 1,488 to 1,536 bytes
 _MIN_OBJECT, _MAX_OBJECT = 1280, 2048
 _MAX_BLOCKS_PER_READ = 256
@@ -221,9 +220,9 @@ def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> 
         for first in range(0, len(same_size), _MAX_BLOCKS_PER_READ):
             starts = same_size[first : first + _MAX_BLOCKS_PER_READ]
             content, _ = memory.read_blocks(starts, rest)
-            row, word = divmod(_heads(content.reshape(-1).view(np.uint64)), rest // _WORD)
-            inside = word <= rest // _WORD - _HEAD_WORDS
-            yield from (starts[row[inside]] + word[inside] * _WORD).tolist()
+            row, word = divmod(_heads(content.reshape(-1).view(np.uint64)), rest // WORD)
+            inside = word <= rest // WORD - _HEAD_WORDS
+            yield from (starts[row[inside]] + word[inside] * WORD).tolist()
 
 
 def _heads(words: Words) -> NDArray[np.int64]:
@@ -234,7 +233,7 @@ def _heads(words: Words) -> NDArray[np.int64]:
     indices = np.flatnonzero((lengths >= _REGION_BYTES) & (lengths <= _MAX_VECTOR))
     head = words[indices[:, None] + np.arange(_HEAD_WORDS)]
     first, last, capacity, chunks, end, chunk_capacity, unused, following = head.T
-    fits = (first | chunks | end) % _WORD == 0
+    fits = (first | chunks | end) % WORD == 0
     fits &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
     fits &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
     fits &= (end - chunks >= _CHUNK_STRUCT_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
@@ -248,7 +247,7 @@ def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaConten
     """Return the arena whose vectors start at `address`; None if it is not an arena."""
     found = None
     for _ in range(_MAX_ATTEMPTS):
-        head = _read(memory, address, _HEAD_WORDS * _WORD)
+        head = _read(memory, address, _HEAD_WORDS * WORD)
         if head is None or not len(_heads(head)):
             continue
         name = _memory_name(address, memory, heap)
@@ -268,7 +267,7 @@ def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaConten
 def _memory_name(address: int, memory: ProcessMemory, heap: Heap) -> str:
     """Return the name of the memory of the arena with the vectors at `address`; empty if none."""
     block = heap.chunk_at(address)
-    words = None if block is None else _read(memory, block.start, (_NAME_WORD + 1) * _WORD)
+    words = None if block is None else _read(memory, block.start, (_NAME_WORD + 1) * WORD)
     if words is None:
         return ""
     text = np.zeros(32, np.uint8)
@@ -289,7 +288,7 @@ def _read_regions(
     if words is None:
         return None
     regions, previous_end = [], 0
-    for start, size, end, _, handles in words.reshape(-1, _REGION_BYTES // _WORD).tolist():
+    for start, size, end, _, handles in words.reshape(-1, _REGION_BYTES // WORD).tolist():
         whole = start + size == end and size > 0 and size % _UNIT == 0 and start >= previous_end
         if not whole:
             return None
@@ -298,7 +297,7 @@ def _read_regions(
                 return None
         elif not _is_in_use(memory, heap, start, size):
             return None
-        if not _is_in_use(memory, heap, handles, size // _UNIT * _WORD):
+        if not _is_in_use(memory, heap, handles, size // _UNIT * WORD):
             return None
         regions.append(_ArenaRegion(start, end, handles))
         previous_end = end
@@ -316,12 +315,12 @@ def _is_in_use(
 def _is_mapped_alone(memory: ProcessMemory, start: int, size: int) -> bool:
     """Return whether malloc mapped a chunk whose header states that it is for this region alone."""
     page = start - start % PAGE
-    header = _read(memory, page, 2 * _WORD)
+    header = _read(memory, page, 2 * WORD)
     if header is None:
         return False
     previous, flagged = header.tolist()
     end = page + flagged - flagged % PAGE
-    is_header = previous == 0 and flagged % PAGE == _IS_MMAPPED and start - page >= 2 * _WORD
+    is_header = previous == 0 and flagged % PAGE == _IS_MMAPPED and start - page >= 2 * WORD
     return is_header and start + size <= end < start + size + 2 * PAGE
 
 
@@ -333,14 +332,14 @@ def _read_chunks(
     if not _is_in_use(memory, heap, first, last - first, capacity - first):
         return None
     words = _read(memory, first, last - first)
-    handles = [_read(memory, region.handles, _WORD) for region in regions]
+    handles = [_read(memory, region.handles, WORD) for region in regions]
     if words is None or any(handle is None for handle in handles):
         return None
     starts = [int(handle[0]) for handle in handles if handle is not None]
     for nbytes in _CHUNK_STRUCT_BYTES:
         if words.nbytes % nbytes:
             continue
-        records = words.reshape(-1, nbytes // _WORD)[:, :_CHUNK_WORDS].tolist()
+        records = words.reshape(-1, nbytes // WORD)[:, :_CHUNK_WORDS].tolist()
         chunks: list[_ArenaChunk] = []
         for region, start in zip(regions, starts, strict=True):
             chain = _chain(records, start, region, following)

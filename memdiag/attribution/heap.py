@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import PAGE, AddressSpace
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.process_memory import WORD, ProcessMemory
 
 State = Literal["in_use", "free", "top"]
 """``top`` is the free chunk at a heap's end, from which malloc splits new chunks."""
@@ -35,7 +35,6 @@ _IN_USE, _FREE, _TOP = range(3)
 
 _PREV_INUSE, _IS_MMAPPED = 1, 2
 _FLAGS = 7
-_WORD = 8
 _HEADER = 16
 _MIN_CHUNK = 32
 _ALIGNMENT = 16
@@ -257,7 +256,7 @@ class _Walker:
             for first in firsts:
                 count = len(self.starts)
                 try:
-                    self._add(start, first + _WORD, _IN_USE)
+                    self._add(start, first + WORD, _IN_USE)
                     self._chain(first, end)
                 except _InconsistentError as error:
                     reason = str(error)
@@ -276,7 +275,7 @@ class _Walker:
         add_end, add_state = self.ends.append, self.states.append
         count = len(self.ends)
         address, low, high = first, 0, 0
-        size = self._words.at(address + _WORD)
+        size = self._words.at(address + WORD)
         if not size & _PREV_INUSE:
             raise _InconsistentError("the first chunk follows a free one")
         while True:
@@ -288,7 +287,7 @@ class _Walker:
                 words, low, high = self._words.read(after, _HEADER)
                 if len(self.ends) > _MAX_CHUNKS:
                     raise _InconsistentError(f"there are more than {_MAX_CHUNKS:,} chunks")
-            at = (after - low) // _WORD
+            at = (after - low) // WORD
             size = words[at + 1]
             if size & _PREV_INUSE:
                 add_state(_IN_USE)
@@ -299,11 +298,11 @@ class _Walker:
                     f"the free chunk at {address:#x} has another size at its end"
                 )
             # The word before its size belongs to the previous chunk.
-            add_end(after + _WORD)
+            add_end(after + WORD)
             address = after
         add_state(self._last_state(address, size, end))
         add_end(end)
-        self.starts.append(first + _WORD)
+        self.starts.append(first + WORD)
         self.starts.extend(self.ends[count:-1])
 
     def _last_state(self, address: int, size: int, end: int) -> int:
@@ -332,7 +331,7 @@ class _Walker:
         while at < end:
             self._words.discard()
             try:
-                arena, previous, size = (self._words.at(at + _WORD * n) for n in range(3))
+                arena, previous, size = (self._words.at(at + WORD * n) for n in range(3))
             except _InconsistentError:
                 arena = previous = size = 0
             first = previous == 0 and _HEADER < arena - at <= 0x80
@@ -358,7 +357,7 @@ class _Walker:
     def _mapped_length(self, at: int, end: int) -> int:
         """Return the bytes of the mapped chunk that starts at the page `at`; 0 if there is none."""
         try:
-            previous, size = self._words.at(at), self._words.at(at + _WORD)
+            previous, size = self._words.at(at), self._words.at(at + WORD)
         except _InconsistentError:
             return 0
         length = size & ~_FLAGS
@@ -399,9 +398,9 @@ class _Words:
         Raises:
             _InconsistentError: the memory cannot be read.
         """
-        if not self._start <= address <= self._end - _WORD:
-            self.read(address, _WORD)
-        word: int = self._words[(address - self._start) // _WORD]
+        if not self._start <= address <= self._end - WORD:
+            self.read(address, WORD)
+        word: int = self._words[(address - self._start) // WORD]
         return word
 
     def read(self, address: int, nbytes: int) -> "tuple[memoryview[int], int, int]":

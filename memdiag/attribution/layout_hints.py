@@ -19,7 +19,9 @@ from memdiag.records.weights import Weight
 
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 _SIGNED = ("int4", "int8")
-_DEFAULT_BLOCK_SIZE = 32  # session.qdq_matmulnbits_block_size
+
+FUSED_BLOCK = 32
+"""The block of a weight that has none: session.qdq_matmulnbits_block_size."""
 
 
 def layout_hints(graphs: GraphIndex, weight: Weight, readers: Sequence[Reader]) -> LayoutHints:
@@ -125,7 +127,7 @@ def _dequantized_blocks(
     scales, points = _constants(graphs, scope, node, (1, 2))
     if scales is None or block_size < 0 or (points is None and _has_input(node, 2)):
         return None
-    blocks = -(-depth // (block_size or _DEFAULT_BLOCK_SIZE))
+    blocks = -(-depth // (block_size or FUSED_BLOCK))
     if block_size:
         fits = axis in (0, -2) and scales.shape == (blocks, columns)
     else:
@@ -144,7 +146,7 @@ def _dequantized_blocks(
     return BlockQuantization(
         columns=columns,
         depth=depth,
-        block_size=block_size or _DEFAULT_BLOCK_SIZE,
+        block_size=block_size or FUSED_BLOCK,
         bits=bits,
         by_row=True,
         signed=signed,

@@ -22,6 +22,9 @@ from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.attribution.intervals import Ranges
 from memdiag.model.tensor_types import Array
 
+WORD = 8
+"""The bytes of an address in the processes that are read."""
+
 READ_CHUNK_BYTES = 256 << 10
 """Small enough for a chunk to stay in the cache until it is processed. Reading alone is faster in
 larger chunks, by half at 4 MiB."""

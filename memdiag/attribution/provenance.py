@@ -21,7 +21,7 @@ from memdiag.attribution.weight_operators import (
     WEIGHT_FORMS,
     InputIndices,
 )
-from memdiag.model.graph_index import integer, node_label
+from memdiag.model.graph_index import NCHWC_DOMAIN, integer, node_label
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
@@ -33,7 +33,6 @@ _NCHWC_TRANSFORMER = "NchwcTransformer"
 _TRANSPOSE_OPTIMIZER = "TransposeOptimizer"
 """Changes initializers in place, so that they keep their names."""
 
-_NCHWC = "com.microsoft.nchwc"
 
 _FOLDED = {
     "transposed": ("Transpose",),
@@ -174,7 +173,9 @@ class _Provenance:
         """Return the maker of a weight that only onnxruntime's optimized model has."""
         if unchanged:
             blocked = [
-                reader for reader in _readers_of(content, FILTERS) if reader.node.domain == _NCHWC
+                reader
+                for reader in _readers_of(content, FILTERS)
+                if reader.node.domain == NCHWC_DOMAIN
             ]
             if blocked and _NCHWC_TRANSFORMER in self._changed:
                 # It makes every filter of these convolutions, after all other changes.

@@ -48,8 +48,12 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _TABLE_ENTRIES_PER_KEY = 64
 _TABLE_BITS = (16, 22)
 _MAX_ANCHORS_PER_KEY = 32
-_BYTES_PER_READ = 1 << 20  # the kernel maps the neighbours of a page too
-_RELEASE_BYTES = 32 << 20
+
+BYTES_PER_READ = 1 << 20
+"""The most that reading a few bytes of the model maps: the kernel maps a page's neighbours too."""
+
+RELEASE_BYTES = 32 << 20
+"""Mapped bytes of the model that are released at once."""
 
 _Votes = NDArray[np.int64]
 """Votes ``[n, 3]``: index of the copy, address at which it would start, number of votes."""
@@ -144,8 +148,8 @@ def choose_anchors(
         keys.append(copy_keys[distinctive])
         positions.append(offsets[distinctive])
         owners.append(np.full(int(distinctive.sum()), index, np.int64))
-        bytes_read += min(copy.nbytes, len(offsets) * _BYTES_PER_READ)
-        if bytes_read > _RELEASE_BYTES:
+        bytes_read += min(copy.nbytes, len(offsets) * BYTES_PER_READ)
+        if bytes_read > RELEASE_BYTES:
             release()
             bytes_read = 0
     all_keys = np.concatenate([np.empty(0, np.uint64), *keys])

@@ -10,7 +10,13 @@ import numpy as np
 from memdiag.attribution.address_space import AddressSpace
 from memdiag.attribution.layouts import layouts
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.scan import CopyCandidate, choose_anchors, scan
+from memdiag.attribution.scan import (
+    BYTES_PER_READ,
+    RELEASE_BYTES,
+    CopyCandidate,
+    choose_anchors,
+    scan,
+)
 from memdiag.attribution.search_target import WeightContent
 from memdiag.attribution.virtual_copy import MAX_EXPECTED_BYTES, VirtualCopy
 
@@ -19,8 +25,6 @@ _MAX_FAILURES = 1024
 
 _BLOCKS = 16
 _BLOCK_BYTES = 64
-_BYTES_MAPPED_PER_BLOCK = 1 << 20
-_RELEASE_BYTES = 32 << 20
 
 
 class FoundCopy(NamedTuple):
@@ -175,13 +179,13 @@ class Verifier:
             return False
         self.compared_bytes += expected.size
         # A block may come from many pages, and the kernel maps their neighbours too.
-        self._limit_mapped_bytes(len(offsets) * _BYTES_MAPPED_PER_BLOCK)
+        self._limit_mapped_bytes(len(offsets) * BYTES_PER_READ)
         return True
 
     def _limit_mapped_bytes(self, nbytes: int) -> None:
         """Add `nbytes` to the mapped model bytes; release the mapped pages every 32 MiB."""
         self._since_release += nbytes
-        if self._since_release > _RELEASE_BYTES:
+        if self._since_release > RELEASE_BYTES:
             self._release()
             self._since_release = 0
 

@@ -17,7 +17,7 @@ from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.process_memory import READ_CHUNK_BYTES, ProcessMemory
+from memdiag.attribution.process_memory import READ_CHUNK_BYTES, WORD, ProcessMemory
 
 MAX_POINTERS = 7
 """Pointers from a session to its arena: five in 1.20 to 1.32."""
@@ -26,7 +26,6 @@ MAX_BLOCK_BYTES = 256 << 10
 """Larger blocks contain tensors, or arrays of a large graph, and are not on the way."""
 
 MAX_PATHS = 100_000
-_WORD = 8
 _Path = tuple[int, ...]
 
 
@@ -115,14 +114,14 @@ class _Pointers:
         readable: Ranges = intervals.intersect(intervals.normal(self._blocks), space.resident)
         buffer = np.zeros(READ_CHUNK_BYTES, np.uint8)
         for address, length in memory.iter_chunks(readable, buffer):
-            skipped = -address % _WORD
-            whole = (length - skipped) // _WORD * _WORD
+            skipped = -address % WORD
+            whole = (length - skipped) // WORD * WORD
             words = buffer[skipped : skipped + whole].view(np.int64)
             # malloc returns the address after the size field, with which a block starts.
-            index = np.searchsorted(self._starts, words - _WORD)
+            index = np.searchsorted(self._starts, words - WORD)
             index[index == len(self._starts)] = 0
-            hits = np.flatnonzero(self._starts[index] == words - _WORD)
-            sources.append(address + skipped + hits * _WORD)
+            hits = np.flatnonzero(self._starts[index] == words - WORD)
+            sources.append(address + skipped + hits * WORD)
             targets.append(index[hits])
         return np.concatenate(sources), np.concatenate(targets)
 

@@ -20,7 +20,7 @@ from memdiag.errors import ReportError
 from memdiag.records.baseline import BASELINE_SCHEMA, Baseline, BaselineEntry
 from memdiag.records.codec import encode_readable, load
 from memdiag.records.files import save_bytes
-from memdiag.records.profile import Profile, Session
+from memdiag.records.profile import USUAL_SETTINGS, Input, Profile
 from memdiag.runner.job import InputConfig, Limits, SessionConfig
 from memdiag.units import KIB, MIB
 
@@ -139,39 +139,28 @@ def dims_of(before: BaselineEntry, profile: Profile) -> dict[str, int]:
 
 
 def _setup(profile: Profile) -> Iterator[tuple[str, str]]:
-    session = profile.session
     exact = any(phase.peak_kind == "exact" for phase in profile.phases)
-    values = (
-        ("inputs", ", ".join(_input(*each) for each in _inputs(profile))),
-        ("runs", "none" if session.runs is None else str(session.runs)),
-        ("peaks", "exact" if exact else "sampled"),
-        ("options", _pairs(session.options)),
-        ("environment", _pairs(session.environment)),
-        ("disabled optimizers", ", ".join(sorted(session.disabled_optimizers))),
-        ("providers", ", ".join(session.providers)),
-        ("provider options", "; ".join(_provider_options(session))),
-        ("run options", _pairs(session.run_options)),
-        ("loaded from", session.load_from),
-    )
-    defaults = {"CPUExecutionProvider", "path"}
-    yield from ((name, text) for name, text in values if text and text not in defaults)
+    if profile.inputs:
+        yield "inputs", ", ".join(map(_input, profile.inputs))
+    yield "peaks", "exact" if exact else "sampled"
+    for name, value in profile.session.described.items():
+        if value and value not in USUAL_SETTINGS:
+            yield name, _text(sorted(value) if name == "disabled optimizers" else value)
 
 
-def _provider_options(session: Session) -> Iterator[str]:
-    for name, options in sorted(session.provider_options.items()):
-        yield f"{name}: {_pairs(options)}"
+def _text(value: Any) -> str:
+    """Return a setting as `Session.described` has it in one text."""
+    if not isinstance(value, Mapping):
+        return ", ".join(value)
+    parts = sorted(value.items())
+    if any(isinstance(each, Mapping) for each in value.values()):
+        return "; ".join(f"{name}: {_text(each)}" for name, each in parts)
+    return ", ".join(f"{name}={each}" for name, each in parts)
 
 
-def _inputs(profile: Profile) -> list[tuple[str, str, tuple[int, ...] | None]]:
-    return [(each.name, each.dtype, each.shape) for each in profile.inputs]
-
-
-def _input(name: str, dtype: str, shape: tuple[int, ...] | None) -> str:
-    return f"{name} {dtype}" + ("" if shape is None else f"[{', '.join(map(str, shape))}]")
-
-
-def _pairs(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
+def _input(value: Input) -> str:
+    shape = "" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"
+    return f"{value.name} {value.dtype}{shape}"
 
 
 def baseline_path(

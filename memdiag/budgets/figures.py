@@ -79,7 +79,7 @@ def figures_of(profile: Profile) -> dict[str, int]:
     were none, nor has `copies` without an X-ray.
     """
     base = profile.baseline_rss_bytes
-    figures = {"peak": profile.peak_rss_bytes - base}
+    figures = {"peak": profile.peak_above_bytes}
     if profile.steady is not None:
         start = profile.phase("start")
         figures |= growth_since(profile.steady, start.end if start else None, base)

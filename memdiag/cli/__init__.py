@@ -1,6 +1,7 @@
 """The command line: one module a command under `commands`; only here is anything printed."""
 
 import sys
+from functools import partial
 from typing import NoReturn
 
 CLEAN = 0
@@ -17,17 +18,21 @@ def main() -> NoReturn:
         sys.exit(ERROR)
     # Imported here, so that importing this package costs nothing.
     from memdiag.cli.worker import (
+        continue_in_worker,
         end_at_signals,
         open_standard_streams,
         run_here,
-        run_in_worker,
     )
 
     open_standard_streams()
     end_at_signals()
-    from memdiag.cli.app import parse_command_line
+    from memdiag.cli.app import parse_command_line, run_guarded
 
     invocation = parse_command_line()
-    if not invocation.in_worker:
-        run_here(invocation.run)
-    run_in_worker(invocation.run)
+    import logging  # not for help
+
+    # It warns where the home folder cannot be written, and draws all the same.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    if invocation.in_worker:
+        continue_in_worker()
+    run_here(partial(run_guarded, invocation.module.run, invocation.options))

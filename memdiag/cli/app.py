@@ -47,14 +47,6 @@ class Invocation(NamedTuple):
         rule = getattr(self.module, "IN_WORKER", True)
         return rule(self.options) if callable(rule) else rule
 
-    def run(self) -> int:
-        """Run the command, and return its exit code, also after an error."""
-        import logging
-
-        # It warns where the home folder cannot be written, and draws all the same.
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
-        return run_guarded(lambda: self.module.run(self.options))
-
 
 def parse_command_line() -> Invocation:
     """Return the command of the process's arguments.
@@ -216,12 +208,12 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
     return f" Did you mean {found[0]}?" if found else ""
 
 
-def run_guarded(command: Callable[[], int]) -> int:
+def run_guarded(command: Callable[..., int], *arguments: Any) -> int:
     """Return the exit code of `command`; its errors become one sentence on standard error."""
     signals: set[int] = set()
     try:
         _raise_at_signals(signals)
-        code = command()
+        code = command(*arguments)
         sys.stdout.flush()
     except MemdiagError as error:
         return _fail(str(error), error)

@@ -7,13 +7,11 @@ import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from memdiag.api.options import InputOptions, Option, options_of
-from memdiag.defaults import DEFAULT_RUNS
+from memdiag.api.options import CommandOptions, Option, options_of
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
@@ -37,12 +35,9 @@ def add_model(parser: Group, *, genai: bool = False) -> None:
 
 def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None:
     """Add ``--dim``; with `ranges` and `lists`, its help names ranges and lists of sizes."""
-    _, option = options_of(InputOptions)["dims"]
     end = ", or a range of sizes such as batch=1..8" if ranges else ""
     end += ", or a list such as batch=1,4,16" if lists else ""
-    add_list(
-        group, option.flag, metavar=option.metavar, help=f"{option.help[:-1]}{end}.", dest="dims"
-    )
+    add_option(group, "dims", end=end)
 
 
 def add_options(group: Group, *options: type) -> None:
@@ -50,6 +45,13 @@ def add_options(group: Group, *options: type) -> None:
     for each in options:
         for name, (kind, option) in options_of(each).items():
             _add(group, name, kind, option)
+
+
+def add_option(group: Group, name: str, *, end: str = "", **changes: Any) -> None:
+    """Add an option of `CommandOptions` with changed fields; `end` is the end of its sentence."""
+    kind, option = options_of(CommandOptions)[name]
+    option = option._replace(**changes)
+    _add(group, name, kind, option._replace(help=f"{option.help[:-1]}{end}."))
 
 
 def _add(group: Group, name: str, kind: Any, option: Option) -> None:
@@ -60,11 +62,11 @@ def _add(group: Group, name: str, kind: Any, option: Option) -> None:
         group.add_argument(option.flag, action="store_true", **settings)
     elif get_origin(kind) is Literal:
         group.add_argument(option.flag, choices=get_args(kind), **settings)
-    elif get_origin(kind) in (Mapping, Sequence):
+    elif option.metavar in _READER_BY_METAVAR:
         settings |= {"help": f"{option.help[:-1]}; can be repeated.", "default": []}
         group.add_argument(option.flag, metavar=option.metavar, action="append", **settings)
     else:
-        read: Callable[[str], Any] = _TYPE_BY_METAVAR.get(option.metavar, str)
+        read = _TYPE_BY_METAVAR[option.metavar]
         group.add_argument(option.flag, metavar=option.metavar, type=read, **settings)
 
 
@@ -75,29 +77,15 @@ def read_options(options: Namespace, group: type) -> Any:
         UsageError: as in `pairs`, `read_provider_options`, `read_dims` and `read_inputs`.
     """
     return {
-        name: _value(getattr(options, name), kind, option)
-        for name, (kind, option) in options_of(group).items()
+        name: _value(getattr(options, name), option)
+        for name, (_, option) in options_of(group).items()
     }
 
 
-def _value(given: Any, kind: Any, option: Option) -> Any:
+def _value(given: Any, option: Option) -> Any:
     """Return the value of an option, of which argparse has the texts if it can be repeated."""
-    if get_origin(kind) is Sequence:
-        return tuple(given) or option.default
-    if get_origin(kind) is not Mapping:
-        return given
-    return _READER_BY_METAVAR.get(option.metavar, partial(pairs, option.flag))(given)
-
-
-def add_runs(group: Group, default: int = DEFAULT_RUNS) -> None:
-    """Add ``--runs``."""
-    group.add_argument(
-        "--runs",
-        metavar="N",
-        type=int,
-        default=default,
-        help="Number of runs after the first run, in each process.",
-    )
+    read = _READER_BY_METAVAR.get(option.metavar)
+    return given if read is None else read(option.flag, given) or option.default
 
 
 def refuse_options(
@@ -239,14 +227,24 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
         UsageError: a text has no ``=`` or no name, or a name is given twice.
     """
     found: dict[str, str] = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{option}: {text!r} is not NAME=VALUE.")
+    for name, value in each_pair(option, values):
         if name in found:
             raise UsageError(f"{option}: {name} is given twice. Give it once.")
         found[name] = value
     return found
+
+
+def each_pair(option: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each ``NAME=VALUE`` text given to `option`.
+
+    Raises:
+        UsageError: a text has no ``=`` or no name.
+    """
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option}: {text!r} is not NAME=VALUE.")
+        yield name, value
 
 
 def read_provider_options(values: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -421,9 +419,16 @@ _TYPE_BY_METAVAR: dict[str, Callable[[str], Any]] = {
     "TIME": duration,
     "SIZE": size,
     "PYTHON": Path,
+    "VERSION": str,
+    "VERSION,…": comma_list,
 }
-_READER_BY_METAVAR: dict[str, Callable[[Sequence[str]], Any]] = {
-    "NAME=N,…": read_dims,
-    "[NAME=]FILE": read_inputs,
-    "PROVIDER:KEY=VALUE": read_provider_options,
+"""How the value of an option is read, by its metavar; without an entry it cannot be added."""
+_READER_BY_METAVAR: dict[str, Callable[[str, Sequence[str]], Any]] = {
+    "NAME": lambda _, texts: tuple(texts),
+    "OUTPUT=INPUT": lambda _, texts: tuple(texts),
+    "KEY=VALUE": pairs,
+    "NAME=N,…": lambda _, texts: read_dims(texts),
+    "[NAME=]FILE": lambda _, texts: read_inputs(texts),
+    "PROVIDER:KEY=VALUE": lambda _, texts: read_provider_options(texts),
 }
+"""The same for options that can be repeated: a function of the option and of all its texts."""

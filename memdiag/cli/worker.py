@@ -25,17 +25,17 @@ _REASONS = {
 }
 
 
-def run_in_worker(command: Callable[[], int]) -> NoReturn:
-    """Run `command` in a forked worker, and end this process with the exit code that it returns.
+def continue_in_worker() -> None:
+    """Fork a worker, in which alone this returns; this process waits and ends with its exit code.
 
     Call it before any thread is started, and after `open_standard_streams` and `end_at_signals`.
-    Where a limit of processes prevents the fork, `command` runs in this process.
+    Where a limit of processes prevents the fork, it returns in this process.
     """
     parent = os.getpid()
     try:
         worker = os.fork()
     except OSError:
-        run_here(command)
+        return
     # A group of its own: signals of the terminal reach the worker once, through this process.
     os.setpgid(worker, worker or 0)
     if worker == 0:
@@ -43,7 +43,7 @@ def run_in_worker(command: Callable[[], int]) -> NoReturn:
         from memdiag.runner.temporary import end_with
 
         end_with(parent)
-        run_here(command)
+        return
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         os.killpg(worker, number)

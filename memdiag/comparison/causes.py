@@ -456,7 +456,7 @@ def _parts(
     parts = _of_owners({**differences, "runtime_libraries": libraries})
     if not (_is_complete(before) and _is_complete(after)):
         return parts
-    of_processes = [each.end.rss_bytes - each.baseline_rss_bytes for each in (before, after)]
+    of_processes = [each.end_above_bytes for each in (before, after)]
     spread = size - (of_processes[1] - of_processes[0])
     return [*parts, _Cause(_OTHER_PROCESSES, spread, "spread")]
 

@@ -223,12 +223,7 @@ def interleaved_ratio(
 
 
 def _ratio_to_first(column: ComparisonColumn) -> tuple[float, float, float] | None:
-    latency = column.latency
-    if latency is None or latency.ratio is None:
-        return None
-    if latency.ratio_low is None or latency.ratio_high is None:
-        return None
-    return latency.ratio, latency.ratio_low, latency.ratio_high
+    return column.latency.ratio_with_interval if column.latency else None
 
 
 def _is_disjoint(

@@ -17,15 +17,14 @@ from memdiag.records.comparison import (
     MeasuredSeconds,
     PhaseFigures,
 )
-from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
+from memdiag.records.phases import CREATION_PHASES, PHASES, PhaseName
+from memdiag.records.profile import Memory, PeakKind, Profile
 from memdiag.units import plural, some_of
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import median_interval
 
 MAX_OUTPUTS = 4
 """Outputs that a sentence names."""
-
-_CREATION = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
 def with_profiles(
@@ -47,7 +46,7 @@ def with_profiles(
         column, profile=first, onnxruntime=first.environment.onnxruntime
     )
     outcome = last.outcome
-    if outcome.status != "completed":
+    if not outcome.completed:
         message = f"{outcome.phase}: {outcome.message}"
         return msgspec.structs.replace(column, status=outcome.status, message=message, profile=last)
     largest = comparison.largest if comparison else None
@@ -108,10 +107,10 @@ def measured(profiles: Sequence[Profile]) -> ColumnFigures:
     first = profiles[0]
     return ColumnFigures(
         times=len(profiles),
-        peak=_bytes([profile.peak_rss_bytes - profile.baseline_rss_bytes for profile in profiles]),
+        peak=_bytes([profile.peak_above_bytes for profile in profiles]),
         peak_phase=first.peak_phase,
         peak_kind=_kind([profile.peak_kind for profile in profiles]),
-        steady=_bytes([profile.end.rss_bytes - profile.baseline_rss_bytes for profile in profiles]),
+        steady=_bytes([profile.end_above_bytes for profile in profiles]),
         anonymous=_part(profiles, lambda memory: memory.anonymous_bytes),
         file=_part(profiles, lambda memory: memory.file_bytes),
         load=_seconds([creation_s(profile) for profile in profiles]),
@@ -149,7 +148,7 @@ def latency(
 
 def creation_s(profile: Profile) -> float:
     """Return the seconds that creating the session took."""
-    return sum(phase.duration_s for phase in profile.phases if phase.name in _CREATION)
+    return sum(phase.duration_s for phase in profile.phases if phase.name in CREATION_PHASES)
 
 
 def _phase(name: PhaseName, profiles: Sequence[Profile]) -> PhaseFigures:

@@ -42,13 +42,13 @@ _REASONS = (
             "name resolution",
             "network was disabled",
         ),
-        "the package registry cannot be reached. Connect to the network, or name an interpreter"
-        " that has it with --environment.",
+        "the package registry cannot be reached. Connect to the network, or give --onnxruntime the"
+        " path of an interpreter that has it.",
     ),
     (
         ("no wheels with a matching", "has no wheels", "no wheels are available"),
-        "there is no wheel for this Python and platform. Name an interpreter that has it with"
-        " --environment.",
+        "there is no wheel for this Python and platform. Give --onnxruntime the path of an"
+        " interpreter that has it.",
     ),
     (
         ("No matching distribution", "there is no version of", "was not found in the"),

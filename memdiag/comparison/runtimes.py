@@ -40,7 +40,10 @@ def runtime(version: str) -> Path:
         UsageError: `version` is not a version.
     """
     if not _RELEASE.fullmatch(version):
-        raise UsageError(f"{version!r} is not a version of onnxruntime. Write it like 1.24.4.")
+        raise UsageError(
+            f"{version!r} is neither a version of onnxruntime, such as 1.24.4, nor the path of an"
+            " interpreter."
+        )
     if version == installed():
         return Path(sys.executable)
     numpy = "numpy" if Runtime.parse(version) >= NUMPY_2_SINCE else "numpy<2"
@@ -118,11 +121,12 @@ def versions_and_environments(
     names: Sequence[str | Path],
 ) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Return which of `names` are versions, and which are paths of interpreters or environments."""
-    is_version = [name == LATEST or bool(_RELEASE.fullmatch(str(name))) for name in names]
-    return (
-        tuple(str(name) for name, is_one in zip(names, is_version, strict=True) if is_one),
-        tuple(Path(name) for name, is_one in zip(names, is_version, strict=True) if not is_one),
-    )
+    versions = tuple(name for name in names if isinstance(name, str) and not _is_path(name))
+    return versions, tuple(Path(name) for name in names if name not in versions)
+
+
+def _is_path(name: str) -> bool:
+    return os.sep in name or (not _RELEASE.fullmatch(name) and os.path.exists(name))
 
 
 def existing(path: Path) -> Path:
@@ -133,10 +137,7 @@ def existing(path: Path) -> Path:
     """
     python = interpreter(path) if path.is_dir() else path
     if not python.is_file() or not os.access(python, os.X_OK):
-        raise UsageError(
-            f"{path} is neither a version of onnxruntime, such as 1.24.4, nor a Python interpreter"
-            " or an environment with one."
-        )
+        raise UsageError(f"{path} is neither a Python interpreter nor an environment with one.")
     return python.absolute()
 
 

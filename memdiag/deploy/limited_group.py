@@ -25,11 +25,8 @@ from memdiag.deploy.group_removal import (
 )
 from memdiag.errors import MeasurementError
 from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
-from memdiag.system.group_memory import MemoryGroup
+from memdiag.system.group_memory import MAX_LIMIT_BYTES, MemoryGroup
 from memdiag.temporary_names import own_prefix, owner_of
-
-MAX_UNLIMITED_BYTES = 1 << 60
-"""Version 1 states a larger limit for groups without one."""
 
 # The shell moves itself, and becomes the program: no memory of the program is counted elsewhere.
 _ENTER = 'echo 0 > "$0" && exec "$@"'
@@ -66,7 +63,7 @@ class ParentGroup:
         for folder in (self.folder, *self.folder.parents):
             with suppress(OSError, ValueError):  # "max", or no control group
                 found.append(int((folder / name).read_text()))
-        limits = [limit for limit in found if limit < MAX_UNLIMITED_BYTES]
+        limits = [limit for limit in found if limit < MAX_LIMIT_BYTES]
         return min(limits, default=None)
 
 

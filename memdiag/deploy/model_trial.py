@@ -8,10 +8,11 @@ from pathlib import Path
 from memdiag.deploy.file_cache import drop_cached, mapped_files
 from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
+from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
 from memdiag.runner.run import AtPhaseEnd, AtSteady, MeasuredRun, Measurement, ReadMoment
 
-_LOADING = ("start", "parse", "optimize", "constant_fold", "initialize", "prepack")
+_LOADING = ("start", *CREATION_PHASES)
 
 
 @dataclass(kw_only=True)
@@ -79,7 +80,7 @@ class ModelTrials:
         self.onnxruntime = measurement.onnxruntime or self.onnxruntime
         self.rss_bytes = max((phase.peak_rss_bytes for phase in measurement.phases), default=0)
         outcome, end = measurement.outcome, counters[-1] if counters else None
-        is_completed = outcome.status == "completed"
+        is_completed = outcome.completed
         refaults = 0
         if end is not None and len(counters) >= 2:
             refaults = end.refault_bytes - counters[0].refault_bytes
@@ -95,7 +96,7 @@ class ModelTrials:
             if memory is not None and memory.file_bytes is not None:
                 mapped = memory.file_bytes + (memory.shared_bytes or 0)
                 self.uncounted_bytes = max(0, mapped - steady.mapped_bytes)
-        loaded = is_completed or outcome.phase in ("first_run", "steady")
+        loaded = is_completed or outcome.phase in RUN_PHASES
         return LimitPoint(
             limit_bytes=limit_bytes,
             outcome=_outcome(measurement, end),

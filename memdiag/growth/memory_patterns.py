@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.process_memory import WORD, ProcessMemory
 
-_WORD = 8
 _ENTRY_BYTES = 64
 _ENTRY_SIZES = (_ENTRY_BYTES, _ENTRY_BYTES + 16)  # malloc leaves no rest below 32 bytes
-_PATTERN_BYTES = 5 * _WORD  # capacity, size, control bytes, slots, size of the buffer
+_PATTERN_BYTES = 5 * WORD  # capacity, size, control bytes, slots, size of the buffer
 _MAX_PATTERNS = 8
-_SLOT_BYTES = 3 * _WORD  # the number of a value, its offset and its size
+_SLOT_BYTES = 3 * WORD  # the number of a value, its offset and its size
 
 
 def pattern_blocks(blocks: Ranges, memory: ProcessMemory) -> tuple[NDArray[np.bool_], int]:
@@ -67,7 +66,7 @@ def _block_of_vector(
     """Return the indices of the blocks that hold vectors that are not empty; -1 for none."""
     indices = _block_at(starts, blocks)
     # malloc returns the address after the size field, with which a block starts.
-    is_first = blocks[indices, 0] + _WORD == starts
+    is_first = blocks[indices, 0] + WORD == starts
     return np.where(is_first & (starts < ends) & (ends <= blocks[indices, 1]), indices, -1)
 
 

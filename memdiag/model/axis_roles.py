@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from onnx import TensorProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from memdiag.errors import UsageError
-from memdiag.model.count_inputs import count_inputs, free_axes
+from memdiag.model.count_inputs import INTEGERS, count_inputs, free_axes
 from memdiag.model.dimensions import (
     Axis,
     axes_of,
@@ -22,7 +22,7 @@ from memdiag.model.index_ranges import small_integers
 SEQUENCE = 128
 IMAGE_SIDE = 224
 DETECTION_SIDE = 640  # of an image whose output is a map of it, or a list of detected objects
-SAMPLES = 16_000
+SAMPLES = 16_000  # a second of sound
 VIDEO_FRAMES = 16
 MELS = 80
 
@@ -48,7 +48,6 @@ _DETECTIONS = {
 }
 _IMAGE_LETTERS = {"h": "height", "w": "width", "c": "channels"}
 
-_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 _SAME_LAYOUT = {
     "Cast",
     "Clip",
@@ -326,7 +325,7 @@ def _by_position(axis: Axis, axes: Sequence[Axis], value: ValueInfoProto) -> Rol
     position, rank = axis.position, axis.rank
     words = _words(value.name)
     tensor = tensor_type(value.type)
-    is_integer = tensor is not None and tensor.elem_type in _INTEGERS
+    is_integer = tensor is not None and tensor.elem_type in INTEGERS
     where = f"axis {position} of {rank}"
     if rank == 4 and words & {"past", "key", "value", "cache"} and position == 2:
         return Role("past", SEQUENCE, f"{where} of a key or value cache")

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from onnx import NodeProto
 
-from memdiag.model.graph_index import integer
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, NCHWC_DOMAIN, integer
 
-DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
+DOMAINS = frozenset({MICROSOFT_DOMAIN, NCHWC_DOMAIN})
 
 Dims = Callable[[str], tuple[int, ...] | None]
 """Returns the shape of an initializer; None if the name is not an initializer's."""

@@ -48,7 +48,7 @@ _COUNTS: dict[str, tuple[int, Count]] = {
 }
 
 _PASSING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
 def count_inputs(graph: Graph) -> dict[str, Count]:
@@ -58,7 +58,7 @@ def count_inputs(graph: Graph) -> dict[str, Count]:
         value.name
         for value in graph.required_inputs
         if value.name
-        and value.type.tensor_type.elem_type in _INTEGERS
+        and value.type.tensor_type.elem_type in INTEGERS
         and _has_one_element(axes_of(value))
     }
     if names:

@@ -51,6 +51,12 @@ Shape = tuple[int | None, ...]
 ONNX_DOMAINS = frozenset({"", "ai.onnx"})
 """The two names of ONNX's own domain."""
 
+MICROSOFT_DOMAIN = "com.microsoft"
+"""The domain of the operators that onnxruntime adds."""
+
+NCHWC_DOMAIN = "com.microsoft.nchwc"
+"""That of the convolutions that compute blocks of channels, in graphs that it has optimized."""
+
 _GRAPH_TYPES = (AttributeProto.UNDEFINED, AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 

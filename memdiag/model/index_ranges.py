@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.model.constant_values import whole
-from memdiag.model.graph_index import Node, Scope, Use, integer, integers
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, Node, Scope, Use, integer, integers
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import Array
 
@@ -57,9 +57,9 @@ _LOOKUPS = {
     ("", "ScatterElements"): ((1, 0, 0),),
     ("", "Scatter"): ((1, 0, 0),),
     ("", "RotaryEmbedding"): ((3, 1, 0),),
-    ("com.microsoft", "GatherBlockQuantized"): ((1, 0, 0),),
-    ("com.microsoft", "RotaryEmbedding"): ((1, 2, 0),),
-    ("com.microsoft", "EmbedLayerNormalization"): ((0, 2, 0), (1, 4, 0), (8, 3, 0)),
+    (MICROSOFT_DOMAIN, "GatherBlockQuantized"): ((1, 0, 0),),
+    (MICROSOFT_DOMAIN, "RotaryEmbedding"): ((1, 2, 0),),
+    (MICROSOFT_DOMAIN, "EmbedLayerNormalization"): ((0, 2, 0), (1, 4, 0), (8, 3, 0)),
 }
 _AXIS_IS_FIXED = ("RotaryEmbedding", "EmbedLayerNormalization")
 _SAME_SHAPE = ("Cast", "CastLike", "DequantizeLinear", "Identity")
@@ -227,7 +227,7 @@ class _ConstraintSearch:
         if node is None:
             outer = defining_scope.argument(name)
             return self._shape(*outer, steps - 1) if outer else None
-        if not node.input or node.domain_key not in ("", "com.microsoft"):
+        if not node.input or node.domain_key not in ("", MICROSOFT_DOMAIN):
             return None
         if node.op_type in _SAME_SHAPE:
             return self._shape(defining_scope, node.input[0], steps - 1)

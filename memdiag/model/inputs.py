@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
-from memdiag.model.axis_roles import UNKNOWN, axis_roles, total_lengths
+from memdiag.model.axis_roles import SAMPLES, UNKNOWN, axis_roles, total_lengths
 from memdiag.model.count_inputs import count_inputs, free_axes, given_counts
 from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.model.graph_index import Graph, main_scope
@@ -48,7 +48,6 @@ _SETTINGS: dict[str, float] = {
     "threshold": 0.5,
     "timestep": 1.0,
 }
-_SAMPLE_RATE = 16_000
 
 # The bits of 1.0 in types that numpy lacks: below a byte, of all elements in the byte.
 _ONE_BITS = {
@@ -329,7 +328,7 @@ def _named(
     if words & {"sr", "samplerate"} or {"sample", "rate"} <= words or {"sampling", "rate"} <= words:
         if asked.equals:
             return None
-        value: float = _SAMPLE_RATE
+        value: float = SAMPLES
     elif is_integer and words & {"length", "lengths", "len", "lens"}:
         if words & {"max", "min"} or asked.equals:
             return None

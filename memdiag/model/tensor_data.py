@@ -13,11 +13,11 @@ from memdiag.model.tensor_types import (
     Array,
     ElementType,
 )
+from memdiag.model.wire import MAX_VARINT_BYTES
 
 _CONTINUES = 0x80
 """Bytes of a varint from this value on are followed by another byte of the same number."""
 
-_MAX_VARINT_BYTES = 10
 _PART_BYTES = 1 << 18
 """Bytes that are decoded at once: meanwhile they take thirty times as much."""
 
@@ -106,7 +106,7 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
         ends = np.flatnonzero(part < _CONTINUES) + 1
         starts = np.concatenate(([0], ends[:-1]))
         lengths = ends - starts
-        if not len(ends) or ends[-1] != len(part) or lengths.max() > _MAX_VARINT_BYTES:
+        if not len(ends) or ends[-1] != len(part) or lengths.max() > MAX_VARINT_BYTES:
             raise ModelError(f"{where} has numbers that are damaged; download or export it again.")
         values = np.zeros(len(ends), np.uint64)
         for index in range(int(lengths.max())):

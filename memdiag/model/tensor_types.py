@@ -82,6 +82,7 @@ _TYPES = (
 ELEMENT_TYPES = {element.number: element for element in _TYPES}
 ELEMENT_TYPES_BY_NAME = {element.name: element for element in _TYPES}
 STRING = ELEMENT_TYPES_BY_NAME["string"]
+HALVES = ("float16", "bfloat16")
 
 
 class TensorType(NamedTuple):

@@ -67,7 +67,7 @@ _SINGULAR: dict[_Kind, tuple[int, ...]] = {"attribute": (5, 22), "sparse tensor"
 _GRAPH = 7
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_MAX_VARINT_BYTES = 10
+MAX_VARINT_BYTES = 10
 _MAX_TENSOR_FIELDS = 1000
 """A tensor of more fields has a field for each number, and stays as it is."""
 
@@ -315,14 +315,14 @@ class _SkeletonBuilder:
         data, value = self.data, 0
         if pos < end and data[pos] < 0x80:
             return data[pos], pos + 1
-        for index in range(_MAX_VARINT_BYTES):
+        for index in range(MAX_VARINT_BYTES):
             if pos + index >= end:
                 self._damaged(end)
             byte = data[pos + index]
             value |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
                 return value, pos + index + 1
-        self._damaged(pos + _MAX_VARINT_BYTES)
+        self._damaged(pos + MAX_VARINT_BYTES)
 
     def _is_plain(self, start: int, end: int) -> bool:
         """Return whether an attribute ends with a type field that means a number, string or

@@ -21,7 +21,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memdiag.model.constant_values import RANDOM
-from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integer, integers
+from memdiag.model.graph_index import (
+    NCHWC_DOMAIN,
+    GraphIndex,
+    Node,
+    Scope,
+    Use,
+    integer,
+    integers,
+)
 from memdiag.model.index_ranges import small_constant, small_integers
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.fusions import Axes
@@ -42,9 +50,6 @@ _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
 _FROM_NHWC = (0, 3, 1, 2)
 _IMAGE_RANK = 4
-
-NCHWC_DOMAIN = "com.microsoft.nchwc"
-"""The domain of nodes that compute blocks of channels, in a graph that is optimized already."""
 
 _SUMMAND = 3
 """The input of a Conv of that domain that is added to its result."""

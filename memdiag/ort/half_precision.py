@@ -12,7 +12,7 @@ As 1.24.4 and 1.32.0 save their graphs on x86 (tests/ort/test_half_precision.py)
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from memdiag.model.graph_index import Node, Scope, Use
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, Node, Scope, Use
 from memdiag.model.index_ranges import small_constant
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.operators import (
@@ -23,7 +23,6 @@ from memdiag.ort.operators import (
 )
 
 HALF = "float16"
-_MICROSOFT = "com.microsoft"
 
 Definition = tuple[tuple[str | int, ...], ...]
 """Nodes, each an operator and what it reads: ``x`` or ``y``, which are inputs of the defined
@@ -84,7 +83,7 @@ def reads_half(node: Node) -> bool:
         return True
     if node.is_onnx:
         return node.op_type in FLOAT16_KERNELS
-    return node.domain != _MICROSOFT or node.op_type in CONTRIB_FLOAT16_KERNELS
+    return node.domain != MICROSOFT_DOMAIN or node.op_type in CONTRIB_FLOAT16_KERNELS
 
 
 def replacement(op_type: str) -> tuple[str, ...]:

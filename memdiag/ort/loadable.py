@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from onnx import OperatorSetIdProto
 
-from memdiag.model.graph_index import GraphIndex, Node, integer
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, GraphIndex, Node, integer
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.releases import (
     MATMULNBITS_8_BITS_SINCE,
@@ -16,7 +16,6 @@ from memdiag.ort.releases import (
 )
 from memdiag.ort.runtime import Runtime
 
-_CONTRIB = "com.microsoft"
 _SINCE_BY_OPERATOR = {
     name: since for since, names in NEW_CONTRIB_OPERATORS.items() for name in names
 }
@@ -58,12 +57,12 @@ def _of_versions(ir_version: int, imports: Sequence[OperatorSetIdProto]) -> Iter
 
 
 def _of_node(node: Node) -> OldestRelease:
-    if node.domain != _CONTRIB:
+    if node.domain != MICROSOFT_DOMAIN:
         return OldestRelease(OLDEST, "")
     since = _SINCE_BY_OPERATOR.get(node.op_type, OLDEST)
     if node.op_type == "MatMulNBits" and integer(node, "bits", 4) == 8:
         return OldestRelease(MATMULNBITS_8_BITS_SINCE, "MatMulNBits of 8 bits")
-    return OldestRelease(since, f"the operator {node.op_type} of {_CONTRIB}")
+    return OldestRelease(since, f"the operator {node.op_type} of {MICROSOFT_DOMAIN}")
 
 
 def _first(newest: dict[Runtime, int], version: int) -> Runtime | None:

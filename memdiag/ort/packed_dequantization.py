@@ -20,7 +20,11 @@ from memdiag.records.weights import Weight
 BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "uint2": 2}
 """The types of quantized weights, and their bits."""
 
-_BLOCKS = (16, 32, 64, 128, 256)
+BLOCKS = (16, 32, 64, 128, 256)
+"""The values with one scale that MatMulNBits takes."""
+
+FUSED_LEVEL = 4
+"""The accuracy of a product that is fused: session.qdq_matmulnbits_accuracy_level."""
 
 
 class PackedDequantization:
@@ -133,7 +137,7 @@ def unfused_reason(
         return "its scales belong to rows" if is_by_column else "its blocks are along the last axis"
     if (is_by_column or blocks) and axis < 0:
         return f"its axis is written as {axis}"
-    if blocks and blocks not in _BLOCKS:
+    if blocks and blocks not in BLOCKS:
         return f"its blocks are of {blocks} values"
     if len(readers) > 1 and runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE:
         return "several nodes share the DequantizeLinear"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
 from memdiag.attribution.weight_operators import PACKED_INPUTS
-from memdiag.model.graph_index import GraphIndex, Node, Use, integer, integers
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, GraphIndex, Node, Use, integer, integers
 from memdiag.ort.half_precision import is_cast_once
 from memdiag.ort.processor import has_amx
 from memdiag.ort.releases import TWO_BITS_PACKED_SINCE
@@ -29,8 +29,6 @@ NCHWC = CHANNEL_BLOCKS["avx512"]
 CHANNEL_ALIGNMENT = 4
 """Inputs of at least a block of channels are reordered if they have a multiple of this. Measured
 with 1.24.4 and 1.32.0 (tests/ort/test_prepacking has the newest)."""
-
-_CONTRIB = "com.microsoft"
 
 
 class PackedBuffer(NamedTuple):
@@ -278,23 +276,23 @@ def _integer_filter(operand: _ConstantInput) -> PackedBuffer | None:
 _BUFFERS: dict[tuple[str, str], Callable[[_ConstantInput], PackedBuffer | None]] = {
     ("", "MatMul"): _matrix,
     ("", "Gemm"): _matrix,
-    (_CONTRIB, "FusedMatMul"): _matrix,
-    (_CONTRIB, "FusedGemm"): _matrix,
+    (MICROSOFT_DOMAIN, "FusedMatMul"): _matrix,
+    (MICROSOFT_DOMAIN, "FusedGemm"): _matrix,
     ("", "MatMulInteger"): _integer_matrix,
     ("", "QLinearMatMul"): _integer_matrix,
-    (_CONTRIB, "DynamicQuantizeMatMul"): _integer_matrix,
-    (_CONTRIB, "MatMulIntegerToFloat"): _integer_matrix,
-    (_CONTRIB, "QGemm"): _integer_matrix,
+    (MICROSOFT_DOMAIN, "DynamicQuantizeMatMul"): _integer_matrix,
+    (MICROSOFT_DOMAIN, "MatMulIntegerToFloat"): _integer_matrix,
+    (MICROSOFT_DOMAIN, "QGemm"): _integer_matrix,
     ("", "LSTM"): _recurrent,
     ("", "GRU"): _recurrent,
-    (_CONTRIB, "DynamicQuantizeLSTM"): _integer_recurrent,
-    (_CONTRIB, "Attention"): _attention,
-    (_CONTRIB, "QAttention"): _attention,
-    (_CONTRIB, "MatMulNBits"): _blocks,
+    (MICROSOFT_DOMAIN, "DynamicQuantizeLSTM"): _integer_recurrent,
+    (MICROSOFT_DOMAIN, "Attention"): _attention,
+    (MICROSOFT_DOMAIN, "QAttention"): _attention,
+    (MICROSOFT_DOMAIN, "MatMulNBits"): _blocks,
     ("", "Conv"): _filter,
-    (_CONTRIB, "FusedConv"): _filter,
+    (MICROSOFT_DOMAIN, "FusedConv"): _filter,
     ("", "ConvTranspose"): _transposed_filter,
     ("", "QLinearConv"): _integer_filter,
-    (_CONTRIB, "QLinearConv"): _integer_filter,
+    (MICROSOFT_DOMAIN, "QLinearConv"): _integer_filter,
 }
 """By domain and operator: the buffer of a packed input. `PACKED_INPUTS` has the inputs."""

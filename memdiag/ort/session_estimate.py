@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from memdiag.defaults import DEFAULT_RUNS
+from memdiag.defaults import DEFAULT_RUNS, LoadFrom
 from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
 from memdiag.ort.activations import ActivationPeak, LiveValue, SimulatedRun
@@ -82,7 +82,7 @@ class EstimateOptions:
     level: Literal["disable_all", "basic", "extended", "layout", "all"] = "all"
     has_arena: bool = True
     has_pattern: bool = True
-    load_from: Literal["path", "bytes"] = "path"
+    load_from: LoadFrom = "path"
     ort_file: OrtFile = FREED_ORT_FILE
     runs: int | None = DEFAULT_RUNS
 

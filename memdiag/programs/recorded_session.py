@@ -1,22 +1,17 @@
 """A session of a program that is being recorded."""
 
 import os
-from typing import Final
 
 from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.recorded_process import BeforeCreation, RecordedProcess
-from memdiag.records.phases import PHASES, PhaseName
-from memdiag.records.profile import Memory, Phase
+from memdiag.records.phases import CREATION_PHASES, PhaseName
+from memdiag.records.profile import UNKNOWN_MEMORY, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary
 from memdiag.runner.phases import PhaseTracker, peak_phase
 from memdiag.system.cpu_limit import thread_count
-
-_CREATION: Final = frozenset(PHASES) - {"start", "first_run", "steady"}
-
-UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
 
 class RecordedSession:
@@ -135,7 +130,7 @@ class RecordedSession:
     def finished_phases(self) -> tuple[Phase, ...]:
         """Return the phases; a phase that was open when the process ended, ends there."""
         last = self.process.timeline.last
-        memory = UNKNOWN if last is None else last.memory
+        memory = UNKNOWN_MEMORY if last is None else last.memory
         ended_s = self.process.ended_s or self.created_s
         self.phases.finish(ended_s, Boundary(memory, None))
         return tuple(phase for phase in self.phases.phases() if phase.name != "start")
@@ -152,7 +147,7 @@ class RecordedSession:
 
         Call it after `finished_phases`.
         """
-        found = self.phases.common_peak(_CREATION)
+        found = self.phases.common_peak(CREATION_PHASES)
         return found[0] if found is not None and found[1] == "exact" else None
 
     def phase_times(self) -> tuple[PhaseTime, ...]:

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from memdiag.programs.recording_part import PartSession
+from memdiag.records.phases import RUN_PHASES
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
 from memdiag.units import counted, format_size, some_of
 
@@ -15,8 +16,6 @@ K = TypeVar("K", bound=Hashable)
 MIN_TOGETHER_S = 1.0
 """Seconds that two sessions must be alive together: a program that replaces a session has both for
 a moment."""
-
-_AFTER_CREATION = ("first_run", "steady")
 
 SHRINKAGE_CODE = (
     'ro = onnxruntime.RunOptions(); ro.add_run_config_entry("memory.enable_memory_arena_shrinkage",'
@@ -154,7 +153,7 @@ def kept_bytes(session: ProgramSession) -> int | None:
 
     It is unknown too if other sessions were created or ran meanwhile.
     """
-    phases = [phase for phase in session.phases if phase.name not in _AFTER_CREATION]
+    phases = [phase for phase in session.phases if phase.name not in RUN_PHASES]
     if not phases or session.shared_with:
         return None
     before, after = phases[0].start.anonymous_bytes, phases[-1].end.anonymous_bytes

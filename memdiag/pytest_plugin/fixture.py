@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from memdiag.api.probe import SessionProbe
 from memdiag.budgets.evaluation import judge, judge_probe
 from memdiag.budgets.parsing import parse_budget
+from memdiag.defaults import XrayTime
 from memdiag.errors import UsageError
 from memdiag.pytest_plugin.profiling import profile, require_completed
 from memdiag.pytest_plugin.summary import record
@@ -30,7 +31,7 @@ class Memdiag:
         model: str | Path,
         *,
         pinned: bool = True,
-        xray: Literal["steady", "phases", "none"] = "steady",
+        xray: XrayTime = "steady",
         **options: Any,
     ) -> Profile:
         """Return the profile of `model`, run in a child process.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 import memdiag
 from memdiag.api.budget import pinned as with_pinned_malloc
 from memdiag.api.measurement_lock import measurement_lock
+from memdiag.defaults import XrayTime
 from memdiag.errors import MeasurementError
 from memdiag.pytest_plugin.settings import SETTINGS
 from memdiag.records.profile import Profile
@@ -26,7 +27,7 @@ def profile(
     options: Mapping[str, Any],
     *,
     pinned: bool = True,
-    xray: Literal["steady", "phases", "none"] = "steady",
+    xray: XrayTime = "steady",
 ) -> Profile:
     """Return the profile of `model` with the settings of the plugin.
 
@@ -70,7 +71,7 @@ class CachedProfileRunner:
     def __call__(self, with_xray: bool) -> Profile:
         """Return the next profile, measured now or for an earlier test."""
         if self._used == len(self._profiles):
-            xray: Literal["steady", "none"] = "steady" if with_xray else "none"
+            xray: XrayTime = "steady" if with_xray else "none"
             self._profiles.append(profile(*self._arguments, pinned=self._pinned, xray=xray))
         self._used += 1
         return self._profiles[self._used - 1]
@@ -104,6 +105,6 @@ def require_completed(profile: Profile) -> Profile:
     Raises:
         MeasurementError: it did not complete.
     """
-    if profile.outcome.status != "completed":
+    if not profile.outcome.completed:
         raise MeasurementError(outcome_sentence(profile))
     return profile

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from memdiag.defaults import BUDGET_REPEATS
+
 DEFAULT_BASELINES = "memory_baselines"
 
 
@@ -72,7 +74,7 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
         "repeats",
         "string",
         "number of processes to run when a budget is exceeded or a baseline is written; medians are"
-        " used (default: 3)",
+        f" used (default: {BUDGET_REPEATS})",
         {"metavar": "N"},
     ),
     (

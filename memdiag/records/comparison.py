@@ -112,6 +112,13 @@ class Latency(Record, frozen=True, kw_only=True):
     ratio_high: float | None = None
     pairs: int = 0
 
+    @property
+    def ratio_with_interval(self) -> tuple[float, float, float] | None:
+        """The ratio and the ends of its interval; None if runs did not alternate."""
+        if self.ratio is None or self.ratio_low is None or self.ratio_high is None:
+            return None
+        return self.ratio, self.ratio_low, self.ratio_high
+
 
 class ColumnGrowth(Record, frozen=True, kw_only=True):
     """The growth of a column's memory over many runs, as `memdiag leak` judges it.

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from msgspec import field
 
-from memdiag.defaults import PINNED_TEXT
+from memdiag.defaults import PINNED_TEXT, LoadFrom
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
@@ -281,7 +281,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     onnxruntime: str
     options: dict[str, str]
     disabled_optimizers: tuple[str, ...] = ()
-    load_from: Literal["path", "bytes"]
+    load_from: LoadFrom
     runs: int
     baseline_bytes: int | None
     is_upper: bool = False

@@ -1,10 +1,11 @@
 """The profile: the memory of one model, phase by phase (schema ``memdiag.profile/1``)."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
+from msgspec.structs import fields
 
-from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.defaults import DEFAULT_PROVIDERS, LoadFrom
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
@@ -31,6 +32,8 @@ PeakKind = Literal["exact", "sampled"]
 
 Status = Literal["completed", "failed", "killed", "timeout", "limit"]
 
+EndCause = Literal["", "interrupt", "crash", "sigkill"]
+
 
 class Memory(Record, frozen=True, kw_only=True):
     """Resident memory at one moment.
@@ -46,6 +49,12 @@ class Memory(Record, frozen=True, kw_only=True):
     anonymous_bytes: int | None
     file_bytes: int | None
     shared_bytes: int | None
+
+
+UNKNOWN_MEMORY: Final = Memory(
+    rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None
+)
+"""Of a process that was not read."""
 
 
 class Model(Record, frozen=True, kw_only=True):
@@ -91,6 +100,10 @@ class Environment(Record, frozen=True, kw_only=True):
     cpu_quota: float | None = None
 
 
+USUAL_SETTINGS = (DEFAULT_PROVIDERS, ("path",))
+"""Values in `Session.described` that a session has by default."""
+
+
 class Session(Record, frozen=True, kw_only=True):
     """The configuration of the session.
 
@@ -102,27 +115,49 @@ class Session(Record, frozen=True, kw_only=True):
         run_options: config entries of each run, by name.
     """
 
-    options: dict[str, str]
-    environment: dict[str, str]
+    # In the order in which reports list them.
     providers: tuple[str, ...]
-    disabled_optimizers: tuple[str, ...]
-    load_from: Literal["path", "bytes"]
+    load_from: LoadFrom
     runs: int | None
+    disabled_optimizers: tuple[str, ...]
+    options: dict[str, str]
     provider_options: dict[str, dict[str, str]] = field(default_factory=dict)
     run_options: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Each field by its name in words: texts, or texts by name; none where it is not set."""
+        found: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value == each.default:
+                value = ()
+            elif not isinstance(value, tuple | dict):
+                value = ("none" if value is None else str(value),)
+            name = "loaded from" if each.name == "load_from" else each.name.replace("_", " ")
+            found[name] = value
+        return found
 
     @property
     def settings(self) -> dict[str, str]:
         """What differs from a session by default, in words by name; not the number of runs."""
-        named = self.options | self.run_options | self.environment
-        settings = {name: f"{name}={value}" for name, value in named.items()}
-        settings |= {name: f"{name} disabled" for name in self.disabled_optimizers}
-        if self.providers not in ((), DEFAULT_PROVIDERS):
-            settings["providers"] = ", ".join(self.providers)
-        for provider, options in self.provider_options.items():
-            name = f"options of {provider}"
-            settings[name] = ", ".join(f"{key}={value}" for key, value in options.items())
-        return settings | ({"bytes": "the file's bytes"} if self.load_from == "bytes" else {})
+        settings: dict[str, str] = {}
+        for name, value in self.described.items():
+            if name == "provider options":
+                for provider, options in value.items():
+                    texts = [f"{key}={text}" for key, text in options.items()]
+                    settings[f"options of {provider}"] = ", ".join(texts)
+            elif isinstance(value, dict):
+                settings |= {key: f"{key}={text}" for key, text in value.items()}
+            elif name == "disabled optimizers":
+                settings |= {each: f"{each} disabled" for each in value}
+            elif value == ("bytes",):
+                settings["bytes"] = "the file's bytes"
+            elif name != "runs" and value and value not in USUAL_SETTINGS:
+                text = ", ".join(value)
+                settings[name] = text if name == "providers" else f"{name} {text}"
+        return settings
 
 
 class Input(Record, frozen=True, kw_only=True):
@@ -265,11 +300,22 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """The end of the run: its status, the last phase, and the reason if it did not complete."""
+    """The end of the run: its status, the last phase, and the reason if it did not complete.
+
+    Attributes:
+        cause: what killed it, if no limit of memdiag or of CPU time did: ``interrupt``, Ctrl-C;
+            ``sigkill``, the system, or somebody; ``crash``, any other signal.
+    """
 
     status: Status
     phase: PhaseName
     message: str
+    cause: EndCause = ""
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run ended as it should."""
+        return self.status == "completed"
 
 
 class NodeOutputs(Record, frozen=True, kw_only=True):
@@ -301,6 +347,10 @@ class InsideNode(Record, frozen=True, kw_only=True):
     op_type: str
     inside: str = ""
     in_use_bytes: int
+
+
+WITH_GRAPHS: Final = ("If", "Loop", "Scan")
+"""The operators with graphs of their own."""
 
 
 class PeakNode(Record, frozen=True, kw_only=True):
@@ -428,6 +478,17 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     generation: Generation | None = None
 
     @property
+    def peak_above_bytes(self) -> int:
+        """The peak above the baseline."""
+        return self.peak_rss_bytes - self.baseline_rss_bytes
+
+    @property
+    def steady_above_bytes(self) -> int | None:
+        """The steady state above the baseline; None if it was not reached."""
+        steady = self.steady_rss_bytes
+        return None if steady is None else steady - self.baseline_rss_bytes
+
+    @property
     def end(self) -> Memory:
         """The memory with the session: after the last run, or the last phase that was reached.
 
@@ -437,6 +498,11 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         if not self.phases:
             raise ValueError("the profile has no phases")
         return self.steady or self.phases[-1].end
+
+    @property
+    def end_above_bytes(self) -> int:
+        """The memory at the `end` above the baseline."""
+        return self.end.rss_bytes - self.baseline_rss_bytes
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""

@@ -1,30 +1,24 @@
 """A report as a list of blocks, which is printed, written as Markdown, and laid out as a page.
 
 A kind of record states once, in a function that returns a `Document`, what its report has. The
-renderers know the kinds of blocks and nothing of records.
+renderers, here and in `memdiag.reports.page`, know the kinds of blocks and nothing of records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memdiag.detail import Detail
-from memdiag.records import codec
-from memdiag.records.base import Record
 from memdiag.reports import markdown as md
 from memdiag.reports.console import files, labelled, line, terminal_text
 from memdiag.reports.findings import (
     FindingText,
     findings_markdown,
     print_findings,
-    rule_documentation,
 )
-from memdiag.reports.page import page
-from memdiag.reports.picture import embedded
 from memdiag.reports.table import (
     ALL_FORMATS,
     Cell,
@@ -39,7 +33,6 @@ from memdiag.reports.text import capitalized, plain
 from memdiag.units import counted
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Console
 
 
@@ -50,8 +43,6 @@ NOT_ON_TERMINALS: tuple[Format, ...] = ("markdown", "html")
 """Formats of blocks that not all outputs have."""
 
 _MAX_MARKDOWN_ROWS = 50
-_MAX_PAGE_ROWS = 1000
-_MAX_PAGE_FINDINGS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +288,7 @@ def _print_block(each: Block, console: Console, detail: Detail) -> None:
         table = each.table if detail is Detail.ALL else each.short_table or each.table
         shown = len(table.rows) if detail is Detail.ALL else each.max_rows or len(table.rows)
         print_table(console, table.first_rows(shown).fitted(console.width, each.optional))
-        line(console, _more_rows(table, shown), "dim")
+        line(console, more_rows(table, shown), "dim")
     elif isinstance(each, Code):
         for text in each.text.splitlines():
             # Not wrapped: a program whose lines were broken would not run.
@@ -340,7 +331,7 @@ def _parts_in_markdown(each: Block) -> Iterator[str]:
             yield findings_markdown(each.findings)
         case Figures(table=table):
             yield markdown_table(table.first_rows(_MAX_MARKDOWN_ROWS))
-            yield _more_rows(table, _MAX_MARKDOWN_ROWS)
+            yield more_rows(table, _MAX_MARKDOWN_ROWS)
             yield md.escape(each.caption or table.caption)
 
 
@@ -349,49 +340,10 @@ def _facts_table(facts: Facts) -> Table:
     return Table(columns=(Column(), Column()), rows=tuple(rows))
 
 
-def _more_rows(table: Table, shown: int) -> str:
+def more_rows(table: Table, shown: int) -> str:
     """Return how many rows of `table` are not shown, if `shown` are; empty if all are."""
     more = len(table.rows) - shown
     return f"and {counted(more, 'more row')}" if more > 0 else ""
-
-
-def document_page(
-    document: Document, record: Record, name: str, draw: Callable[[], Figure] | None
-) -> bytes:
-    """Return `document` as a page, with `record` to be saved as ``<name>.json``.
-
-    `draw` draws its picture; None without one.
-    """
-    blocks = [
-        _cut(each)
-        for each in document.filled("html")
-        if draw is not None or not isinstance(each, Picture)
-    ]
-    charts = [each for each in blocks if isinstance(each, Chart)]
-    found = [text for each in blocks if isinstance(each, FindingList) for text in each.findings]
-    has_picture = any(isinstance(each, Picture) for each in blocks)
-    return page(
-        tuple(dict.fromkeys(chart.script for chart in charts)),
-        {
-            "document": document,
-            "groups": [(kind.__name__, [*group]) for kind, group in groupby(blocks, type)],
-            "picture": embedded(draw) if draw is not None and has_picture else "",
-            "rules": {each.name: rule_documentation(each.name) for each in found},
-            "max_findings": _MAX_PAGE_FINDINGS,
-        },
-        charts={name: value for chart in charts for name, value in chart.data().items()},
-        record=codec.encode(record),
-        record_name=name,
-    )
-
-
-def _cut(each: Block) -> Block:
-    """Return a block whose table is not too long for a page."""
-    if not isinstance(each, Figures) or len(each.table.rows) <= _MAX_PAGE_ROWS:
-        return each
-    more = f"{_more_rows(each.table, _MAX_PAGE_ROWS)}, in the record (JSON)."
-    caption = f"{each.caption or each.table.caption} {more}".strip()
-    return replace(each, table=each.table.first_rows(_MAX_PAGE_ROWS), caption=caption)
 
 
 def _is_shortened(each: Block) -> bool:

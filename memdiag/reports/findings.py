@@ -136,9 +136,8 @@ def _summary(
 
 def profile_summary(profile: Profile) -> str:
     """Return the sentences that end the findings of a profile, without the last full stop."""
-    steady = profile.steady_rss_bytes
-    above = None if steady is None else steady - profile.baseline_rss_bytes
-    return ". ".join(filter(None, _summary(profile.findings, max_bytes=above)))
+    summary = _summary(profile.findings, max_bytes=profile.steady_above_bytes)
+    return ". ".join(filter(None, summary))
 
 
 def check_summary(check: Check) -> str:

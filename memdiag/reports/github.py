@@ -76,7 +76,7 @@ def summary(record: Profile, judgement: Judgement | None = None) -> str:
 
 def _annotations(record: Profile, judgement: Judgement | None) -> Iterator[str]:
     file = record.model.path
-    if record.outcome.status != "completed":
+    if not record.outcome.completed:
         yield _command("error", file, "memory profile", profile_headline(record).first)
     if judgement is not None:
         kind = "notice" if judgement.is_met else "error"

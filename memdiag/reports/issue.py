@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.errors import UsageError
 from memdiag.records.comparison import Comparison
 from memdiag.records.growth import Growth
@@ -99,7 +100,7 @@ def _program(profile: Profile) -> Iterator[str]:
     yield from _options(session)
     providers = [
         (name, options) if (options := session.provider_options.get(name)) else name
-        for name in session.providers or ("CPUExecutionProvider",)
+        for name in session.providers or DEFAULT_PROVIDERS
     ]
     model = PurePath(profile.model.path).name if profile.model.path else "model.onnx"
     source = f'open({model!r}, "rb").read()' if session.load_from == "bytes" else repr(model)

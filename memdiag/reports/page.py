@@ -8,13 +8,30 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
+from memdiag.records import codec
+from memdiag.records.base import Record
+from memdiag.reports.blocks import (
+    Block,
+    Chart,
+    Document,
+    Figures,
+    FindingList,
+    Picture,
+    more_rows,
+)
+from memdiag.reports.findings import rule_documentation
 from memdiag.reports.palette import DARK, LIGHT, kinds
+from memdiag.reports.picture import embedded
 from memdiag.reports.table import Bar, Cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAX_PAGE_BYTES = 8_000_000
 """Maximum size of a page, whatever the size of its record."""
@@ -24,50 +41,69 @@ MAX_UNBROKEN = 14
 
 _PART_ENDS = re.compile(r"(?<=[/\\_.,:=-])|(?<=[a-z])(?=[A-Z])")
 
+_MAX_ROWS = 1000
+_MAX_FINDINGS = 100
 _MAX_MARKUP_BYTES = 1_500_000  # of tables and findings
 _MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
 _MAX_PACKED_RECORD_BYTES = 30_000_000  # it takes seconds to find that larger records do not fit
 
 
-def page(
-    scripts: Sequence[str],
-    values: Mapping[str, Any],
-    *,
-    charts: Mapping[str, Any],
-    record: bytes,
-    record_name: str,
+def document_page(
+    document: Document, record: Record, name: str, draw: Callable[[], Figure] | None
 ) -> bytes:
-    """Return the page of a report with `values`.
+    """Return `document` as a page, with `record` to be saved as ``<name>.json``.
 
-    `scripts` are the files that draw `charts` with Plotly; a page without them lacks it. `record`
-    is embedded, to be saved as ``<record_name>.json``: compressed if it is long, and left out if it
-    would still exceed `MAX_PAGE_BYTES`.
+    The record is compressed if it is long, and left out if the page would still exceed
+    `MAX_PAGE_BYTES`. `draw` draws the picture; None without one.
     """
-    own = "".join(map(_template, ("page.js", *scripts)))
-    inline = (plotly_source(), own) if scripts else (own,)
+    blocks = [
+        _cut(each)
+        for each in document.filled("html")
+        if draw is not None or not isinstance(each, Picture)
+    ]
+    found = [text for each in blocks if isinstance(each, FindingList) for text in each.findings]
+    has_picture = any(isinstance(each, Picture) for each in blocks)
+    values = {
+        "document": document,
+        "groups": [(kind.__name__, [*group]) for kind, group in groupby(blocks, type)],
+        "picture": embedded(draw) if draw is not None and has_picture else "",
+        "rules": {each.name: rule_documentation(each.name) for each in found},
+        "max_findings": _MAX_FINDINGS,
+        "record_id": name,
+        **_scripts([each for each in blocks if isinstance(each, Chart)]),
+    }
+    used = len(values["charts"]) + sum(map(len, values["scripts"])) + _MAX_MARKUP_BYTES
+    values |= _embedded(codec.encode(record), MAX_PAGE_BYTES - used)
+    text: str = templates().get_template("document.html.j2").render(values)
+    return text.encode()
+
+
+def _cut(each: Block) -> Block:
+    """Return a block whose table is not too long for a page."""
+    if not isinstance(each, Figures) or len(each.table.rows) <= _MAX_ROWS:
+        return each
+    more = f"{more_rows(each.table, _MAX_ROWS)}, in the record (JSON)."
+    caption = f"{each.caption or each.table.caption} {more}".strip()
+    return replace(each, table=each.table.first_rows(_MAX_ROWS), caption=caption)
+
+
+def _scripts(charts: Sequence[Chart]) -> dict[str, Any]:
+    """Return colours, styles and scripts of a page; one without `charts` lacks Plotly."""
+    files = dict.fromkeys(chart.script for chart in charts)
+    own = "".join(map(_template, ("page.js", *files)))
+    inline = (plotly_source(), own) if charts else (own,)
+    light, dark = asdict(LIGHT), asdict(DARK)
     colors = {"light": kinds("light"), "dark": kinds("dark")}
-    chart_json = _json(
-        {
-            **charts,
-            "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)},
-            "kinds": colors,
-            "max_unbroken": MAX_UNBROKEN,
-        }
-    )
-    used = len(chart_json) + sum(map(len, inline)) + _MAX_MARKUP_BYTES
-    shared = {
-        "light": asdict(LIGHT),
-        "dark": asdict(DARK),
+    drawn = {name: value for chart in charts for name, value in chart.data().items()}
+    themes = {"light": light, "dark": dark}
+    return {
+        **themes,
         "css": _template("page.css"),
         "kinds": colors,
         "scripts": inline,
         "script_sources": " ".join(f"'sha256-{_sha256(text)}'" for text in inline),
-        "charts": chart_json,
-        "record_id": record_name,
-        **_embedded(record, MAX_PAGE_BYTES - used),
+        "charts": _json({**drawn, "themes": themes, "kinds": colors, "max_unbroken": MAX_UNBROKEN}),
     }
-    text: str = templates().get_template("document.html.j2").render({**shared, **values})
-    return text.encode()
 
 
 def _embedded(record: bytes, max_bytes: int) -> dict[str, Any]:

@@ -34,6 +34,13 @@ _COLOR = re.compile(r"#[0-9a-f]{6}")
 _METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
 _LETTER = 0.66  # a wide letter's width as a share of its size
 
+# Of timelines, which are wider than other pictures.
+WIDE_TEXT, _WIDE_TITLE = 14.0, 19.0  # points: legible at half of the width
+MAX_WIDE_LINE = 92  # letters of a line of WIDE_TEXT
+RIGHT, _AXES_LEFT = 0.985, 0.085  # edges of the axes
+_WIDE_WIDTH, _WIDE_DPI, _WIDE_LETTER = 10.0, 160, 0.62
+_POINTS = 72.0  # of an inch
+
 
 def rendered(draw: Callable[[], Figure], kind: PictureFormat, *, outlined: bool = False) -> bytes:
     """Return the figure of `draw` as PNG or SVG, the same bytes for the same record.
@@ -88,17 +95,14 @@ def figure(height: float, title: str, subtitle: str) -> Figure:
 
     `height` is in inches, title and subtitle included. Long texts are shortened.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     lines = textwrap.wrap(subtitle, _MAX_LINE, max_lines=_MAX_LINES, placeholder=" …")
     text_height = 0.5 + 0.22 * len(lines)
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface)
+    figure = _empty(_WIDTH, height, _DPI)
     figure.set_layout_engine(
         ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - text_height / height), h_pad=_GAP)
     )
-    FigureCanvasAgg(figure)
     figure.text(
         _LEFT, 1 - 0.12 / height, shortened(title, _MAX_TITLE), fontsize=TITLE, weight="bold",
         va="top", color=COLOR.ink, parse_math=False,
@@ -108,6 +112,45 @@ def figure(height: float, title: str, subtitle: str) -> Figure:
         parse_math=False,
     )  # fmt: skip
     return figure
+
+
+def _empty(width: float, height: float, dpi: int) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=dpi, facecolor=COLOR.surface)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def timeline_figure(height: float) -> Figure:
+    """Return an empty figure of `height` inches, which belongs to no window."""
+    return _empty(_WIDE_WIDTH, height, _WIDE_DPI)
+
+
+def timeline_axes(figure: Figure, bottom: float, height: float) -> Axes:
+    """Return new axes of `figure`, in the whole width."""
+    axes = figure.add_axes((_AXES_LEFT, bottom, RIGHT - _AXES_LEFT, height))
+    axes.set_facecolor(COLOR.surface)
+    return axes
+
+
+def timeline_letters(size: float) -> float:
+    """Return how many letters of `size` points the axes of a timeline are wide."""
+    return _WIDE_WIDTH * (RIGHT - _AXES_LEFT) * _POINTS / (size * _WIDE_LETTER)
+
+
+def timeline_title(
+    figure: Figure, at: tuple[float, float], title: str, answer: str, size: float, color: str
+) -> None:
+    """Write the title and the `answer` at the heights `at`; the answer in `size` and `color`."""
+    title, title_size = fitting(title, _WIDE_TITLE, _WIDE_WIDTH * _POINTS * 0.97)
+    texts = ((title, title_size, COLOR.ink, "bold"), (answer, size, color, "normal"))
+    for y, (text, points, ink, weight) in zip(at, texts, strict=True):
+        figure.text(
+            0.014, y, text, fontsize=points, color=ink, weight=weight, va="top", parse_math=False,
+            linespacing=1.1,
+        )  # fmt: skip
 
 
 def fitting(text: str, size: float, width: float, *, smallest: float = 9.0) -> tuple[str, float]:
@@ -131,8 +174,22 @@ def style(axes: Axes, heading: str, *, grid: Literal["x", "y", "both"]) -> None:
         name.set(fontsize=TEXT, color=COLOR.ink)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)
+    outline(axes, "left", "bottom")
+
+
+def style_timeline(axes: Axes, sizes: str, small: float) -> None:
+    """Name the axis of `sizes`, and give `axes` the style of timelines."""
+    axes.set_ylabel(sizes, fontsize=small, color=COLOR.muted)
+    axes.tick_params(axis="y", labelsize=small, colors=COLOR.muted, length=0)
+    axes.grid(axis="y", color=COLOR.line, lw=0.8)
+    axes.set_axisbelow(True)
+    outline(axes, "bottom")
+
+
+def outline(axes: Axes, *sides: str) -> None:
+    """Show the edges of `axes` on `sides` only."""
     for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
+        spine.set_visible(side in sides)
         spine.set_color(COLOR.line)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -15,13 +16,9 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.records.files import save_files
-from memdiag.reports.blocks import (
-    Document,
-    document_markdown,
-    document_page,
-    print_document,
-)
+from memdiag.reports.blocks import Document, document_markdown, print_document
 from memdiag.reports.console import plain_output
+from memdiag.reports.page import document_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,13 +52,6 @@ class Report(Generic[R]):
     trace: Callable[[R], bytes] | None = None
     outlines_letters: bool = field(default=False, kw_only=True)
 
-    def page(self, record: R) -> bytes:
-        """Return the page of `record`."""
-        draw = self.draw
-        drawn = None if draw is None else lambda: draw(record)
-        name = Path(self.files["json"]).stem
-        return document_page(self.document(record), record, name, drawn)
-
     def markdown(self, record: R) -> str:
         """Return the report of `record` in Markdown."""
         return document_markdown(self.document(record))
@@ -87,8 +77,10 @@ class Report(Generic[R]):
             from memdiag.reports.issue import issue
 
             return issue(cast("Reported", record), self.markdown(record)).encode()
+        draw = None if self.draw is None else partial(self.draw, record)
         if format == "html":
-            return self.page(record)
+            name = Path(self.files["json"]).stem
+            return document_page(self.document(record), record, name, draw)
         if format == "json":
             return codec.encode(record)
         if format == "markdown":
@@ -97,13 +89,8 @@ class Report(Generic[R]):
             return self.trace(record)
         from memdiag.reports.picture import rendered
 
-        draw = self.draw
         assert draw is not None, "files has a picture"
-        return rendered(
-            lambda: draw(record),
-            "svg" if format == "svg" else "png",
-            outlined=self.outlines_letters,
-        )
+        return rendered(draw, "svg" if format == "svg" else "png", outlined=self.outlines_letters)
 
     def file_name(self, format: str) -> str:
         """Return the name of the file in `format`.

@@ -13,15 +13,9 @@ from memdiag.model.tensor_types import Array
 from memdiag.rewrites.computed_tensor import iter_chunks
 from memdiag.rewrites.weights import Tensor
 
-BITS = {
-    ir.DataType.INT4: 4,
-    ir.DataType.UINT4: 4,
-    ir.DataType.INT8: 8,
-    ir.DataType.UINT8: 8,
-}
-"""The types of weights that can be packed, with their bits."""
+PACKED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
+"""The types of weights that can be packed."""
 
-_SIGNED = (ir.DataType.INT4, ir.DataType.INT8)
 _COLUMNS_PER_CHUNK = 1 << 12
 
 
@@ -48,12 +42,12 @@ class QuantizedOperand(NamedTuple):
     @property
     def bits(self) -> int:
         """The bits of a value: 4 or 8."""
-        return BITS[self.weight.dtype]
+        return self.weight.dtype.bitwidth
 
     @property
     def signed(self) -> bool:
         """Whether values are signed: half their range is added to them for MatMulNBits."""
-        return self.weight.dtype in _SIGNED
+        return self.weight.dtype.is_signed()
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
         matched = match_attribution(finding, profile.attribution)
     else:
         matched = finding
-    peak_bytes = max(0, profile.peak_rss_bytes - profile.baseline_rss_bytes)
+    peak_bytes = max(0, profile.peak_above_bytes)
     return msgspec.structs.replace(matched, peak_bytes=min(matched.peak_bytes, peak_bytes))
 
 
@@ -66,7 +66,7 @@ def _match_run(finding: Finding, profile: Profile) -> Finding:
     where it is off, or shrinks after each run.
     """
     run = profile.phase("first_run") or profile.phase("prefill")
-    if run is None or profile.outcome.status != "completed":
+    if run is None or not profile.outcome.completed:
         return finding
     mapped = 0  # weights that were mapped before, and read now
     if run.start.file_bytes is not None and run.end.file_bytes is not None:

@@ -13,14 +13,18 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from memdiag.defaults import (
     DEFAULT_PREFILL_TOKENS,
     DEFAULT_PROVIDERS,
     DEFAULT_RUNS,
     DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
+    LoadFrom,
 )
 from memdiag.records.generation import GenaiConfig
+from memdiag.records.profile import Session
 
 if TYPE_CHECKING:
     from memdiag.stored_arrays import GivenArray
@@ -104,10 +108,20 @@ class SessionConfig:
     providers: tuple[str, ...] = DEFAULT_PROVIDERS
     provider_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    load_from: Literal["path", "bytes"] = "path"
+    load_from: LoadFrom = "path"
     python: Path = Path(sys.executable)
     run_options: Mapping[str, str] = field(default_factory=dict)
     shared_arena: bool = False
+
+    def described(self, *, providers: tuple[str, ...] | None, runs: int | None) -> Session:
+        """Return the description of the session for records: the fields of the same names.
+
+        Args:
+            providers: those that onnxruntime chose; None if no session was created.
+            runs: number of runs after the first one; None without runs.
+        """
+        own = {**as_json(self), "providers": providers or self.providers, "runs": runs}
+        return msgspec.convert({name: own[name] for name in Session.__struct_fields__}, Session)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

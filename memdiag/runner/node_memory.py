@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from memdiag.records.profile import InsideNode, NodeOutputs
+from memdiag.records.profile import WITH_GRAPHS, InsideNode, NodeOutputs
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
@@ -29,7 +29,6 @@ MAX_LARGEST = 3
 _POLL_S = 0.1
 _SUFFIX = "_kernel_time"
 _RUN_END = "model_run"
-_WITH_GRAPHS = ("If", "Loop", "Scan")
 _FIGURES = (
     *("mem_bytes_in_use", "mem_in_use_delta", "mem_in_use_peak"),
     *("mem_bytes_requested_in_use", "mem_requested_in_use_delta"),
@@ -205,7 +204,7 @@ def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:
             figures={each: int(arguments[each]) for each in _FIGURES} if has_figures else None,
         )
         found.append(node)
-        if node.op_type in _WITH_GRAPHS:
+        if node.op_type in WITH_GRAPHS:
             around.append((event.get("ts", 0), node.path))
     return found[::-1]
 

@@ -6,6 +6,7 @@ the rest. Reading ``status`` takes some 15 µs more and has the full split and t
 (Documentation/filesystems/proc.rst).
 """
 
+import mmap
 import os
 import re
 from collections.abc import Callable
@@ -16,7 +17,6 @@ import psutil
 from memdiag.records.profile import Memory
 
 _FIELDS = re.compile(rb"^(VmHWM|VmRSS|RssAnon|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _RESET = b"5"
 
 MAX_COUNTER_ERROR_BYTES = 1 << 20
@@ -148,7 +148,7 @@ class ProcObserver:
     def sample(self) -> Reading:
         """Return the resident set, with the split read again if it may have changed."""
         fields = self._read(self._statm).split()
-        resident, rest = int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
+        resident, rest = int(fields[1]) * mmap.PAGESIZE, int(fields[2]) * mmap.PAGESIZE
         if resident == 0:
             # It is ending: its memory is gone before its files are.
             raise ProcessGone

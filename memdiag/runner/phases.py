@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from memdiag.defaults import CPU_PROVIDER
-from memdiag.records.profile import PHASES, Memory, PeakKind, Phase, PhaseName, Span
+from memdiag.records.phases import PHASES, PhaseName
+from memdiag.records.profile import UNKNOWN_MEMORY, Memory, PeakKind, Phase, Span
 from memdiag.runner.log import LogMarker
 from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES, Boundary, Reading
 
@@ -17,7 +18,6 @@ PARTITION = "partition the graph"
 _AFTER_PARTITION = "Level2_RuleBasedTransformer"
 _MAX_PLAUSIBLE_LAG_S = 5.0
 _Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
-_NOTHING = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
 MAX_PEAK_DIFFERENCE = 0.005
 """Share of the largest peak by which peaks of phases that retain the same memory differ."""
@@ -109,7 +109,7 @@ class _SpanBuilder:
     start: Memory
     modified: bool | None = None
     end_s: float = 0.0
-    end: Memory = _NOTHING
+    end: Memory = UNKNOWN_MEMORY
     max_sample_bytes: int = 0
 
 

@@ -14,7 +14,9 @@ import msgspec
 
 from memdiag.garbage import collection_disabled
 from memdiag.records.profile import (
+    UNKNOWN_MEMORY,
     DeviceMemory,
+    EndCause,
     Memory,
     Outcome,
     Phase,
@@ -42,13 +44,9 @@ from memdiag.runner.phases import PhaseTracker
 from memdiag.runner.timeline import SampleTimeline
 from memdiag.units import format_duration, format_limit, format_size
 
-KILLED_BY_SYSTEM = "killed by the system (SIGKILL; memory may be short)"
-"""The reason of an outcome, if only the signal is known."""
-
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
 _MAX_GAPS = 1_000_000
-_UNKNOWN = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
 
 class Progress(NamedTuple):
@@ -225,6 +223,7 @@ class MeasuredRun:
         # The outcome.
         self._status: Status = "completed"
         self._message = ""
+        self._cause: EndCause = ""
         self._interrupted = False
         # Samples: the timeline, the seconds between two, the time and size of the last.
         self._observer: Observer | None = None
@@ -233,7 +232,7 @@ class MeasuredRun:
         self._count = 0
         self._sampled_s = 0.0
         self._rss_bytes = 0
-        self._last = Boundary(_UNKNOWN, None)
+        self._last = Boundary(UNKNOWN_MEMORY, None)
         self._progress_s = 0.0  # the time of the next report
 
     def run(self) -> Measurement:
@@ -253,6 +252,7 @@ class MeasuredRun:
                 except KeyboardInterrupt:
                     self._interrupted = True
                     self._status, self._message = "killed", "interrupted"
+                    self._cause = "interrupt"
                 return self._measurement()
             finally:
                 if self._observer is not None:
@@ -306,8 +306,10 @@ class MeasuredRun:
             self._is_timed = False
             self._phases.finish(self._now(), self._last_known())
             if not self._interrupted:
-                self._status, self._message = self._reason_of_end()
-        outcome = Outcome(status=self._status, phase=phase, message=self._message)
+                self._status, self._message, self._cause = self._reason_of_end()
+        outcome = Outcome(
+            status=self._status, phase=phase, message=self._message, cause=self._cause
+        )
         return self._assembled(self._phases, outcome)
 
     def _last_known(self) -> Boundary:
@@ -596,20 +598,21 @@ class MeasuredRun:
         phase, span = self._phases.phase, self._phases.span
         self._on_progress(Progress(phase, span, now_s, self._rss_bytes, len(self._runs)))
 
-    def _reason_of_end(self) -> tuple[Status, str]:
-        """Return the outcome of a child that ended on its own, and the reason in words."""
+    def _reason_of_end(self) -> tuple[Status, str, EndCause]:
+        """Return the status of a child that ended on its own, the reason in words and the cause."""
         code = self._child.returncode()
         log = self._child.log
         lines = [*log.errors[-1:], *log.tail[-1:]]
         because = f": {lines[-1]}" if lines else ""
         if code >= 0:
-            return "failed", f"the process ended by itself (exit code {code}){because}"
+            return "failed", f"the process ended by itself (exit code {code}){because}", ""
         name = signal.Signals(-code).name
         if name == "SIGKILL":
-            return "killed", KILLED_BY_SYSTEM
+            return "killed", "killed by the system (SIGKILL; memory may be short)", "sigkill"
         if name == "SIGXCPU":
-            return "killed", "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
-        return "killed", f"the process died of {name}{because}"
+            because = "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
+            return "killed", because, ""
+        return "killed", f"the process died of {name}{because}", "crash"
 
 
 def explain(error: dict[str, Any], job: Job) -> str:

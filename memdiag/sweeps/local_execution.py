@@ -26,9 +26,6 @@ MIN_MARGIN_BYTES = 64 * MIB
 OVERHEAD_BYTES = 250 * MIB
 """Reserved beside the measured process, for memdiag's own process of the job."""
 
-MAX_MEMORY_SHARE = 0.9
-"""Share of the available memory that jobs may take together."""
-
 
 class Worker(Protocol):
     """What runs jobs one after another: a `JobProcess`, or a fake one in tests."""

@@ -30,7 +30,8 @@ MIN_REPEATS = 20
 """Pairs of repeated jobs from which on a store shows its noise."""
 
 DEFAULT_NOISE_SHARE = 0.004
-"""Noise of stores with fewer pairs: that of real models without --pin, many times that with it."""
+"""Noise of stores with fewer pairs: that of real models where malloc keeps freed memory, and many
+times that of sweeps, where it does not."""
 
 _MIN_OWN_REPEATS = 3
 

@@ -329,7 +329,7 @@ def profile_rows(result: JobResult) -> Iterator[Row]:
     if profile is not None:
         whole["peak_bytes"] = profile.peak_rss_bytes
         whole["steady_bytes"] = profile.steady_rss_bytes
-        whole["kept_bytes"] = profile.end.rss_bytes - profile.baseline_rss_bytes
+        whole["kept_bytes"] = profile.end_above_bytes
         if result.is_alone:
             whole["latency_s"] = latency_s(profile)
     yield common | whole

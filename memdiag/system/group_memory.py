@@ -4,7 +4,7 @@ Version 2 is described in Documentation/admin-guide/cgroup-v2.rst of the kernel'
 in Documentation/admin-guide/cgroup-v1/memory.rst.
 """
 
-import os
+import mmap
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,9 +26,8 @@ READ_S: Final = 0.1
 SAVE_AGAIN_S: Final = 10.0
 """Seconds after which a record is saved again while the group stays near its limit."""
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-_MAX_LIMIT_BYTES = 1 << 60  # version 1 has a number near the largest for no limit
+MAX_LIMIT_BYTES = 1 << 60
+"""Version 1 states a larger limit for groups without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ def memory_group_of(
             found.append(MemoryGroup(folder=folder, version=2, limit_bytes=limit))
         elif (folder / "memory.usage_in_bytes").exists():
             limit = _number(folder / "memory.limit_in_bytes")
-            if limit is not None and limit >= _MAX_LIMIT_BYTES:
+            if limit is not None and limit >= MAX_LIMIT_BYTES:
                 limit = None
             found.append(MemoryGroup(folder=folder, version=1, limit_bytes=limit))
     limited = [group for group in found if group.limit_bytes is not None]
@@ -214,7 +213,7 @@ def _refault_bytes(stat: dict[str, int]) -> int | None:
     """Return the bytes that were read again; kernels before 5.9 have one figure for all."""
     for name in ("total_workingset_refault_file", "workingset_refault_file", "workingset_refault"):
         if name in stat:
-            return stat[name] * _PAGE
+            return stat[name] * mmap.PAGESIZE
     return None
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.records.measured_change import Figures
+from memdiag.records.phases import CREATION_PHASES
 from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
 from memdiag.runner.run import AtSteady, Measurement, ReadMoment, measure
@@ -19,7 +20,6 @@ _ACTIONS = {
     "killed": "Free memory, and run the command again.",
     "timeout": "Try it with fewer or smaller inputs.",
 }
-_CREATION_PHASES = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
 class JobError(MeasurementError):
@@ -66,11 +66,11 @@ def measure_once(job: Job) -> MeasuredProcess:
         seen, unread = _measured(job)
         if seen.interrupted:
             raise KeyboardInterrupt
-        if "SIGKILL" not in seen.outcome.message:
+        if seen.outcome.cause != "sigkill":
             break
     if seen.outcome.status == "timeout":
         job.limits.deadline.check()
-    if seen.outcome.status != "completed" or seen.baseline is None:
+    if not seen.outcome.completed or seen.baseline is None:
         outcome = seen.outcome
         raise JobError(
             job,
@@ -156,4 +156,4 @@ def _mapped(memory: Memory) -> int:
 
 
 def _creation_s(measurement: Measurement) -> float:
-    return sum(phase.duration_s for phase in measurement.phases if phase.name in _CREATION_PHASES)
+    return sum(phase.duration_s for phase in measurement.phases if phase.name in CREATION_PHASES)

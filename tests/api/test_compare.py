@@ -165,15 +165,16 @@ def test_the_users_inputs_are_those_of_all_columns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
-    tmp_path: Path, adapter: Callable[[str, str], None]
+    tmp_path: Path, adapter: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("memdiag.api.compare.DEFAULT_TIMEOUT_S", 6.0)
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
     adapter("good", "shutil.copy(source, target)")
     adapter("crashing", "os.abort()")
     adapter("hanging", "time.sleep(600)")
     adapter("breaking", "open(target, 'w').write('no model')")
     adapter("idle", "return 'nothing was worth changing'")
-    found = memdiag.compare(model, optimizers=["all"], repeats=1, runs=1, xray=False, timeout_s=6)
+    found = memdiag.compare(model, optimizers=["all"], repeats=1, runs=1, xray=False)
     columns = by_label(found)
     statuses = {label: column.status for label, column in columns.items()}
     assert statuses == {
@@ -221,8 +222,7 @@ def test_interpreters_are_columns_called_by_their_version(
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
     found = memdiag.compare(
         model,
-        onnxruntime=[version],
-        environments=[sys.executable, tmp_path / "bare"],
+        onnxruntime=[version, sys.executable, str(tmp_path / "bare")],
         repeats=1,
         runs=1,
         xray=False,
@@ -395,11 +395,14 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> Non
         ),
         (["a.onnx"], {"optimizers": ["onnxmin"]}, "unknown optimizer 'onnxmin'"),
         (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
-        (["a.onnx"], {"bisect": "peak", "environments": ["x"]}, "Remove --environment"),
+        (
+            ["a.onnx"],
+            {"bisect": "peak", "onnxruntime": ["1.32.0", "x"]},
+            "--bisect is between versions. Name no environments",
+        ),
         (["a.onnx", "b.onnx"], {"repeats": 0}, "repeats must be at least 1"),
         (["a.onnx"], {"bisect": "load", "repeats": 1}, "Give --repeats 2 or more"),
-        (["a.onnx", "b.onnx"], {"timeout_s": 0}, "--timeout must be greater than 0"),
-        (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
+        (["a.onnx", "b.onnx"], {"time_limit_s": 0}, "--time-limit must be greater than 0, not 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -82,7 +82,6 @@ def test_an_interrupt_leaves_the_runs_until_then(
     [
         ({}, 1800.0),
         ({"duration_s": 3600.0}, 5400.0),
-        ({"duration_s": 3600.0, "timeout_s": 60.0}, 60.0),
     ],
 )
 def test_the_time_limit_is_beyond_the_duration(

@@ -9,8 +9,9 @@ import pytest
 import memdiag
 from memdiag.api import limit as limit_api
 from memdiag.api import limit_program as program_api
+from memdiag.api.arguments import deadline_after
 from memdiag.api.limit_program import limit_program
-from memdiag.api.limit_search import LimitSearch, require_completed, search_deadline
+from memdiag.api.limit_search import LimitSearch, longest_trial_s, require_completed
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
@@ -180,16 +181,49 @@ def test_what_does_not_work_without_a_limit_is_an_error() -> None:
 
 
 def test_arguments_are_checked() -> None:
-    with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
-        search_deadline(0)
+    with pytest.raises(UsageError, match=r"--time-limit must be greater than 0, not 0\."):
+        deadline_after(0)
     with pytest.raises(UsageError, match="--at: a limit must be greater than 0"):
         limit_program(["true"], at_bytes=[0])
     with pytest.raises(UsageError, match="no program after --"):
         limit_program([])
     with pytest.raises(UsageError, match="no-such-program is not a program"):
         limit_program(["no-such-program"])
-    with pytest.raises(UsageError, match="--timeout must be greater than --for"):
-        limit_program(["true"], duration_s=5, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("times", "timeout_s"),
+    [
+        ({}, 1800.0),
+        ({"duration_s": 3600.0}, 5400.0),
+        ({"time_limit_s": 60.0}, 1800.0),
+        ({"time_limit_s": 7200.0}, 7200.0),
+        ({"duration_s": 3600.0, "time_limit_s": 7200.0}, 10_800.0),
+    ],
+)
+def test_a_trial_may_take_as_long_as_the_program_and_the_search(
+    times: dict[str, float],
+    timeout_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    timeouts: list[float] = []
+
+    class ProgramTrials(FakeTrials):
+        escaped: int | None = None
+
+        def __init__(self, *, timeout_s: float, **settings: object) -> None:
+            super().__init__()
+            timeouts.append(timeout_s)
+
+    monkeypatch.setattr(
+        program_api, "parent_group", lambda: ParentGroup(folder=tmp_path, version=2)
+    )
+    monkeypatch.setattr(program_api, "ProgramTrials", ProgramTrials)
+    limit = limit_program(["true"], at_bytes=[400 * MIB], **times)  # type: ignore[arg-type]
+    assert limit.smallest_bytes == 400 * MIB
+    assert timeouts == [timeout_s]
+    assert longest_trial_s(times.get("time_limit_s")) == timeout_s - times.get("duration_s", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,6 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
     "prefill": (8, ["--prefill", "8"]),
     "session_options": ({"a.b": "1"}, ["--session-option", "a.b=1"]),
     "disabled_optimizers": (("Folding",), ["--disable-optimizer", "Folding"]),
-    "threads": (2, ["--threads", "2"]),
     "providers": (("MyProvider",), ["--provider", "MyProvider"]),
     "provider_options": (
         {"MyProvider": {"key": "a=b:c"}},

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 from memdiag.api.profile_record import (
+    RunDescription,
     _measured_generation,
     assemble_profile,
     measurement_notes,
@@ -67,15 +68,8 @@ def test_a_kill_at_the_limit_of_the_control_group_is_called_so(
     measured = measure(job)
     assert measured.outcome.status == "killed"
     with open_model(tmp_path / "m.onnx") as file:
-        profile = assemble_profile(
-            file,
-            job,
-            measured,
-            None,
-            inputs=(),
-            dimensions=(),
-            group=group(oom_kills=oom_kills),
-        )
+        described = RunDescription(inputs=(), dimensions=())
+        profile = assemble_profile(file, job, described, measured, None, group(oom_kills=oom_kills))
     assert reason in profile.outcome.message
     assert profile.environment.memory_limit_bytes == 512 * MIB
 

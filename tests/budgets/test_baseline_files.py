@@ -27,16 +27,20 @@ def test_a_baseline_lies_as_its_model_does(tmp_path: Path) -> None:
     ("options", "name"),
     [
         ({}, "a.onnx.json"),
-        ({"runs": 10, "providers": ["CPUExecutionProvider"], "threads": None}, "a.onnx.json"),
+        ({"runs": 10, "providers": ["CPUExecutionProvider"], "session_options": {}}, "a.onnx.json"),
         ({"python": "other/python", "timeout_s": 5}, "a.onnx.json"),
         ({"dims": {"tokens": 128}}, "a.onnx.tokens=128.json"),
-        ({"threads": 1, "dims": {"b": 2, "a": 1}}, "a.onnx.a=1,b=2,threads=1.json"),
-        ({"dims": {"b": 2, "a": 1}, "threads": 1}, "a.onnx.a=1,b=2,threads=1.json"),
+        ({"runs": 1, "dims": {"b": 2, "a": 1}}, "a.onnx.a=1,b=2,runs=1.json"),
+        ({"dims": {"b": 2, "a": 1}, "runs": 1}, "a.onnx.a=1,b=2,runs=1.json"),
         ({"pinned": False, "run": False}, "a.onnx.pinned=False,run=False.json"),
         ({"inputs": {"x": np.zeros((2, 3)), "y": Path("in/y.npy")}}, "a.onnx.x=2x3,y=y.npy.json"),
         (
             {"providers": ["P"], "provider_options": {"P": {"k": "v", "l": "w"}}},
             "a.onnx.P=k=v+l=w,providers=P.json",
+        ),
+        (
+            {"session_options": {"intra_op_num_threads": "1"}},
+            "a.onnx.intra_op_num_threads=1.json",
         ),
         ({"disabled_optimizers": ["A", "B"]}, "a.onnx.disabled_optimizers=A+B.json"),
     ],

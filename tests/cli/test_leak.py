@@ -66,7 +66,7 @@ def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -> None:
     words = (
         "m.onnx --runs 50 --for 10m --vary content,shape --dim batch=1..8,t=4 --dim n=2..3"
-        " --reload --session-option a.b=1 --threads 2"
+        " --reload --session-option a.b=1"
         " --provider P --provider-option P:k=v --run-option r=w"
     )
     assert run(*words.split()) == 0
@@ -80,20 +80,16 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
         "dims": {"batch": (1, 8), "t": 4, "n": (2, 3)},
         "inputs": {},
         "session_options": {"a.b": "1"},
-        "threads": 2,
         "providers": ("P",),
-        "python": None,
         "provider_options": {"P": {"k": "v"}},
         "run_options": {"r": "w"},
-        "timeout_s": None,
     }
     assert Path("reports/m/growth.json").is_file()
 
 
 def test_the_defaults_are_those_of_the_python_api(fake: FakeApi, run: Run) -> None:
-    run("m.onnx", "--timeout", "7", "--out", "here")
+    run("m.onnx", "--out", "here")
     ((_, _, settings),) = fake.calls
-    assert settings["timeout_s"] == 7.0
     assert (settings["runs"], settings["duration_s"]) == (None, None)
     assert settings["vary"] == ("content",)
     assert Path("here/growth.json").is_file()

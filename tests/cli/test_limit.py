@@ -52,8 +52,8 @@ def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path: Path) -> None:
     words = (
-        "m.onnx --runs 5 --at 512MiB,1GiB --time-limit 60 --timeout 9 --dim batch=4"
-        " --session-option a.b=1 --threads 2"
+        "m.onnx --runs 5 --at 512MiB,1GiB --time-limit 60 --dim batch=4"
+        " --session-option a.b=1 --session-option c=2"
         " --provider P --provider-option P:k=v --run-option r=w"
     )
     assert run(*words.split()) == 0
@@ -61,8 +61,8 @@ def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path:
     assert model == Path("m.onnx")
     assert settings["at_bytes"] == (512 * MIB, GIB)
     expected = {
-        "runs": 5, "time_limit_s": 60.0, "timeout_s": 9.0, "dims": {"batch": 4},
-        "session_options": {"a.b": "1"}, "threads": 2, "providers": ("P",),
+        "runs": 5, "time_limit_s": 60.0, "dims": {"batch": 4},
+        "session_options": {"a.b": "1", "c": "2"}, "providers": ("P",),
         "provider_options": {"P": {"k": "v"}}, "run_options": {"r": "w"},
     }  # fmt: skip
     assert {name: settings[name] for name in expected} == expected
@@ -84,7 +84,7 @@ def test_a_program_keeps_its_own_options(fake: FakeApi, run: Run, tmp_path: Path
         ((), "give either a model, or -- and a program"),
         (("m.onnx", "--", "true"), "give either a model, or -- and a program"),
         (("m.onnx", "--for", "3s"), "--for is for programs"),
-        (("--threads", "2", "--", "true"), "--threads is for models"),
+        (("--provider", "P", "--", "true"), "--provider is for models"),
         (("--run-option", "a=b", "--", "true"), "--run-option is for models"),
         (("m.onnx", "--at", "much"), "'much' is not a size"),
     ],

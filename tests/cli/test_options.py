@@ -6,10 +6,11 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 import pytest
 
+from memdiag.api import options
 from memdiag.cli import commands
 from memdiag.cli.app import (
     command_module,
@@ -19,6 +20,7 @@ from memdiag.cli.app import (
     parse_command_line,
 )
 from memdiag.cli.commands import COMMANDS
+from memdiag.cli.options import add_options
 from memdiag.detail import Detail
 
 # The kind of value of each option, and a word that its help has in every command.
@@ -30,10 +32,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--budget": ("FIGURE=SIZE,…", "Limits"),
     "--dim": ("NAME=N,…", "Size of a free dimension"),
     "--disable-optimizer": ("NAME", "Graph transformers"),
-    "--dry-run": ("flag", "Only list"),
     "--env": ("KEY=VALUE", "Environment variables"),
-    "--environment": ("PATH", "interpreter or environment"),
-    "--every": ("TIME", "Time between samples"),
     "--feed": ("OUTPUT=INPUT", "a program generates a text"),
     "--fit": ("SIZE", "largest size with which"),
     "--for": ("TIME", "Length of the recording"),
@@ -59,7 +58,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--out": ("DIR", "Write the record and its reports to this folder"),
     "--output": ("FILE", "to this file"),
     "--pause": ("flag", "Stop the process"),
-    "--pin": ("flag", "malloc"),
     "--place": ("NxSIZE,…", "Which models fit together"),
     "--repeats": ("number", "Number of fresh processes"),
     "--prefill": ("number", "Tokens of the prompt"),
@@ -77,11 +75,9 @@ KINDS: dict[str, tuple[str, str]] = {
     "--session-option": ("KEY=VALUE", "SessionOptions"),
     "--sizes": ("N,N…", "sizes of free dimensions"),
     "--steps": ("number", "Calls of one token"),
-    "--threads": ("number", "intra-op threads"),
     "--time-limit": ("TIME", "Stop after this time"),
     "--timeout": ("TIME", "Stop a child process"),
     "--update-baseline": ("flag", "Write the baseline"),
-    "--upper": ("flag", "upper ends of intervals"),
     "--verbose": ("flag", "Print all that is known"),
     "--vary": ("KIND,…", "variation from run to run"),
     # A profile has several moments for X-rays, a recording has none or all.
@@ -185,11 +181,11 @@ def test_help_has_no_archaic_words(name: str) -> None:
             "leak: unknown argument 10. Did you mean --runs 10? See memdiag leak --help.",
         ),
         (["leak", "m", "m2"], "leak: unknown argument m2. See memdiag leak --help."),
-        (["profile", "m", "--thread"], "Did you mean --threads?"),
+        (["profile", "m", "--time-out"], "Did you mean --timeout?"),
         (["profile", "m", "-o", "out"], "unknown argument -o out. Did you mean --out?"),
         (["run", "-o", "out", "--", "x"], "unknown argument -o. Did you mean --out? See"),
         (["profile", "m", "-z"], "unknown argument -z. See memdiag profile --help."),
-        (["profile", "m", "--threads=-1"], "'-1' is not a whole number from 0"),
+        (["profile", "m", "--steps=-1"], "'-1' is not a whole number from 0"),
         (["profile", "m", "--xray", "all"], "argument --xray: invalid choice: 'all'"),
         (["profil"], "unknown command 'profil'. Did you mean profile? See memdiag --help."),
         (["--nope"], "unknown argument --nope. See memdiag --help."),
@@ -243,3 +239,11 @@ def test_a_program_begins_at_the_first_word_that_is_no_option(
     assert options.out == (out and Path(out))
     found = [*options.command]
     assert " ".join(found[1:] if found[:1] == ["--"] else found) == command
+
+
+def test_an_option_whose_value_nothing_reads_cannot_be_added() -> None:
+    class Unread(TypedDict):
+        size: Annotated[int, options.Option("--size", "NUMBER", "A size.")]
+
+    with pytest.raises(KeyError, match="NUMBER"):
+        add_options(argparse.ArgumentParser(), Unread)

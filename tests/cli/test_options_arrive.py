@@ -87,8 +87,6 @@ VALUES = {
     "--dim": "batch=2",
     "--disable-optimizer": "ConstantFolding",
     "--env": "A=b",
-    "--environment": "env",
-    "--every": "1s",
     "--feed": "a.*=b.*",
     "--fit": "1GiB",
     "--for": "7s",
@@ -124,9 +122,7 @@ VALUES = {
 and of choices each other one is tried."""
 
 NEEDED_WITH = {
-    ("fix", "--dry-run"): "",
     ("leak", "--pause"): "",
-    ("profile", "--pin"): "--budget peak=1GB",
     ("profile", "--update-baseline"): "--baseline baseline.json",
     ("profile", "--provider-option"): "--provider P",
     ("limit", "--for"): "",

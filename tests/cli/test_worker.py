@@ -11,12 +11,13 @@ import pytest
 
 MAIN = """
 import os, signal, sys, time
-from memdiag.cli.worker import end_at_signals, run_in_worker
+from memdiag.cli.worker import continue_in_worker, end_at_signals, run_here
 def command():
     {}
     return 0
 end_at_signals()
-run_in_worker(command)
+continue_in_worker()
+run_here(command)
 """
 
 
@@ -54,8 +55,8 @@ def test_a_crash_is_one_sentence_with_the_file(name: str, reason: str) -> None:
 
 def test_where_no_process_can_be_forked_the_command_runs_in_this_one() -> None:
     source = MAIN.format("print('written'); return 1").replace(
-        "run_in_worker(command)",
-        "def fork(): raise BlockingIOError\nos.fork = fork\nrun_in_worker(command)",
+        "continue_in_worker()",
+        "def fork(): raise BlockingIOError\nos.fork = fork\ncontinue_in_worker()",
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (1, "written\n", "")

@@ -109,6 +109,17 @@ def test_interpreters_are_found_by_path(cache: Path) -> None:
             runtimes.existing(path)
 
 
+def test_paths_are_told_from_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("candidate", "1.24.4"):
+        (tmp_path / folder).mkdir()
+    paths: list[str | Path] = ["candidate", "env/bin/python", "./1.24.4", Path("1.24.4")]
+    versions = ("1.24.4", "latest", "1.33.0rc1", "mistyped")
+    found = runtimes.versions_and_environments([*versions, *paths])
+    assert found == (versions, tuple(map(Path, paths)))
+    assert runtimes.versions_and_environments(()) == ((), ())
+
+
 def test_an_interpreter_says_what_it_has(tmp_path: Path) -> None:
     assert runtimes.version_of(Path(sys.executable)) == runtimes.installed()
     assert runtimes.version_of(tmp_path / "nothing") is None

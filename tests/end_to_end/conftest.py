@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from memdiag.cli.app import parse_command_line
+from memdiag.cli.app import parse_command_line, run_guarded
 
 Finished = subprocess.CompletedProcess[str]
 RunMemdiag = Callable[..., Finished]
@@ -42,7 +42,8 @@ def memdiag(tmp_path: Path) -> RunMemdiag:
 def run_command_line() -> int:
     """Return the exit code, also where help or an error in the arguments ends the process."""
     try:
-        return parse_command_line().run()
+        invocation = parse_command_line()
+        return run_guarded(invocation.module.run, invocation.options)
     except SystemExit as ended:
         return cast("int", ended.code)
 

@@ -19,7 +19,7 @@ from tests.reports import profiles
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 SampleModel = Callable[..., Path]
 
-QUICK = ("--repeats", "1", "--runs", "2", "--xray=none")
+QUICK = ("--repeats", "1", "--runs", "2")
 OTHERS = [Path(path) for path in os.environ.get("MEMDIAG_RUNTIMES", "").split(os.pathsep) if path]
 
 
@@ -49,7 +49,7 @@ def test_the_record_alone_is_json_and_the_report_markdown(
     memdiag: RunMemdiag, sample_model: SampleModel
 ) -> None:
     model = sample_model("plain_mlp", 1)
-    words = ("compare", model, "--environment", sys.executable, *QUICK)
+    words = ("compare", model, "--onnxruntime", sys.executable, *QUICK)
     record = json.loads(memdiag(*words, "--format", "json").stdout)
     assert record["schema"] == "memdiag.comparison/1"
     (column,) = record["columns"]
@@ -83,8 +83,14 @@ def test_errors_are_one_sentence(memdiag: RunMemdiag, sample_model: SampleModel)
     for words, message in (
         ((model,), "there is nothing to compare it with"),
         ((model, "--optimizers", "onnxmin"), "unknown optimizer 'onnxmin'. Choose from"),
-        ((model, "--onnxruntime", "new"), "'new' is not a version of onnxruntime"),
-        ((model, "--environment", "nowhere"), "neither a Python interpreter nor an environment"),
+        (
+            (model, "--onnxruntime", "1.32.0,new"),
+            "'new' is neither a version of onnxruntime, such as 1.24.4, nor the path of an",
+        ),
+        (
+            (model, "--bisect", "peak", "--onnxruntime", f"1.24.4,{sys.executable}"),
+            "--bisect is between versions. Name no environments.",
+        ),
     ):
         finished = memdiag("compare", *words)
         assert finished.returncode == 2
@@ -119,10 +125,8 @@ def test_versions_differ_by_the_copies_that_they_keep(
     finished = memdiag(
         "compare",
         sample_model("tied_if", 48),
-        "--environment",
-        versions["1.24.4"],
-        "--environment",
-        sys.executable,
+        "--onnxruntime",
+        f"{versions['1.24.4']},{sys.executable}",
         "--repeats",
         "3",
         "--format",

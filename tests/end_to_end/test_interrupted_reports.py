@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("heeding_ctrl_c")
     ("words", "saved", "number"),
     [
         (("compare", "a.json", "b.json"), "comparison", signal.SIGINT),
-        (("fix", "m.onnx", "--dry-run"), "fix", signal.SIGTERM),
+        (("fix", "m.onnx", "--time-limit=1ms"), "fix", signal.SIGTERM),
         # The same code saves the record of each command.
         pytest.param(
             ("profile", "m.onnx", "--runs=1", "--xray=none"),

@@ -67,7 +67,11 @@ def test_the_record_tells_when_the_tied_weight_is_copied(
 ) -> None:
     # Without the pinned threshold, glibc keeps folding's own copy of the weight in its heap.
     finished = memdiag(
-        "profile", tied, "--format=json", "--threads=1", "--env=MALLOC_MMAP_THRESHOLD_=131072"
+        "profile",
+        tied,
+        "--format=json",
+        "--session-option=intra_op_num_threads=1",
+        "--env=MALLOC_MMAP_THRESHOLD_=131072",
     )
     assert finished.returncode == 0
     profile = profile_of(finished)

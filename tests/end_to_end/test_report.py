@@ -34,10 +34,11 @@ def profile(tmp_path: Path) -> Path:
 REPORT_EACH = """
 import sys
 sys.modules["onnx"] = sys.modules["onnxruntime"] = None
-from memdiag.cli.app import parse_command_line
+from memdiag.cli.app import parse_command_line, run_guarded
 for path in sys.argv[1:]:
     sys.argv = ["memdiag", "report", path, "--out", path.removesuffix(".json")]
-    assert parse_command_line().run() == 0
+    command = parse_command_line()
+    assert run_guarded(command.module.run, command.options) == 0
     print("\\f", end="", flush=True)
 """
 

@@ -35,7 +35,13 @@ def test_the_tied_weight_is_told_by_phase(
 ) -> None:
     python = interpreter(version)
     model = sample_model("tied_if", megabytes, external=external)
-    profile = memdiag.profile(model, python=python, environment=PINNED, threads=1, runs=3)
+    profile = memdiag.profile(
+        model,
+        python=python,
+        environment=PINNED,
+        session_options={"intra_op_num_threads": "1"},
+        runs=3,
+    )
     assert profile.outcome.status == "completed"
     if version != "newest":
         assert profile.environment.onnxruntime == version

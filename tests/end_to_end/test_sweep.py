@@ -16,7 +16,6 @@ import pytest
 
 from memdiag.api.load import load_profile
 from memdiag.cli.commands import sweep
-from memdiag.reports.sweep import machine_formats
 from tests.end_to_end.conftest import Finished, RunMemdiag
 
 
@@ -124,10 +123,6 @@ def test_sizes_and_options_are_combined(memdiag: RunMemdiag, zoo: Path, tmp_path
     done = memdiag("sweep", zoo / "a.onnx", "--runs", 1, "--dim", "bacth=2")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no model has a free dimension 'bacth'. Did you mean 'batch'?" in done.stderr
-
-
-def test_the_formats_of_the_command_are_those_that_exist() -> None:
-    assert tuple(machine_formats.MACHINE_FORMATS) == sweep.MACHINE_FORMATS
 
 
 def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SampleModel = Callable[..., Path]
 
-ONCE = ["--repeats", "1", "--runs", "1", "--xray=none"]
+ONCE = ["--repeats", "1", "--runs", "1"]
 COMMANDS = {
     "profile": ["profile", "MODEL", "--runs", "1", "--out", "out"],
     "check": ["check", "MODEL"],

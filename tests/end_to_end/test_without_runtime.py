@@ -13,18 +13,19 @@ from memdiag.errors import UsageError
 from memdiag.records.codec import encode
 from tests.reports import profiles
 
-ONCE = ("--runs", "1", "--xray=none", "--out", "again")
+ONCE = ("--runs", "1", "--out", "again")
 
 # With None in its place a module is neither found nor imported.
 RUN_EACH = """
 import contextlib, io, json, sys
 sys.modules["onnxruntime"] = None
-from memdiag.cli.app import parse_command_line
+from memdiag.cli.app import parse_command_line, run_guarded
 for words in json.loads(sys.argv[1]):
     sys.argv = ["memdiag", *words]
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-        code = parse_command_line().run()
+        command = parse_command_line()
+        code = run_guarded(command.module.run, command.options)
     for stream in streams:
         stream.flush()
     print(json.dumps([code, *(stream.buffer.getvalue().decode() for stream in streams)]))
@@ -71,8 +72,8 @@ def test_a_command_that_does_not_need_it_works(folder: Path) -> None:
         ["check", "model.onnx", "--for-onnxruntime", "1.24.4"],
         ["estimate", "model.onnx", "--for-onnxruntime", "1.24.4", "--fit", "1GB"],
         ["report", "profile.json", "--out", "again"],
-        ["profile", "model.onnx", "--python", sys.executable, *ONCE],
-        ["compare", "model.onnx", "--environment", sys.executable, "--repeats", "1", *ONCE],
+        ["profile", "model.onnx", "--python", sys.executable, "--xray=none", *ONCE],
+        ["compare", "model.onnx", "--onnxruntime", sys.executable, "--repeats", "1", *ONCE],
     ]
     done = run_each(folder, commands)
     assert len(done) == len(commands)
@@ -89,7 +90,6 @@ def test_functions_that_need_it_say_so(folder: Path, monkeypatch: pytest.MonkeyP
         lambda: memdiag.check(model),
         lambda: memdiag.estimate(model),
         lambda: memdiag.fix(model),
-        lambda: memdiag.fix(model, dry_run=True),
         lambda: memdiag.compare(model, model),
         lambda: memdiag.compare(model, optimizers=["all"]),
     ]

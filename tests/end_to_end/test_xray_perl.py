@@ -68,7 +68,7 @@ def model(path: Path, seed: int, *, external: bool) -> Path:
 
 
 def xrayed(memdiag: RunMemdiag, pid: int, path: Path, *words: str) -> Attribution:
-    finished = memdiag("xray", pid, "--model", path, "--format", "json", *words)
+    finished = memdiag("xray", pid, path, "--format", "json", *words)
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     return decode(finished.stdout.encode(), Attribution)
@@ -122,7 +122,7 @@ def test_a_perl_that_has_ended_is_one_sentence(memdiag: RunMemdiag, tmp_path: Pa
     path = model(tmp_path / "a.onnx", seed=1, external=False)
     with holding(path) as process:
         process.communicate(b"\n")
-    finished = memdiag("xray", process.pid, "--model", path)
+    finished = memdiag("xray", process.pid, path)
     assert finished.returncode == 2
     assert finished.stdout == ""
     assert finished.stderr == (

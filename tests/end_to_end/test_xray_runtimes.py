@@ -15,11 +15,8 @@ MB = 1_000_000
 SIZE = 48
 PINNED = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 
-NOTHING: dict[str, object] = {
-    "disabled_optimizers": ["ConstantFolding"],
-    "session_options": {"session.disable_prepacking": "1"},
-}
-UNPACKED: dict[str, object] = {"session_options": {"session.disable_prepacking": "1"}}
+ONE_THREAD = {"intra_op_num_threads": "1"}
+UNPACKED = {**ONE_THREAD, "session.disable_prepacking": "1"}
 # 1.22 and 1.24 free the transposed copy once it is packed; in 1.22 it lay in the arena, which
 # keeps its place. The newest frees nothing of a subgraph.
 COPIES = {
@@ -27,7 +24,11 @@ COPIES = {
     "1.24.4": {"as is": 2, "not packed": 2, "neither folded nor packed": 1},
     "newest": {"as is": 3, "not packed": 2, "neither folded nor packed": 1},
 }
-SETTINGS = {"as is": {}, "not packed": UNPACKED, "neither folded nor packed": NOTHING}
+SETTINGS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "as is": (ONE_THREAD, ()),
+    "not packed": (UNPACKED, ()),
+    "neither folded nor packed": (UNPACKED, ("ConstantFolding",)),
+}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -41,13 +42,14 @@ def test_the_copies_are_as_many_as_the_memory_says(
             python = runtime(version)
         except ProvisionError as error:
             pytest.skip(str(error))
+    session_options, disabled_optimizers = SETTINGS[setting]
     profile = memdiag.profile(
         sample_model("tied_if", SIZE),
         python=python,
         environment=PINNED,
-        threads=1,
+        session_options=session_options,
+        disabled_optimizers=disabled_optimizers,
         runs=1,
-        **SETTINGS[setting],  # type: ignore[arg-type] # arguments of profile by name
     )
     found = profile.attribution
     assert found is not None

@@ -105,7 +105,7 @@ def predicted(
 def test_a_session_holds_what_was_predicted(opened: Open, name: str) -> None:
     case = CASES[name]
     of = opened(proto(case))
-    profile = memdiag.profile(of.path, run=False, threads=1)
+    profile = memdiag.profile(of.path, run=False, session_options={"intra_op_num_threads": "1"})
     foreseen = predicted(of, case.slot, block=channel_block(profile.environment.machine))
     found = profile.attribution
     assert found is not None

@@ -78,7 +78,12 @@ def test_another_class_of_machine_is_skipped_and_another_setup_is_an_error(
         @pytest.mark.memory_budget("model.onnx", baseline="elsewhere")
         def test_machine(): ...
 
-        @pytest.mark.memory_budget("model.onnx", peak="1 GB", threads=1, baseline="model.onnx")
+        @pytest.mark.memory_budget(
+            "model.onnx",
+            peak="1 GB",
+            session_options={"intra_op_num_threads": "1"},
+            baseline="model.onnx",
+        )
         def test_setup(): ...
         """
     )
@@ -112,7 +117,9 @@ def test_a_baseline_can_have_a_name_of_its_own(
         f"""
         import pytest
 
-        @pytest.mark.memory_budget("model.onnx", baseline={name!r}, threads=1)
+        ONE_THREAD = {{"intra_op_num_threads": "1"}}
+
+        @pytest.mark.memory_budget("model.onnx", baseline={name!r}, session_options=ONE_THREAD)
         def test_model(): ...
         """
     )
@@ -154,8 +161,8 @@ def test_one_name_for_two_configurations_is_an_error(
         @pytest.mark.memory_budget("model.onnx", baseline="mine")
         def test_as_it_is(): ...
 
-        @pytest.mark.memory_budget("model.onnx", baseline="mine", threads=1)
-        def test_one_thread(): ...
+        @pytest.mark.memory_budget("model.onnx", baseline="mine", runs=2)
+        def test_fewer_runs(): ...
         """
     )
     result = run_pytest("--memdiag-update-baseline", "--memdiag-repeats=1")
@@ -174,7 +181,7 @@ def test_a_test_that_fails_leaves_its_baseline(
         @pytest.mark.memory_budget("model.onnx", peak="1 MB")
         def test_over_its_budget(): ...
 
-        @pytest.mark.memory_budget("model.onnx", threads=1)
+        @pytest.mark.memory_budget("model.onnx", runs=2)
         def test_wrong_for_another_reason():
             assert False
         """

@@ -95,7 +95,7 @@ def test_limits_of_the_project_that_can_be_estimated_count(
         ("", '*memory_budget: estimated=True needs a limit, such as peak="1.2 GB".*'),
         ("copies=1", "*cannot check the 'copies' budget: it cannot be estimated*"),
         ('peek="1 GB"', "*memory_budget: unknown figure 'peek'. Use one of peak, *"),
-        ('peak="1 GB", threads=1', "*memory_budget: unknown figure 'threads'. Use one of *"),
+        ('peak="1 GB", timeout_s=1', "*memory_budget: unknown figure 'timeout_s'. Use one of *"),
         ('peak="1 GB", dims={"nope": 1}', "*unknown dimension 'nope'*"),
     ],
 )

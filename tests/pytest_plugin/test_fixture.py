@@ -15,9 +15,10 @@ def test_a_profile_is_judged_and_its_figures_are_properties(
     pytester.makepyfile(
         """
         def test_model(memdiag):
-            profile = memdiag.profile("model.onnx", runs=2, threads=1)
+            one_thread = {"intra_op_num_threads": "1"}
+            profile = memdiag.profile("model.onnx", runs=2, session_options=one_thread)
             memdiag.assert_budget(profile, copies=3, process_peak="500 MB")
-            assert profile.session.options == {"intra_op_num_threads": "1"}
+            assert profile.session.options == one_thread
         """
     )
     run_pytest("--junit-xml=result.xml").assert_outcomes(passed=1)

@@ -174,9 +174,8 @@ def test_rows_of_one_model_are_told_apart_by_what_differs(
 
         @pytest.mark.parametrize("level", ["basic", "all"])
         def test_level(memdiag, level):
-            options = {"threads": 1, "runs": 1, "xray": "none"}
-            options["session_options"] = {"graph_optimization_level": level}
-            profile = memdiag.profile("model.onnx", **options)
+            options = {"intra_op_num_threads": "1", "graph_optimization_level": level}
+            profile = memdiag.profile("model.onnx", runs=1, xray="none", session_options=options)
             memdiag.assert_budget(profile, peak="1 GB")
         """
     )

@@ -149,11 +149,6 @@ def _unsearched(**changes: Any) -> Fix:
     )
 
 
-def dry_run() -> Fix:
-    possible = (remedy("good-one", "w", status="possible"),)
-    return _unsearched(remedies=possible, untried=("arena-off", "onnxslim"), is_dry_run=True)
-
-
 def unmeasured() -> Fix:
     left = (remedy("good-one", "w", status="untried"),)
     command = ("memdiag", "fix", "dir/m.onnx", "--time-limit", "60")
@@ -177,4 +172,4 @@ def _hostile(value: Any) -> Any:
     return value
 
 
-ALL = (fix, verified, nothing_helps, dry_run, unmeasured)
+ALL = (fix, verified, nothing_helps, unmeasured)

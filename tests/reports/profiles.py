@@ -193,7 +193,9 @@ def failed() -> Profile:
 
 def killed() -> Profile:
     """Return a profile that the system ended in constant folding; the last sample reads zero."""
-    outcome = Outcome(status="killed", phase="constant_fold", message="the system ended it")
+    outcome = Outcome(
+        status="killed", phase="constant_fold", message="the system ended it", cause="sigkill"
+    )
     profile = build(TIED_IF[:5], outcome=outcome)
     columns = profile.samples
     gone = Samples(

@@ -7,7 +7,7 @@ from memdiag.defaults import PINNED_TEXT
 from memdiag.records.attribution import Owner
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
-from memdiag.records.profile import Outcome, Profile
+from memdiag.records.profile import EndCause, Outcome, Profile
 from memdiag.reports.findings import profile_summary
 from memdiag.reports.profile.advice import Advice, profile_advice
 from memdiag.runner.failure_text import failure_text
@@ -33,7 +33,7 @@ def test_the_three_sentences_say_what_is_wrong_why_and_what_to_do() -> None:
     )
     assert shown.reason == TIED.message
     # A record that does not say which rewrites can be applied.
-    assert commands(shown) == ["memdiag fix --dry-run models/tied_if.onnx"]
+    assert commands(shown) == ["memdiag fix models/tied_if.onnx"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def finding(
     )
 
 
-_OPTIONS, _REWRITES = "memdiag fix models", "memdiag fix --dry-run"
+_OPTIONS, _REWRITES = "Measure", "Try the rewrites that can be applied to the model"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,9 @@ def test_the_result_is_the_largest_avoidable_memory(
     assert shown.result.startswith(result)
     own_causes = "The arena keeps", "malloc keeps"
     assert finding.message in shown.reason or shown.reason.startswith(own_causes)
-    assert commands(shown)[0].startswith(first)
+    assert commands(shown)[0].startswith("memdiag fix models")
+    assert first in shown.steps[0].text
+    assert shown.steps[0].text.startswith(_REWRITES) == (first is _REWRITES)
 
 
 def test_the_result_names_the_other_avoidable_memory_and_what_ends_the_largest() -> None:
@@ -392,7 +394,7 @@ def test_commands_repeat_the_sizes_that_were_given() -> None:
     )
     profile = msgspec.structs.replace(found(tied_xray.with_attribution()), dimensions=sizes)
     assert commands(profile_advice(profile)) == [
-        "memdiag fix --dry-run models/tied_if.onnx --dim n=4,ids:1=32"
+        "memdiag fix models/tied_if.onnx --dim n=4,ids:1=32"
     ]
     spaced = (Dimension(name="a b", size=4, role="batch", source="given", reason=""),)
     profile = msgspec.structs.replace(profile, dimensions=spaced)
@@ -400,15 +402,18 @@ def test_commands_repeat_the_sizes_that_were_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "words"),
+    ("cause", "words"),
     [
-        ("interrupted", "Run it again to the end"),
-        ("the process died of SIGSEGV", "onnxruntime crashed"),
-        ("killed by the system (SIGKILL; memory may be short)", "Give it more time or memory"),
+        ("interrupt", "Run it again to the end"),
+        ("crash", "onnxruntime crashed"),
+        ("sigkill", "Give it more time or memory"),
+        ("", "Give it more time or memory"),
     ],
 )
-def test_what_to_do_after_a_crash_is_not_to_give_it_more_memory(message: str, words: str) -> None:
-    outcome = Outcome(status="killed", phase="steady", message=message)
+def test_what_to_do_after_a_crash_is_not_to_give_it_more_memory(
+    cause: EndCause, words: str
+) -> None:
+    outcome = Outcome(status="killed", phase="steady", message="", cause=cause)
     shown = profile_advice(msgspec.structs.replace(profiles.killed(), outcome=outcome))
     assert words in shown.steps[0].text
 

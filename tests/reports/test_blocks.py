@@ -21,10 +21,10 @@ from memdiag.reports.blocks import (
     Points,
     Sentence,
     document_markdown,
-    document_page,
     print_document,
 )
 from memdiag.reports.findings import FindingText
+from memdiag.reports.page import document_page
 from tests.reports import limits
 
 

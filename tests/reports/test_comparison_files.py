@@ -79,7 +79,7 @@ def test_markdown_of_hostile_names_is_text() -> None:
 
 
 def test_the_page_asks_nobody_for_anything_and_holds_the_record() -> None:
-    page = Page(REPORT.page(comparisons.optimizers()))
+    page = Page(REPORT.render(comparisons.optimizers(), "html"))
     assert page.links == {"data:,", "#main"}
     text = embedded(page, "comparison")
     assert codec.decode(text.encode(), Comparison) == comparisons.optimizers()
@@ -88,7 +88,7 @@ def test_the_page_asks_nobody_for_anything_and_holds_the_record() -> None:
 
 
 def test_hostile_names_are_text_in_the_page() -> None:
-    page = Page(REPORT.page(comparisons.hostile()))
+    page = Page(REPORT.render(comparisons.hostile(), "html"))
     assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
     assert "[red]x[/red]" in page.text
 

@@ -148,15 +148,6 @@ def test_where_nothing_is_worth_it_the_defaults_are_the_answer() -> None:
     assert why(kept()) == "There is nothing to try."
 
 
-def test_a_dry_run_lists_what_would_be_tried() -> None:
-    fix = fix_records.dry_run()
-    assert answer(fix) == (
-        "dir/m.onnx: 1 rewrite and 2 options and optimizers would be tried. Nothing was measured."
-    )
-    assert why(fix) == "Rewrites: good-one. Options and optimizers: arena-off, onnxslim"
-    assert next_step(fix) == "Run it again without --dry-run."
-
-
 def test_a_search_that_measured_nothing_says_what_is_left() -> None:
     fix = fix_records.unmeasured()
     assert answer(fix) == (

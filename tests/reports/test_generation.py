@@ -72,7 +72,7 @@ def test_tokens_have_a_time_and_a_rate() -> None:
 
 
 def test_the_page_draws_the_cache_over_the_context() -> None:
-    page = Page(REPORT.page(profiles.generated()))
+    page = Page(REPORT.render(profiles.generated(), "html"))
     assert FORMULA in page.text
     runs = json.loads(embedded(page, "charts"))["runs"]
     assert runs["first"] == 513
@@ -80,6 +80,6 @@ def test_the_page_draws_the_cache_over_the_context() -> None:
     assert runs["cache"] == [24_576 * step for step in range(1, 11)]
     assert runs["rss"] == [20 * profiles.MIB] * 10
     assert runs["axis"] == "tokens in the context"
-    plain = json.loads(embedded(Page(REPORT.page(profiles.tied_if())), "charts"))["runs"]
+    plain = json.loads(embedded(Page(REPORT.render(profiles.tied_if(), "html")), "charts"))["runs"]
     assert (plain["first"], plain["axis"], plain["cache"]) == (1, "run", [])
     assert "### Generation" in REPORT.render(profiles.generated(), "markdown").decode()

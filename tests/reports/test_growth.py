@@ -11,10 +11,10 @@ from memdiag.api.load import load_reported
 from memdiag.detail import Detail
 from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
-from memdiag.reports.growth import draw
 from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.chart import growth_chart
 from memdiag.reports.growth.owners import owner_series, owner_table
+from memdiag.reports.growth.picture import draw
 from tests.reports import growths
 from tests.reports.growths import VERDICTS
 

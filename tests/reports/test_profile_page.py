@@ -53,7 +53,7 @@ def embedded(page: Page, name: str) -> str:
 
 
 def test_the_page_asks_nobody_for_anything() -> None:
-    page = Page(REPORT.page(profiles.tied_if()))
+    page = Page(REPORT.render(profiles.tied_if(), "html"))
     assert page.links == {"data:,", "#main"}
     (policy,) = [a["content"] for _, a in page.elements if "http-equiv" in a]
     assert policy is not None
@@ -66,19 +66,19 @@ def test_the_page_asks_nobody_for_anything() -> None:
 def test_the_record_inside_is_the_record(build: object) -> None:
     assert callable(build)
     profile = build()
-    text = embedded(Page(REPORT.page(profile)), "profile")
+    text = embedded(Page(REPORT.render(profile, "html")), "profile")
     assert codec.decode(text.encode(), Profile) == profile
 
 
 def test_the_longest_record_stays_below_eight_megabytes() -> None:
-    page = REPORT.page(profiles.long())
+    page = REPORT.render(profiles.long(), "html")
     assert len(page) < 8_000_000
     assert b'<script type="application/gzip" id="profile"' in page
 
 
 def test_hostile_names_are_text() -> None:
-    page = Page(REPORT.page(profiles.hostile()))
-    plain = Page(REPORT.page(profiles.tied_if()))
+    page = Page(REPORT.render(profiles.hostile(), "html"))
+    plain = Page(REPORT.render(profiles.tied_if(), "html"))
     assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
     assert len([1 for tag, _ in page.elements if tag == "script"]) == len(
         [1 for tag, _ in plain.elements if tag == "script"]
@@ -87,7 +87,7 @@ def test_hostile_names_are_text() -> None:
 
 
 def test_every_number_of_the_phase_table_is_there() -> None:
-    page = Page(REPORT.page(profiles.tied_if()))
+    page = Page(REPORT.render(profiles.tied_if(), "html"))
     for figure in ("825", "1,563", "+517", "ConstantFolding, step 1", "steady ×10"):
         assert figure in page.text
 
@@ -95,21 +95,25 @@ def test_every_number_of_the_phase_table_is_there() -> None:
 def test_bars_are_never_longer_than_their_track() -> None:
     steps = (profiles.Step("imports", "start", 0.1, 46, 46), profiles.Step("x", "parse", 1, 50, 30))
     for profile in (profiles.build(steps), profiles.tiny(), profiles.tied_if()):
-        widths = re.findall(rb"width:([-\d.]+)%", REPORT.page(profile))
+        widths = re.findall(rb"width:([-\d.]+)%", REPORT.render(profile, "html"))
         assert widths
         assert all(0 <= float(width) <= 100 for width in widths)
 
 
 def test_many_spans_are_counted_after_the_largest() -> None:
     span = profiles.tied_if().spans[4]
-    few = Page(REPORT.page(msgspec.structs.replace(profiles.tied_if(), spans=(span,) * 500)))
+    few = Page(
+        REPORT.render(msgspec.structs.replace(profiles.tied_if(), spans=(span,) * 500), "html")
+    )
     assert "in the record (JSON) only" not in few.text
-    many = Page(REPORT.page(msgspec.structs.replace(profiles.tied_if(), spans=(span,) * 600)))
+    many = Page(
+        REPORT.render(msgspec.structs.replace(profiles.tied_if(), spans=(span,) * 600), "html")
+    )
     assert "100 smaller ones are in the record (JSON) only" in many.text
 
 
 def test_what_is_drawn_is_what_was_recorded() -> None:
-    charts = json.loads(embedded(Page(REPORT.page(profiles.tied_if())), "charts"))
+    charts = json.loads(embedded(Page(REPORT.render(profiles.tied_if(), "html")), "charts"))
     assert max(charts["timeline"]["rss"]) == 1579 * profiles.MIB
     assert charts["timeline"]["baseline"] == 46 * profiles.MIB
     assert len(charts["spans"]) == len(profiles.tied_if().spans)
@@ -117,13 +121,13 @@ def test_what_is_drawn_is_what_was_recorded() -> None:
 
 
 def test_without_anything_seen_there_is_no_empty_chart() -> None:
-    page = REPORT.page(profiles.nothing_seen())
+    page = REPORT.render(profiles.nothing_seen(), "html")
     assert b'id="timeline"' not in page
     assert b"Failed in start" in page
 
 
 def test_who_owns_it_is_there_with_addresses_only_where_an_xray_was_taken() -> None:
-    page = Page(REPORT.page(tied_xray.with_attribution()))
+    page = Page(REPORT.render(tied_xray.with_attribution(), "html"))
     for part in (
         "Owners of the memory",
         "model.shared.weight +1 more",
@@ -131,7 +135,7 @@ def test_who_owns_it_is_there_with_addresses_only_where_an_xray_was_taken() -> N
         "by its mapping",
     ):
         assert part in page.text
-    assert "Owners of the memory" not in Page(REPORT.page(profiles.tied_if())).text
+    assert "Owners of the memory" not in Page(REPORT.render(profiles.tied_if(), "html")).text
 
 
 def test_addresses_that_are_not_listed_are_counted() -> None:
@@ -141,7 +145,7 @@ def test_addresses_that_are_not_listed_are_counted() -> None:
     for count, more in ((3, False), (4, True)):
         copies = tuple(msgspec.structs.replace(copy, address=64 * i) for i in range(count))
         record = msgspec.structs.replace(profile.attribution, copies=copies)
-        page = Page(REPORT.page(msgspec.structs.replace(profile, attribution=record)))
+        page = Page(REPORT.render(msgspec.structs.replace(profile, attribution=record), "html"))
         assert ("0x80 +1 more" in page.text) is more
 
 
@@ -153,7 +157,7 @@ def test_an_xray_of_many_weights_stays_below_eight_megabytes() -> None:
         for i in range(4000)
     )
     record = msgspec.structs.replace(long.attribution, copies=copies)
-    page = REPORT.page(msgspec.structs.replace(long, attribution=record))
+    page = REPORT.render(msgspec.structs.replace(long, attribution=record), "html")
     assert len(page) < 8_000_000
     unlisted = re.search(
         rb"([\d,]+) weights more: ([\d,]+) copies, [\d.]+ GiB, which are neither in this table nor"
@@ -165,7 +169,7 @@ def test_an_xray_of_many_weights_stays_below_eight_megabytes() -> None:
 
 
 def test_nothing_but_the_scripts_of_the_page_may_run() -> None:
-    page = Page(REPORT.page(profiles.tied_if()))
+    page = Page(REPORT.render(profiles.tied_if(), "html"))
     (policy,) = [attrs["content"] for _, attrs in page.elements if "http-equiv" in attrs]
     assert policy is not None
     sources = policy.rpartition("script-src ")[2].split()
@@ -176,7 +180,7 @@ def test_nothing_but_the_scripts_of_the_page_may_run() -> None:
 
 def test_findings_come_with_the_rules_own_words_once() -> None:
     record = msgspec.structs.replace(profiles.tied_if(), findings=(TIED, TIED))
-    page = Page(REPORT.page(record))
+    page = Page(REPORT.render(record, "html"))
     assert [attrs["id"] for tag, attrs in page.elements if tag == "details" and attrs] == [
         "rule-MD103"
     ]
@@ -185,7 +189,7 @@ def test_findings_come_with_the_rules_own_words_once() -> None:
 
 def test_the_command_that_made_it_is_quoted_as_a_shell_needs() -> None:
     command = ("memdiag", "profile", "my model.onnx", f"--env=X={profiles.HOSTILE}")
-    page = Page(REPORT.page(msgspec.structs.replace(profiles.tied_if(), command=command)))
+    page = Page(REPORT.render(msgspec.structs.replace(profiles.tied_if(), command=command), "html"))
     assert "memdiag profile 'my model.onnx'" in page.text
     assert not [tag for tag, _ in page.elements if tag == "img"]
 
@@ -197,7 +201,9 @@ def test_five_thousand_weights_are_all_listed() -> None:
         for i in range(5000)
     )
     record = msgspec.structs.replace(tied_xray.attribution(), copies=copies)
-    page = Page(REPORT.page(msgspec.structs.replace(profiles.tied_if(), attribution=record)))
+    page = Page(
+        REPORT.render(msgspec.structs.replace(profiles.tied_if(), attribution=record), "html")
+    )
     (xray,) = json.loads(embedded(page, "charts"))["xrays"]
     assert len(xray["copies"]["rows"]) == 5000
     assert "weights more" not in page.text
@@ -215,4 +221,4 @@ def test_five_thousand_weights_at_every_phase_stay_below_eight_megabytes() -> No
         for name in ("parse", "optimize", "constant_fold", "initialize", "prepack", "first_run")
     )
     long = msgspec.structs.replace(profiles.long(), attribution=record, phase_attributions=earlier)
-    assert len(REPORT.page(long)) < 8_000_000
+    assert len(REPORT.render(long, "html")) < 8_000_000

@@ -8,16 +8,22 @@ import pytest
 
 from memdiag.records.codec import escaped
 from memdiag.records.sweep import Sweep
-from memdiag.reports.sweep.machine_formats import MACHINE_FORMATS
+from memdiag.reports.github import sweep_annotations
+from memdiag.reports.sweep.machine_formats import junit, smaller_is_better
 from tests.reports import sweeps
 from tests.reports.sweeps import MIB
 
+FORMATS = {
+    "github": sweep_annotations,
+    "junit": junit,
+    "smaller-is-better": smaller_is_better,
+}
 HOSTILE = 'a"b\\c\n\x1b\uffff<b>&]]>\udcff.onnx'
 
 
 def machine_format(record: Sweep, name: str) -> str:
     """Return `record` as a command prints it."""
-    return MACHINE_FORMATS[name](escaped(record))
+    return FORMATS[name](escaped(record))
 
 
 def hostile() -> Sweep:
@@ -135,7 +141,7 @@ def test_an_exceeded_budget_is_a_failure_and_an_error() -> None:
     )
 
 
-@pytest.mark.parametrize("name", MACHINE_FORMATS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_hostile_names_break_no_format(name: str) -> None:
     text = machine_format(hostile(), name)
     text.encode()
@@ -147,6 +153,6 @@ def test_hostile_names_break_no_format(name: str) -> None:
         assert json.loads(text)
 
 
-@pytest.mark.parametrize("name", MACHINE_FORMATS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_an_empty_sweep_has_every_format(name: str) -> None:
     assert machine_format(Sweep(store="s"), name)

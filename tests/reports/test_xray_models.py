@@ -36,7 +36,7 @@ def headings(record: Attribution) -> list[list[str]]:
         for line in REPORT.markdown(record).splitlines()
         if line.startswith("| model ")
     ]
-    page = REPORT.page(record).decode()
+    page = REPORT.render(record, "html").decode()
     _, _, section = page.partition(">Models</h2>")
     in_html = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', section.partition("</thead>")[0])
     return [next(line for line in lines if line[0] == "model"), *in_markdown, in_html]
@@ -57,6 +57,6 @@ def test_the_memory_that_belongs_to_no_model_is_named_beneath_the_table() -> Non
         stream = io.StringIO()
         REPORT.print_summary(record, Console(file=stream, width=300), detail=Detail.ALL)
         in_markdown = REPORT.markdown(record)
-        page = REPORT.page(record).decode()
+        page = REPORT.render(record, "html").decode()
         for text in (stream.getvalue(), in_markdown, page):
             assert text.count("Only weights are attributed to a model: arena slack") == times

@@ -183,7 +183,7 @@ def taken(path: Path) -> Taken:
         path,
         # Blocks of freed weights would otherwise stay in malloc's heap, more or less by chance.
         environment={"MALLOC_MMAP_THRESHOLD_": "131072"},
-        threads=1,
+        session_options={"intra_op_num_threads": "1"},
         runs=1,
         xray="none",
     )

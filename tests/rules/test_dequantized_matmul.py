@@ -262,7 +262,13 @@ def test_the_peak_is_that_of_both_forms(tmp_path: Path, dtype: str, agrees: Agre
     onnx.save(quantized(dtype, axis=axis, block=block, layers=10, size=(LARGE, LARGE)), path)
     (one,) = findings(RULE, path, tmp_path)
     pinned = {"MALLOC_MMAP_THRESHOLD_": "131072"}
-    profile = memdiag.profile(path, threads=1, run=False, xray="none", environment=pinned)
+    profile = memdiag.profile(
+        path,
+        session_options={"intra_op_num_threads": "1"},
+        run=False,
+        xray="none",
+        environment=pinned,
+    )
     phases = {phase.name: phase for phase in profile.phases}
     while_fusing, packed = phases["optimize"].peak_rss_bytes, phases["prepack"].peak_rss_bytes
     agrees(one, while_fusing - packed, figure="peak")

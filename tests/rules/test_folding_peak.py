@@ -76,7 +76,9 @@ def test_a_profile_measures_the_peak(version: str, tmp_path: Path) -> None:
         python = runtime(version)
     except ProvisionError as error:
         pytest.skip(str(error))
-    profile = memdiag.profile(path, python=python, runs=1, threads=1, xray="none")
+    profile = memdiag.profile(
+        path, python=python, runs=1, session_options={"intra_op_num_threads": "1"}, xray="none"
+    )
     (found,) = (one for one in profile.findings if one.name == "folding-peak")
     assert found.evidence == "measured"
     assert found.measured_bytes == pytest.approx(found.peak_bytes, rel=0.05)

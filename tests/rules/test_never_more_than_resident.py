@@ -64,7 +64,7 @@ def alike(body: str, dtype: type[np.generic]) -> ModelProto:
 
 
 def profiled(path: Path) -> Profile:
-    found = memdiag.profile(path, runs=1, threads=1)
+    found = memdiag.profile(path, runs=1, session_options={"intra_op_num_threads": "1"})
     assert found.outcome.status == "completed", found.outcome.message
     return found
 

@@ -148,19 +148,19 @@ def test_an_error_of_the_runtime_is_an_outcome_with_its_phase(fake_job: MakeJob)
 
 
 @pytest.mark.parametrize(
-    ("last", "status", "words"),
+    ("last", "ending", "words"),
     [
-        ({"signal": "SIGKILL"}, "killed", "killed by the system"),
-        ({"signal": "SIGSEGV"}, "killed", "died of SIGSEGV"),
-        ({"exit": 7}, "failed", "(exit code 7): terminate called"),
+        ({"signal": "SIGKILL"}, ("killed", "sigkill"), "killed by the system"),
+        ({"signal": "SIGSEGV"}, ("killed", "crash"), "died of SIGSEGV"),
+        ({"exit": 7}, ("failed", ""), "(exit code 7): terminate called"),
     ],
 )
 def test_a_child_that_dies_leaves_the_profile_up_to_then(
-    fake_job: MakeJob, last: dict[str, object], status: str, words: str
+    fake_job: MakeJob, last: dict[str, object], ending: tuple[str, str], words: str
 ) -> None:
     script = [*SESSION[:7], {"sleep": 0.02}, {"say": "terminate called"}, last]
     measured = measure(fake_job({"create": script}))
-    assert measured.outcome.status == status
+    assert (measured.outcome.status, measured.outcome.cause) == ending
     assert measured.outcome.phase == "constant_fold"
     assert words in measured.outcome.message
     fold = phase(measured, "constant_fold")
@@ -227,7 +227,7 @@ def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> Non
 
     measured = measure(job, on_progress=interrupt)
     assert measured.interrupted
-    assert measured.outcome.status == "killed"
+    assert (measured.outcome.status, measured.outcome.cause) == ("killed", "interrupt")
     assert measured.outcome.phase == "optimize"
     assert near(phase(measured, "parse").net_rss_bytes, 20)
     assert running_scripts() == []

@@ -29,7 +29,7 @@ def jobs(tmp_path: Path) -> list[PlannedJob]:
     for number in range(5):
         write_model(tmp_path / f"{number}.onnx", number)
     (tmp_path / "damaged.onnx").write_text("no model")
-    settings = JobSettings(runs=1, pinned=True, timeout_s=60)
+    settings = JobSettings(runs=1, timeout_s=60)
     models = find_models([str(tmp_path)])
     planned = plan_jobs(models, {"1.32.0": ""}, dims={}, options={}, settings=settings)
     return [PlannedJob(job=job, needed_bytes=256 * MIB) for job in planned]

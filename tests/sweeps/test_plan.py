@@ -17,7 +17,7 @@ from memdiag.sweeps.plan import (
 )
 from tests.sweeps.results import job
 
-SETTINGS = JobSettings(runs=3, pinned=True, timeout_s=60)
+SETTINGS = JobSettings(runs=3, timeout_s=60)
 
 
 def source(name: str, *dims: str, problem: str = "") -> ModelSource:

@@ -67,9 +67,8 @@ def test_a_result_becomes_a_row_for_the_job_and_each_phase(tmp_path: Path) -> No
     assert (found["bytes_steady"], found["bytes_peak"]) == (finding.bytes, finding.peak_bytes)
 
 
-def test_settings_that_are_not_the_defaults_are_options_of_the_job() -> None:
+def test_the_options_of_a_job_are_sorted() -> None:
     assert job(options={"b": "2", "a": "1"}).options_text == "a=1,b=2"
-    assert job(pinned=False).options_text == "no-pin"
 
 
 def test_refuted_findings_have_no_row(tmp_path: Path) -> None:
@@ -108,7 +107,6 @@ def test_jobs_differ_by_all_that_figures_depend_on() -> None:
         {"dims": {"batch": 2}},
         {"options": {"a": "1"}},
         {"runs": 3},
-        {"pinned": False},
     ]
     keys = {job(**change).key(MACHINE) for change in changes}
     assert len({*keys, job().key(MACHINE), job().key("other")}) == len(changes) + 2

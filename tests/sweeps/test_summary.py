@@ -61,8 +61,8 @@ def test_models_sizes_options_and_machines_are_series_of_their_own(tmp_path: Pat
         " Linux x86_64 avx2 glibc.",
         PINNED_NOTE,
     )
-    free = [job("a.onnx", OLD, 10, options="no-pin")]
-    assert summarize(write(tmp_path / "free", free)).notes == ()
+    failed = [job("a.onnx", OLD, None, sentence="a.onnx: the file ends early.")]
+    assert summarize(write(tmp_path / "failed", failed)).notes == ()
 
 
 def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def test_ctrl_c_is_not_taken_for_a_model_that_fails(
 def test_a_process_that_was_killed_once_is_started_again(
     kills: int, completes: bool, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed = Outcome(status="killed", phase="start", message="killed by the system (SIGKILL; …)")
+    reason = "killed by the system (SIGKILL; …)"
+    killed = Outcome(status="killed", phase="start", message=reason, cause="sigkill")
     pending = [killed] * kills
 
     def measured(job: Job, **options: Any) -> Measurement:

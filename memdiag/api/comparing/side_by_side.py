@@ -459,4 +459,4 @@ def _settling_runs(profile: Profile) -> int:
 
 
 def _is_complete(profile: Profile) -> bool:
-    return profile.outcome.status == "completed"
+    return profile.outcome.completed

@@ -58,7 +58,7 @@ def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
 
 def _differences(profile: Profile) -> Iterator[str]:
     """Yield a note that names the phases whose peaks the estimate misses, if there are any."""
-    if profile.outcome.status != "completed" or profile.estimate is None:
+    if not profile.outcome.completed or profile.estimate is None:
         return
     is_pinned = PINNING in profile.session.environment
     differing = []

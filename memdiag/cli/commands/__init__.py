@@ -7,19 +7,13 @@ in one. The docstring of `run` is the help. What is costly to import is imported
 `--help` stays quick.
 """
 
-COMMANDS = (
-    "check",
-    "compare",
-    "estimate",
-    "explain",
-    "fix",
-    "leak",
-    "limit",
-    "profile",
-    "report",
-    "run",
-    "sweep",
-    "watch",
-    "xray",
+import os
+
+COMMANDS = tuple(
+    sorted(
+        name.removesuffix(".py")
+        for name in os.listdir(os.path.dirname(__file__))
+        if name.endswith(".py") and name[0].isalpha()
+    )
 )
 """The names of all commands, in the order of the help."""

@@ -10,10 +10,12 @@ from memdiag.cli.options import (
     add_dims,
     add_format,
     add_list,
+    add_option,
     add_output_record,
     comma_list,
     read_dims,
 )
+from memdiag.defaults import DEFAULT_MIN_BYTES
 
 ARGUMENTS = "MODEL..."
 
@@ -23,11 +25,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "models", metavar="MODEL", nargs="+", type=Path, help="Models, in ONNX or ORT format."
     )
-    parser.add_argument(
-        "--for-onnxruntime",
-        metavar="VERSION",
-        help="Release to predict for, 1.24 or newer (default: the installed one).",
-    )
+    add_option(parser, "for_onnxruntime")
     add_list(
         parser,
         "--select",
@@ -36,7 +34,9 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_list(parser, "--ignore", metavar="RULE", help="Skip these rules; can be repeated.")
     parser.add_argument(
-        "--min-bytes", metavar="SIZE", help="Skip findings that cost less (default: 4KiB)."
+        "--min-bytes",
+        metavar="SIZE",
+        help=f"Skip findings that cost less (default: {DEFAULT_MIN_BYTES >> 10}KiB).",
     )
     add_dims(parser)
     add_format(

@@ -1,6 +1,5 @@
 """``memdiag compare``: versions, optimizers, models or saved profiles side by side."""
 
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -11,10 +10,10 @@ from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
     add_detail,
     add_format,
+    add_option,
     add_options,
     add_reports_folder,
     comma_list,
-    duration,
     read_options,
     remaining_s,
     whole_number,
@@ -39,12 +38,7 @@ def configure(parser: ArgumentParser) -> None:
         help="One model, several models, or saved profiles: .json files, or their folders.",
     )
     group = parser.add_argument_group("Compared")
-    group.add_argument(
-        "--onnxruntime",
-        metavar="VERSION,…",
-        help="Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest, installed where missing; and"
-        " paths of Python interpreters or environments that have onnxruntime.",
-    )
+    add_option(group, "onnxruntime")
     group.add_argument(
         "--bisect",
         choices=("peak", "steady", "growth", "load", "latency"),
@@ -57,14 +51,13 @@ def configure(parser: ArgumentParser) -> None:
     )
     group = parser.add_argument_group("Measurement")
     add_options(group, InputOptions)
-    group.add_argument(
-        "--runs",
-        metavar="N",
-        type=whole_number(1),
-        help=f"Number of runs after the first run, in each process (default: {DEFAULT_RUNS}, and"
-        " after the first process of each column only until memory no longer changes). With"
-        f" --bisect growth, the number of runs by which growth is judged, {MIN_LEAK_RUNS} or more"
-        f" (default: up to {DEFAULT_LEAK_RUNS:,} within a minute).",
+    add_option(
+        group,
+        "runs",
+        default=None,
+        end=f" (default: {DEFAULT_RUNS}, and after the first process of each column only until"
+        " memory no longer changes). With --bisect growth, the number of runs by which growth is"
+        f" judged, {MIN_LEAK_RUNS} or more (default: up to {DEFAULT_LEAK_RUNS:,} within a minute)",
     )
     group.add_argument(
         "--repeats",
@@ -74,12 +67,7 @@ def configure(parser: ArgumentParser) -> None:
         f" (default: 2, and up to {COMPARISON_REPEATS} where these do not show clearly whether"
         " memory or load time differs).",
     )
-    group.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        type=duration,
-        help="Stop after this time, such as 90s or 5min, with what was measured until then.",
-    )
+    add_option(group, "time_limit_s", end=", with what was measured until then")
     add_options(group, ConfigOptions)
     group = parser.add_argument_group("Output")
     add_reports_folder(group, default="reports/NAME.compare")
@@ -102,9 +90,8 @@ def run(options: Namespace) -> int:
     """
     started = time.monotonic()
     from memdiag.api.compare import compare
-    from memdiag.cli.output import Destination, show
+    from memdiag.cli.output import Destination, print_record
     from memdiag.cli.progress import StatusLine
-    from memdiag.reports import report_of
 
     name = options.paths[0].stem
     folder = options.out or Path("reports") / f"{name}.compare"
@@ -113,21 +100,18 @@ def run(options: Namespace) -> int:
     with StatusLine(options.paths[0].name) as line:
         result = compare(
             *options.paths,
-            onnxruntime=comma_list(options.onnxruntime),
+            onnxruntime=options.onnxruntime,
             optimizers=comma_list(options.optimizers),
             bisect=options.bisect,
             runs=options.runs,
             repeats=options.repeats,
-            time_limit_s=remaining_s(options.time_limit, started),
+            time_limit_s=remaining_s(options.time_limit_s, started),
             on_progress=line.show,
             **given,
         )
 
     def print_answer(written: Sequence[Path]) -> int:
-        if options.format == "console":
-            show(result, written, detail=options.detail)
-        else:
-            sys.stdout.buffer.write(report_of(result).render(result, options.format))
+        print_record(result, written, format=options.format, detail=options.detail)
         return CLEAN if any(column.measured for column in result.columns) else ERROR
 
     return destination.write_and_print(result, print_answer)

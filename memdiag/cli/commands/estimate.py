@@ -11,6 +11,7 @@ from memdiag.cli.options import (
     add_dims,
     add_format,
     add_model,
+    add_option,
     add_options,
     add_reports_folder,
     read_dim_sizes,
@@ -26,11 +27,7 @@ def configure(parser: ArgumentParser) -> None:
 
     group = parser.add_argument_group("Estimate")
     add_dims(group, ranges=True, lists=True)
-    group.add_argument(
-        "--for-onnxruntime",
-        metavar="VERSION",
-        help="Release to predict for, 1.24 or newer (default: the installed one).",
-    )
+    add_option(group, "for_onnxruntime")
     group.add_argument(
         "--fit",
         metavar="SIZE",

@@ -12,11 +12,11 @@ from memdiag.cli.options import (
     add_format,
     add_list,
     add_model,
+    add_option,
     add_options,
     add_reports_folder,
     comma_list,
     command_line,
-    duration,
     read_options,
     read_sizes,
     remaining_s,
@@ -45,12 +45,7 @@ def configure(parser: ArgumentParser) -> None:
         " environment), or what these names say: rewrites, optimizers, options, or rules whose"
         " findings are to be fixed; separated by commas; can be repeated.",
     )
-    parser.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        type=duration,
-        help="Stop after this time, such as 90s or 5min, with the best result so far.",
-    )
+    add_option(parser, "time_limit_s", end=", with the best result so far")
     parser.add_argument(
         "--budget",
         metavar="FIGURE=SIZE,…",
@@ -122,7 +117,7 @@ def run(options: Namespace) -> int:
             max_slowdown=options.max_slowdown,
             max_difference=options.max_difference,
             sizes=None if options.sizes is None else read_sizes(options.sizes),
-            time_limit_s=remaining_s(options.time_limit, started - reports_s),
+            time_limit_s=remaining_s(options.time_limit_s, started - reports_s),
             on_progress=line.show,
             **read_options(options, InputOptions),
         )

@@ -9,25 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memdiag.api.options import (
-    ArrayOptions,
-    LeakOptions,
-    SessionOptions,
-    options_of,
-)
+from memdiag.api.options import ArrayOptions, LeakOptions, SessionOptions, options_of
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_dims,
     add_format,
+    add_option,
     add_options,
     add_reports_folder,
     comma_list,
-    duration,
     read_dim_ranges,
     read_options,
     refuse_options,
-    whole_number,
 )
 from memdiag.defaults import DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
 from memdiag.detail import Detail
@@ -66,29 +60,26 @@ def configure(parser: ArgumentParser) -> None:
     parser.set_defaults(program=())
 
     group = parser.add_argument_group("Runs")
-    group.add_argument(
-        "--runs",
-        metavar="N",
-        type=whole_number(1),
+    add_option(
+        group,
+        "runs",
+        default=None,
         help=f"Number of runs, or of reloads, {MIN_LEAK_RUNS} or more (default: up to"
         f" {DEFAULT_LEAK_RUNS:,} within a minute). With --for, runs also end after that"
         " time. A program is ended after this number of runs of its sessions.",
     )
-    group.add_argument(
-        "--for",
-        dest="duration_s",
-        metavar="TIME",
-        type=duration,
-        help="Length of the recording, such as 30s, 10min or 2h (default: a minute for a model;"
-        " for a process or program until Ctrl-C, or until it ends). For a model, the number of runs"
-        f" is estimated from the first ones; it is {MIN_LEAK_RUNS} at least. A program is ended"
-        " after that time, as by Ctrl-C.",
+    add_option(
+        group,
+        "duration_s",
+        end=" (default: a minute for a model; for a process or program until Ctrl-C, or until it"
+        " ends). For a model, the number of runs is estimated from the first ones; it is"
+        f" {MIN_LEAK_RUNS} at least. A program is ended after that time, as by Ctrl-C",
     )
-    group.add_argument(
-        "--pause",
-        action="store_true",
-        help="Stop the process while its memory is read, for some tenths of a second: otherwise the"
-        " heap of a busy process often cannot be read. Only for PID.",
+    add_option(
+        group,
+        "pause",
+        end=", for some tenths of a second: otherwise the heap of a busy process often cannot be"
+        " read. Only for PID",
     )
     group.add_argument(
         "--reload",

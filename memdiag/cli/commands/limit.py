@@ -14,11 +14,10 @@ from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
     add_detail,
     add_format,
+    add_option,
     add_options,
     add_reports_folder,
-    add_runs,
     comma_list,
-    duration,
     read_options,
     refuse_options,
 )
@@ -45,12 +44,10 @@ def configure(parser: ArgumentParser) -> None:
     parser.set_defaults(program=())
 
     group = parser.add_argument_group("Trials")
-    add_runs(group, DEFAULT_LIMIT_RUNS)
-    group.add_argument(
-        "--for",
-        dest="duration_s",
-        metavar="TIME",
-        type=duration,
+    add_option(group, "runs", default=DEFAULT_LIMIT_RUNS)
+    add_option(
+        group,
+        "duration_s",
         help="Length of the recording of a program that does not end, such as a server: if it still"
         " runs after this time, it has worked, and is ended (default: wait for its end).",
     )
@@ -59,12 +56,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="SIZE,…",
         help="Make a trial under each of these limits, such as 512MiB,1GiB, instead of a search.",
     )
-    group.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        type=duration,
-        help="Stop after this time, such as 90s or 5min, with the best result so far.",
-    )
+    add_option(group, "time_limit_s", end=", with the best result so far")
 
     add_options(parser.add_argument_group("Inputs"), InputOptions)
     add_options(parser.add_argument_group("Session"), SessionOptions)
@@ -137,7 +129,7 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
         options.model,
         runs=options.runs,
         at_bytes=_given_limits(options),
-        time_limit_s=options.time_limit,
+        time_limit_s=options.time_limit_s,
         on_progress=line.show,
         **read_options(options, ModelLimitOptions),
     )
@@ -151,7 +143,7 @@ def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
         options.program,
         duration_s=options.duration_s,
         at_bytes=_given_limits(options),
-        time_limit_s=options.time_limit,
+        time_limit_s=options.time_limit_s,
         on_progress=line.show,
     )
 

@@ -117,7 +117,7 @@ def run(options: Namespace) -> int:
     )
     result, interrupted = _measure(options, config, budget, early.save_early)
     profile = result.profile
-    completed = profile.outcome.status == "completed"
+    completed = profile.outcome.completed
     if has_earlier_profile and profile.outcome.status != "killed":
         early.remove_early()
     if not completed and has_earlier_profile:
@@ -184,7 +184,7 @@ def _has_completed_profile(folder: Path) -> bool:
     from memdiag.errors import RecordError
 
     try:
-        return load_profile(folder / "profile.json").outcome.status == "completed"
+        return load_profile(folder / "profile.json").outcome.completed
     except RecordError:
         return False
 
@@ -246,7 +246,7 @@ def _print_result(
     from memdiag.reports.text import plain
 
     profile, judgement = result.profile, result.profile.judgement
-    completed = profile.outcome.status == "completed"
+    completed = profile.outcome.completed
     if format == "json":
         sys.stdout.buffer.write(encode(profile))
     elif format == "console":

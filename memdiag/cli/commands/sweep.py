@@ -13,23 +13,19 @@ from memdiag.cli.options import (
     add_detail,
     add_dims,
     add_format,
+    add_option,
     add_options,
-    add_runs,
-    comma_list,
     comma_pairs,
-    duration,
+    each_pair,
     folder,
     read_dim_sizes,
     whole_number,
 )
-from memdiag.defaults import DEFAULT_TIMEOUT_S
-from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
     from memdiag.api.sweep import SweepOutcome
 
 MACHINE_FORMATS = ("github", "junit", "smaller-is-better")
-"""The formats of `memdiag.reports.sweep.machine_formats`, which is costly to import."""
 
 ARGUMENTS = "PATH..."
 
@@ -43,16 +39,11 @@ def configure(parser: ArgumentParser) -> None:
         help="Models, folders, patterns such as 'zoo/**/*.onnx', lists (.toml), or URLs.",
     )
     group = parser.add_argument_group("Jobs: every combination")
-    group.add_argument(
-        "--onnxruntime",
-        metavar="VERSION,…",
-        help="Versions of onnxruntime, e.g. 1.24.4,latest, installed where missing; and paths of"
-        " Python interpreters or environments that have onnxruntime, such as a release candidate"
-        " (default: the installed one).",
-    )
+    end = ", such as a release candidate (default: the installed one)"
+    add_option(group, "onnxruntime", end=end)
     add_dims(group, ranges=True, lists=True)
     add_options(group, ConfigOptions)
-    add_runs(group)
+    add_option(group, "runs")
     group.add_argument(
         "--retry-failed", action="store_true", help="Do jobs again that failed before."
     )
@@ -76,13 +67,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="SIZE",
         help="Memory that all jobs may take together (default: nine tenths of what is available).",
     )
-    group.add_argument(
-        "--timeout",
-        metavar="TIME",
-        type=duration,
-        default=DEFAULT_TIMEOUT_S,
-        help="Stop a child process after this time.",
-    )
+    add_option(group, "timeout_s")
     group = parser.add_argument_group("Answers")
     group.add_argument(
         "--budget",
@@ -134,7 +119,8 @@ def run(options: Namespace) -> int:
     from memdiag.api.sweep import sweep_answers
     from memdiag.cli.output import Destination, append_job_summary, print_record
     from memdiag.reports import report_of
-    from memdiag.reports.sweep.machine_formats import MACHINE_FORMATS as functions
+    from memdiag.reports.github import sweep_annotations
+    from memdiag.reports.sweep.machine_formats import junit, smaller_is_better
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
@@ -149,6 +135,7 @@ def run(options: Namespace) -> int:
             f"{options.out}: {counted(len(outcome.new_keys), 'new result')}. The same command"
             " measures the rest."
         )
+    functions = (sweep_annotations, junit, smaller_is_better)
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
     def print_answer(written: Sequence[Path]) -> int:
@@ -157,7 +144,7 @@ def run(options: Namespace) -> int:
             written,
             format=options.format,
             detail=options.detail,
-            machine_formats=functions,
+            machine_formats=dict(zip(MACHINE_FORMATS, functions, strict=True)),
         )
         if options.format == "github":
             append_job_summary(report_of(answers).render(answers, "markdown").decode())
@@ -167,12 +154,7 @@ def run(options: Namespace) -> int:
             return FINDINGS
         return ERROR if answers.compares_nothing else CLEAN
 
-    try:
-        written = destination.write(answers)
-    except Exception:
-        print_answer(())
-        raise
-    return print_answer(written)
+    return destination.write_and_print(answers, print_answer)
 
 
 def _measure(options: Namespace) -> SweepOutcome:
@@ -185,7 +167,7 @@ def _measure(options: Namespace) -> SweepOutcome:
         return run_sweep(
             options.paths,
             store=options.out,
-            onnxruntime=comma_list(options.onnxruntime),
+            onnxruntime=options.onnxruntime,
             dims=read_dim_sizes(options.dims),
             session_options=_option_values(options.session_options),
             runs=options.runs,
@@ -194,7 +176,7 @@ def _measure(options: Namespace) -> SweepOutcome:
             on=options.on,
             processes=options.jobs,
             memory_bytes=parse_size(options.memory) if options.memory else None,
-            timeout_s=options.timeout,
+            timeout_s=options.timeout_s,
             on_progress=line.show,
         )
 
@@ -203,12 +185,9 @@ def _option_values(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return the values of each session option; an option may be repeated.
 
     Raises:
-        UsageError: a text is not ``KEY=VALUE``.
+        UsageError: as in `each_pair`.
     """
     found: dict[str, list[str]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--session-option: {text!r} is not NAME=VALUE.")
+    for name, value in each_pair("--session-option", texts):
         found.setdefault(name, []).append(value)
     return found

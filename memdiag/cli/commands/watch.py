@@ -11,9 +11,9 @@ from memdiag.cli import CLEAN
 from memdiag.cli.options import (
     add_detail,
     add_list,
+    add_option,
     add_reports_folder,
     add_switch,
-    duration,
     whole_number,
 )
 from memdiag.detail import Detail
@@ -28,14 +28,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "pid", metavar="PID", type=whole_number(1), help="Id of a running process, in any language."
     )
-    parser.add_argument(
-        "--for",
-        dest="duration_s",
-        metavar="TIME",
-        type=duration,
-        help="Length of the recording, such as 30s, 10min or 2h (default: until Ctrl-C, or until"
-        " the process ends).",
-    )
+    end = " (default: until Ctrl-C, or until the process ends)"
+    add_option(parser, "duration_s", end=end)
     add_switch(
         parser,
         parser,

@@ -5,11 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from memdiag.cli import CLEAN
-from memdiag.cli.options import (
-    add_detail,
-    add_format,
-    add_output_record,
-)
+from memdiag.cli.options import add_detail, add_format, add_option, add_output_record
 from memdiag.detail import Detail
 
 ARGUMENTS = "PID|FOLDER [MODEL...]"
@@ -30,9 +26,7 @@ def configure(parser: ArgumentParser) -> None:
         type=Path,
         help="The ONNX models that the process runs (default: those whose files it uses).",
     )
-    parser.add_argument(
-        "--pause", action="store_true", help="Stop the process while its memory is read."
-    )
+    add_option(parser, "pause")
     add_format(parser)
     add_output_record(parser)
     add_detail(parser)

@@ -48,6 +48,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import ceil, inf
 from typing import NamedTuple
 
+from memdiag.defaults import CPU_PROVIDER
 from memdiag.ort.releases import SHARED_POOL_SINCE, THREADS_BY_ENVIRONMENT_SINCE
 from memdiag.ort.runtime import is_older
 from memdiag.programs.session_facts import (
@@ -72,7 +73,7 @@ RULE = Rule(
 
 _MAX_THREADS_PER_CPU = 4
 _MAX_CALLERS_PER_CPU = 2
-_CPU_PROVIDERS = ("CPUExecutionProvider",)
+_CPU_PROVIDERS = (CPU_PROVIDER,)
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:

@@ -9,6 +9,7 @@ from shutil import disk_usage
 from tempfile import gettempdir
 from typing import IO, NamedTuple
 
+from memdiag.defaults import CPU_PROVIDER
 from memdiag.model.model_file import ModelFile
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.runner.job import Job, Limits, SessionConfig
@@ -25,7 +26,7 @@ MIN_DISK_MULTIPLE = 2
 """Multiple of the weights that must be free in the folder for temporary files, which then has the
 optimized model."""
 
-CPU_ONLY = ("CPUExecutionProvider",)
+CPU_ONLY = (CPU_PROVIDER,)
 _LEVEL = "graph_optimization_level"
 _ENTRIES = (
     "optimization.disable_specified_optimizers",

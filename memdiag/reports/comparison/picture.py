@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memdiag.records.comparison import Comparison, ComparisonColumn, Latency
+from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.profile import PHASES
 from memdiag.reports import picture
 from memdiag.reports.comparison.sentences import answer, bisection_result, sizes, subject
@@ -74,7 +74,7 @@ def draw(comparison: Comparison) -> Figure:
     bars: dict[str, list[tuple[float, float, float] | None]] = {}
     if comparison.kind != "profiles" and all(c.measured and c.measured.times > 1 for c in columns):
         bars["load, median ms"] = [_load(column) for column in columns]
-    ratios = [_ratio(column.latency) for column in columns]
+    ratios = [c.latency.ratio_with_interval if c.latency else None for c in columns]
     if any(ratios):
         bars["latency, × the first\n(alternating runs)"] = [
             (1.0, 1.0, 1.0) if columns[0].latency else None,
@@ -167,16 +167,6 @@ def _draw_bars(
 def _load(column: ComparisonColumn) -> tuple[float, float, float] | None:
     load: Any = column.measured.load if column.measured else None
     return None if load is None else (load.median * 1e3, load.low * 1e3, load.high * 1e3)
-
-
-def _ratio(latency: Latency | None) -> tuple[float, float, float] | None:
-    """Return a column's ratio of latencies to the first column, with its interval; None if runs
-    did not alternate."""
-    if latency is None or latency.ratio is None:
-        return None
-    if latency.ratio_low is None or latency.ratio_high is None:
-        return None
-    return latency.ratio, latency.ratio_low, latency.ratio_high
 
 
 def _draw_labels(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:

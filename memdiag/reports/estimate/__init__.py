@@ -1,12 +1,9 @@
 """The report of an estimate: the memory that a session will need, by phase and by term."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from memdiag.detail import Detail
 from memdiag.records.estimate import Estimate, EstimatedPoint
 from memdiag.reports.blocks import Document, Figures, Picture, Points, Sentence, notes_block
+from memdiag.reports.estimate.picture import draw
 from memdiag.reports.estimate.sentences import (
     calibration_lines,
     estimate_headline,
@@ -26,9 +23,6 @@ from memdiag.reports.estimate.tables import (
 )
 from memdiag.reports.report import Report
 from memdiag.units import format_size, some_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _MAX_NAMED_PARTS = 5
 
@@ -98,13 +92,6 @@ def _parts(point: EstimatedPoint) -> str:
         [f"{term.name} {format_size(term.bytes)}" for term in terms], _MAX_NAMED_PARTS, " · "
     )
     return f"{parts}; and values of unknown size" if point.unknown_values else parts
-
-
-def draw(estimate: Estimate) -> Figure:
-    """Return the charts as a picture."""
-    from memdiag.reports.estimate import picture
-
-    return picture.draw(estimate)
 
 
 REPORT: Report[Estimate] = Report(

@@ -1,9 +1,5 @@
 """The report of growth: whether memory leaks, which owner grows, and what to do."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from memdiag.detail import Detail
 from memdiag.records.growth import Growth
 from memdiag.reports.blocks import Document, Figures, Picture, Sentence, notes_block
@@ -11,11 +7,9 @@ from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.chart import growth_chart
 from memdiag.reports.growth.headline import growth_headline, reload_line
 from memdiag.reports.growth.owners import has_later_reading, owner_table
+from memdiag.reports.growth.picture import draw
 from memdiag.reports.report import ISSUE_FILE, Report, file_names
 from memdiag.units import counted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def document(growth: Growth) -> Document:
@@ -62,13 +56,6 @@ def _picture(growth: Growth) -> Picture:
         alt=f"Resident set{owners}. {growth_headline(growth).first}",
         hint=" ".join(hint),
     )
-
-
-def draw(growth: Growth) -> Figure:
-    """Return the charts as a picture."""
-    from memdiag.reports.growth import picture
-
-    return picture.draw(growth)
 
 
 REPORT: Report[Growth] = Report("growth record", file_names("growth") | ISSUE_FILE, document, draw)

@@ -1,9 +1,5 @@
 """The report of a memory limit: the smallest that works, and the suggested request and limit."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
 from memdiag.reports.blocks import (
@@ -16,6 +12,7 @@ from memdiag.reports.blocks import (
     notes_block,
 )
 from memdiag.reports.container_resources import compose_service, kubernetes_resources
+from memdiag.reports.limit.picture import draw
 from memdiag.reports.limit.rows import limit_rows, trial_table
 from memdiag.reports.limit.sentences import (
     limit_headline,
@@ -25,9 +22,6 @@ from memdiag.reports.limit.sentences import (
 )
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import ALL_FORMATS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def document(limit: MemoryLimit) -> Document:
@@ -84,13 +78,6 @@ def compose(limit: MemoryLimit) -> str:
         limit.limit_bytes,
         yaml_comments(limit),
     )
-
-
-def draw(limit: MemoryLimit) -> Figure:
-    """Return the chart as a picture."""
-    from memdiag.reports.limit import picture
-
-    return picture.draw(limit)
 
 
 REPORT: Report[MemoryLimit] = Report("memory limit", file_names("limit"), document, draw)

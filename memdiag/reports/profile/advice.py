@@ -114,7 +114,7 @@ def profile_advice(profile: Profile) -> Advice:
     """Return the answer of `profile`: result, reason and recommended actions."""
     worst = _worst(profile.findings)
     largest = _largest_unused(profile)
-    if profile.outcome.status != "completed":
+    if not profile.outcome.completed:
         result = f"The run did not complete. {profile_headline(profile).first}"
     elif largest is not None:
         result = f"{_unused_sentence(profile, largest)}{_also(profile, largest)}"
@@ -208,14 +208,14 @@ def named_parts(profile: Profile) -> tuple[MemoryPart, ...]:
         return parts
     if all(finding.evidence == "refuted" for finding in profile.findings):
         return ()
-    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    above = profile.peak_above_bytes
     smallest = max(MIN_UNUSED_BYTES, MIN_NAMED_SHARE * above)
     return tuple(part for part in parts if part.size_bytes >= smallest)
 
 
 def is_tunable(profile: Profile) -> bool:
     """Return whether so much of the peak is unused that session options are worth a try."""
-    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    above = profile.peak_above_bytes
     size = sum(part.size_bytes for part in unused_parts(profile))
     return size >= max(MIN_UNUSED_BYTES, MIN_UNUSED_SHARE * above)
 
@@ -314,7 +314,7 @@ def _avoidable_bytes(profile: Profile) -> int:
         return 0
     if not worst.bytes:
         return worst.peak_bytes if worst.remedies else 0
-    steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
+    steady = profile.steady_above_bytes or 0
     size = sum(each.bytes for each in costly if each.remedies and not each.is_private)
     return min(size, steady) if steady > 0 else size
 
@@ -372,7 +372,7 @@ def _worst(findings: Sequence[Finding]) -> Finding | None:
 
 
 def _waste_sentence(profile: Profile, worst: Finding) -> str:
-    steady = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
+    steady = profile.steady_above_bytes or 0
     copies = _copies_clause(profile, worst)
     unsaved = _without_remedy(profile.findings)
     if not worst.bytes:
@@ -490,10 +490,10 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
     # No rewrite and no option lowers the resident set of what only private memory is saved of.
     costly = [each for each in _costly(profile.findings) if not each.is_private]
     tuning = _option_steps(profile, costly, model, largest)
-    if profile.outcome.status != "completed":
-        if profile.outcome.message == "interrupted":
+    if not profile.outcome.completed:
+        if profile.outcome.cause == "interrupt":
             return (AdviceStep("Run it again to the end: the steady state is not known."),)
-        if "process died of" in profile.outcome.message:
+        if profile.outcome.cause == "crash":
             text = "onnxruntime crashed: try other session options or another version of it:"
             return (AdviceStep(text, f"memdiag compare {model} --onnxruntime latest"),)
         text = "Give it more time or memory, or look for session options that need less:"
@@ -543,7 +543,7 @@ def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> 
     """
     if _without_rules(profile):
         return []
-    above = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
+    above = profile.steady_above_bytes or 0
     least_part = _NAMED_SHARE * above  # advice about less is noise
     levers = [part for part in _steady_parts(profile) if part.label in _LEVERS]
     parts = [part for part in levers if part.size_bytes >= least_part]

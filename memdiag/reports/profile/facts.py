@@ -1,5 +1,8 @@
 """Facts of a run for the lower half of a report: model, session, inputs and machine."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from memdiag.records.profile import Profile
 from memdiag.reports.control_group import group_facts
 from memdiag.reports.table import Cell, Column, Row, Table
@@ -7,6 +10,14 @@ from memdiag.reports.text import plain
 from memdiag.units import format_duration, format_size
 
 Facts = tuple[tuple[str, str], ...]
+
+_LABELS = {
+    "runs": "runs asked for",
+    "options": "",
+    "run options": "run option ",
+    "environment": "$",
+}
+"""What stands for the name of a setting, or before the name of each of its parts."""
 
 
 def input_table(profile: Profile) -> Table:
@@ -48,21 +59,23 @@ def model_facts(profile: Profile) -> Facts:
 
 def session_facts(profile: Profile) -> Facts:
     """Return the settings of the session."""
-    session = profile.session
-    return _known(
-        ("providers", ", ".join(plain(name) for name in session.providers) or "default"),
-        ("loaded from", session.load_from),
-        ("runs asked for", "none" if session.runs is None else str(session.runs)),
-        ("disabled optimizers", ", ".join(map(plain, session.disabled_optimizers)) or None),
-        *((plain(key), plain(value)) for key, value in session.options.items()),
-        *(
-            (f"{plain(provider)}: {plain(key)}", plain(value))
-            for provider, options in session.provider_options.items()
-            for key, value in options.items()
-        ),
-        *((f"run option {plain(key)}", plain(value)) for key, value in session.run_options.items()),
-        *((f"${plain(key)}", plain(value)) for key, value in session.environment.items()),
-    )
+    described = profile.session.described
+    described["providers"] = described["providers"] or ("default",)
+    return tuple(fact for name, value in described.items() for fact in _setting(name, value))
+
+
+def _setting(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a setting as `Session.described` has it."""
+    label = _LABELS.get(name, name)
+    if not isinstance(value, Mapping):
+        if value:
+            yield label, ", ".join(map(plain, value))
+        return
+    for key, each in value.items():
+        if isinstance(each, Mapping):
+            yield from _setting(f"{plain(key)}: ", each)
+        else:
+            yield f"{label}{plain(key)}", plain(each)
 
 
 def environment_facts(profile: Profile) -> Facts:

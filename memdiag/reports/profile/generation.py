@@ -17,7 +17,7 @@ def generation_sentences(profile: Profile) -> tuple[str, ...]:
         return ()
     sentences = [feed_sentence(generation), *cache_sentences(generation)]
     growth = generation.growth_bytes_per_token
-    if growth is not None and profile.outcome.status == "completed":
+    if growth is not None and profile.outcome.completed:
         reuse = (
             ", less than the cache: steps reuse memory that earlier calls left free"
             if growth < generation.cache.token_bytes / 2

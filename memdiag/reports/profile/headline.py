@@ -53,7 +53,7 @@ class ProfileHeadline:
 
 def profile_headline(profile: Profile) -> ProfileHeadline:
     """Return the headline of `profile`, whether the run completed or not."""
-    completed = profile.outcome.status == "completed"
+    completed = profile.outcome.completed
     peak = _peak(profile)
     size = format_size(profile.baseline_rss_bytes)
     baseline = f"Baseline {size}: Python, onnxruntime and inputs" if profile.phases else ""
@@ -157,7 +157,7 @@ def _ending(profile: Profile) -> str:
 
 
 def _peak(profile: Profile) -> str:
-    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    above = profile.peak_above_bytes
     if above <= 0:
         return "no higher than the baseline"
     base = "the weights"
@@ -183,14 +183,13 @@ def _earlier_peak(profile: Profile, above: int) -> str:
 
 
 def _steady(profile: Profile) -> str:
-    base = profile.baseline_rss_bytes
-    if profile.steady_rss_bytes is None:
+    above = profile.steady_above_bytes
+    if above is None:
         if not profile.phases:
             return "The model was not run."
-        kept = profile.end.rss_bytes - base
+        kept = profile.end_above_bytes
         size = f"{relative_to_baseline(kept)}{_in_parentheses(weight_factor(profile, kept))}"
         return f"Not run; created, the session stays {size}."
-    above = profile.steady_rss_bytes - base
     parts = _steady_parts(profile)
     size = f"{relative_to_baseline(above)}{_in_parentheses(weight_factor(profile, above))}"
     name = "Steady" if profile.generation is None else "After the last step"

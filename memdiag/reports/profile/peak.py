@@ -43,7 +43,7 @@ def is_above_steady(profile: Profile) -> bool:
     """Return whether the peak is so far above the steady state that it has a cause of its own."""
     if profile.steady_rss_bytes is None:
         return False
-    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    above = profile.peak_above_bytes
     return _transient_bytes(profile) >= max(MIN_ABOVE_BYTES, MIN_ABOVE_SHARE * above)
 
 
@@ -74,7 +74,7 @@ def _predicted_parts(profile: Profile) -> Iterator[str]:
     phase = estimate.phase(profile.peak_phase) if estimate else None
     if estimate is None or phase is None:
         return
-    measured = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    measured = profile.peak_above_bytes
     if abs(phase.peak_bytes - measured) > MAX_ERROR * measured:
         return
     parts = _parts(phase, estimate.phases[-1])

@@ -72,7 +72,7 @@ def _row(profile: Profile, phase: Phase) -> PhaseRow:
     is_steady = phase.name in ("steady", "decode") and bool(latencies)
     grown = responsible_span(profile, phase.name)
     outcome = profile.outcome
-    ended_here = outcome.status != "completed" and phase.name == outcome.phase
+    ended_here = not outcome.completed and phase.name == outcome.phase
     return replace(
         phase_row(phase),
         label=f"{phase.name} ×{len(latencies)}" if is_steady else phase.name,
@@ -175,7 +175,7 @@ def _joined(rows: Sequence[SpanRow]) -> Iterator[SpanRow]:
 
 def notable_spans(profile: Profile, *, limit: int = 6) -> tuple[SpanRow, ...]:
     """Return the spans that belong in a summary: at least 1 MiB and 5 % of the peak."""
-    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    above = profile.peak_above_bytes
     smallest = max(_MIN_GROWTH, above * _MIN_NOTABLE_SHARE)
     return tuple(row for row in span_rows(profile) if max(row.movement) >= smallest)[:limit]
 

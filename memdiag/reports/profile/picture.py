@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memdiag.records.profile import Profile
+from memdiag.reports import picture
 from memdiag.reports.palette import LIGHT as COLOR
-from memdiag.reports.picture import fitting, size_unit, spread
 from memdiag.reports.profile.headline import profile_headline, weight_factor
 from memdiag.reports.profile.timeline import Band, TimelineChart, timeline
 from memdiag.reports.text import sampled_mark, shortened
@@ -20,14 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INCHES = (10.0, 5.2)
-_DPI = 160
-_LEFT, _RIGHT, _BOTTOM, _TOP = 0.085, 0.985, 0.13, 0.735
-_TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.5  # points: legible at half of the picture's width
-_POINTS = 72.0
-_ACROSS = _INCHES[0] * _POINTS * 0.97
-_MAX_LINE, _MAX_SMALL_LINE = 92, 102  # letters of a line at _TEXT, and at _SMALL
-_LETTER = 0.62  # a wide letter's width as a share of its size
+_INCHES = 5.2
+_BOTTOM, _TOP = 0.13, 0.735
+_SMALL = 12.5  # points
+_MAX_SMALL_LINE = 102  # letters of a line at _SMALL
 _RIBBON = 0.05  # the phases' ribbon above the plot, as a share of its height
 _STEPS = (1, 2, 2.5, 5, 10)
 _MIN_PHASE_WIDTH = 0.09  # share of the width, for phases after `start`
@@ -42,14 +38,9 @@ _LAYERS = {
 
 def draw(profile: Profile) -> Figure:
     """Return the timeline of `profile`, 1600 × 832 pixels."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     line = timeline(profile)
-    figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor=COLOR.surface)
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((_LEFT, _BOTTOM, _RIGHT - _LEFT, _TOP - _BOTTOM))
-    axes.set_facecolor(COLOR.surface)
+    figure = picture.timeline_figure(_INCHES)
+    axes = picture.timeline_axes(figure, _BOTTOM, _TOP - _BOTTOM)
     times = time_scale(line)
     top = _top(profile, line)
     axes.set_xlim(0, 1)
@@ -159,23 +150,14 @@ def _top(profile: Profile, line: TimelineChart) -> int:
 def _draw_title(figure: Figure, profile: Profile) -> None:
     answer = profile_headline(profile)
     color = COLOR.ink if answer.completed else COLOR.peak_ink
-    title, title_size = fitting(answer.model, _TITLE, _ACROSS)
-    lines = textwrap.wrap(answer.first, _MAX_LINE)
-    size = _TEXT
+    lines = textwrap.wrap(answer.first, picture.MAX_WIDE_LINE)
+    size = picture.WIDE_TEXT
     if len(lines) > 1:
         size = _SMALL
         lines = textwrap.wrap(answer.first, _MAX_SMALL_LINE, max_lines=2, placeholder=" …")
-    texts = (
-        (0.975, title, title_size, COLOR.ink, "bold"),
-        (0.905, "\n".join(lines), size, color, "normal"),
-    )
-    for y, text, points, ink, weight in texts:
-        figure.text(
-            0.014, y, text, fontsize=points, color=ink, weight=weight, va="top", parse_math=False,
-            linespacing=1.1,
-        )  # fmt: skip
+    picture.timeline_title(figure, (0.975, 0.905), answer.model, "\n".join(lines), size, color)
     figure.text(
-        _RIGHT, 0.965, shortened(answer.facts, 60), fontsize=_SMALL - 2, color=COLOR.muted,
+        picture.RIGHT, 0.965, shortened(answer.facts, 60), fontsize=_SMALL - 2, color=COLOR.muted,
         va="top", ha="right", parse_math=False, visible=len(answer.model) < 30,
     )  # fmt: skip
 
@@ -202,9 +184,8 @@ def _draw_phases(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     centres = [
         (times.position(band.start_s) + times.position(band.end_s)) / 2 for band in longest.values()
     ]
-    plot = _INCHES[0] * (_RIGHT - _LEFT) * _POINTS
-    widths = [len(phase) * _SMALL * _LETTER / plot for phase in longest]
-    positions = spread(centres, widths, gap=0.008, width=1.0)
+    widths = [len(phase) / picture.timeline_letters(_SMALL) for phase in longest]
+    positions = picture.spread(centres, widths, gap=0.008, width=1.0)
     for phase, centre, position in zip(longest, centres, positions, strict=True):
         ink = COLOR.peak_ink if phase == peak else COLOR.ink
         axes.plot(
@@ -220,7 +201,7 @@ def _draw_phases(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
 def _draw_memory(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     if not line.t_s:
         axes.text(
-            0.5, 0.5, "no samples were taken", transform=axes.transAxes, fontsize=_TEXT,
+            0.5, 0.5, "no samples were taken", transform=axes.transAxes, fontsize=picture.WIDE_TEXT,
             color=COLOR.muted, ha="center",
         )  # fmt: skip
         return
@@ -254,14 +235,14 @@ def _draw_peak(
     axes: Axes, profile: Profile, line: TimelineChart, times: TimeScale, top: int
 ) -> None:
     peak = next((peak for peak in line.peaks if peak.overall), None)
-    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    above = profile.peak_above_bytes
     if peak is None or above <= 0:
         return
     x = times.position(peak.t_s)
     ratio = weight_factor(profile, above)
     asides = [format_size(above), ratio or "", peak.phase, sampled_mark(peak.kind)]
     text = " · ".join(part for part in asides if part)
-    width = len(text) * _TEXT * _LETTER / (_INCHES[0] * (_RIGHT - _LEFT) * _POINTS)
+    width = len(text) / picture.timeline_letters(picture.WIDE_TEXT)
     left = min(max(x, width / 2 + 0.005), 0.995 - width / 2)
     _draw_other_peaks(axes, line, times, top, label=(left - width / 2, left + width / 2))
     axes.plot(
@@ -270,7 +251,8 @@ def _draw_peak(
     )  # fmt: skip
     axes.text(
         left, above + 0.045 * top, text,
-        fontsize=_TEXT, weight="bold", color=COLOR.peak_ink, ha="center", va="bottom", zorder=6,
+        fontsize=picture.WIDE_TEXT, weight="bold", color=COLOR.peak_ink, ha="center", va="bottom",
+        zorder=6,
     )  # fmt: skip
 
 
@@ -293,7 +275,7 @@ def _draw_other_peaks(
             clip_on=False,
         )  # fmt: skip
         text = format_size(above)
-        half = len(text) * _SMALL * _LETTER / (_INCHES[0] * (_RIGHT - _LEFT) * _POINTS) / 2
+        half = len(text) / picture.timeline_letters(_SMALL) / 2
         covers = any(
             x + half > left and x - half < right and abs(above - at) < 0.1 * top
             for left, right, at in boxes
@@ -331,16 +313,10 @@ def _draw_time_axis(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
 
 
 def _draw_size_axis(axes: Axes, top: int) -> None:
-    unit, name = size_unit(top)
+    unit, name = picture.size_unit(top)
     values = [value for value in _even(0, top / unit, 5) if value * unit < top]
     axes.set_yticks([value * unit for value in values], [f"{value:,g}" for value in values])
-    axes.set_ylabel(f"{name} above baseline", fontsize=_SMALL, color=COLOR.muted)
-    axes.tick_params(axis="y", labelsize=_SMALL, colors=COLOR.muted, length=0)
-    axes.grid(axis="y", color=COLOR.line, lw=0.8, zorder=1)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(COLOR.line)
+    picture.style_timeline(axes, f"{name} above baseline", _SMALL)
 
 
 def _even(first: float, last: float, count: int) -> list[float]:

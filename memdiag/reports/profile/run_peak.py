@@ -1,12 +1,10 @@
 """The peak of a run: a sentence from the runtime's figures, and the values in memory then."""
 
-from memdiag.records.profile import PeakNode, Profile
+from memdiag.records.profile import WITH_GRAPHS, PeakNode, Profile
 from memdiag.reports.estimate.tables import live_table
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain
 from memdiag.units import format_size
-
-_WITH_GRAPHS = ("If", "Loop", "Scan")
 
 
 def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
@@ -23,7 +21,7 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
         parts.append(
             f"{format_size(peak.rounding_bytes)} of unused ends of their chunks{_resident(peak)}"
         )
-    if peak.op_type in _WITH_GRAPHS and peak.scratch_bytes:
+    if peak.op_type in WITH_GRAPHS and peak.scratch_bytes:
         parts.append(f"{format_size(peak.scratch_bytes)} inside its graph")
     elif peak.scratch_bytes == 0:
         parts.append("no working memory of the kernel")

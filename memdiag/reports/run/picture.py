@@ -9,9 +9,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from memdiag.records.run import ProgramRun
+from memdiag.reports import picture
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.palette import SERIES
-from memdiag.reports.picture import fitting, size_unit
 from memdiag.reports.run.headline import RunHeadline, run_headline
 from memdiag.reports.run.timeline import Lane, RunTimeline, run_timeline
 from memdiag.reports.text import shortened
@@ -21,15 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH = 10.0  # inches
-_DPI = 160
-_LEFT, _RIGHT = 0.085, 0.985
 _TITLE_INCHES, _LINE_INCHES, _MEMORY_INCHES, _ROW_INCHES, _AXIS_INCHES = 0.72, 0.24, 2.9, 0.3, 0.62
 _GAP_INCHES = 0.1
-_TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.0  # points: legible at half of the picture's width
-_POINTS = 72.0
-_LETTER = 0.62  # a wide letter's width as a share of its size
-_MAX_LINE, _MAX_LINES = 92, 6  # letters of a line, and lines, of the answer
+_SMALL = 12.0  # points
+_MAX_LINES = 6  # of the answer
 _MAX_LANES, _MAX_BARS = 6, 80
 _MAX_ROWS, _MIN_ROWS = 24, 4  # of bars in all, and of each process
 _MAX_LEGEND = 28  # letters
@@ -38,37 +33,26 @@ _LEGEND_INCHES, _LEGEND_COLUMNS = 0.27, 3
 
 def draw(run: ProgramRun) -> Figure:
     """Return the memory of the processes on top of each other, and a bar for each session."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     with_sessions = min(_MAX_LANES, len({session.pid for session in run.sessions}))
     max_rows = max(_MIN_ROWS, _MAX_ROWS // max(1, with_sessions))
     line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=max_rows, max_bars=_MAX_BARS)
     rows = sum(lane.rows for lane in line.lanes)
     bars = rows * _ROW_INCHES + _GAP_INCHES if rows else 0.0
     answer = run_headline(run)
-    lines = textwrap.wrap(answer.first, _MAX_LINE, max_lines=_MAX_LINES, placeholder=" …")
+    lines = textwrap.wrap(
+        answer.first, picture.MAX_WIDE_LINE, max_lines=_MAX_LINES, placeholder=" …"
+    )
     title = _TITLE_INCHES + _LINE_INCHES * len(lines)
     if len(line.lanes) > 1:
         title += _LEGEND_INCHES * ceil(len(line.lanes) / _LEGEND_COLUMNS)
     height = title + _MEMORY_INCHES + bars + _AXIS_INCHES
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface)
-    FigureCanvasAgg(figure)
+    figure = picture.timeline_figure(height)
     _draw_title(figure, answer, lines, height)
-    memory = figure.add_axes(
-        (
-            _LEFT,
-            (_AXIS_INCHES + bars) / height,
-            _RIGHT - _LEFT,
-            _MEMORY_INCHES / height,
-        )
-    )
+    memory = picture.timeline_axes(figure, (_AXIS_INCHES + bars) / height, _MEMORY_INCHES / height)
     _draw_memory(memory, line)
     lowest = memory
     if rows:
-        lowest = figure.add_axes(
-            (_LEFT, _AXIS_INCHES / height, _RIGHT - _LEFT, rows * _ROW_INCHES / height)
-        )
+        lowest = picture.timeline_axes(figure, _AXIS_INCHES / height, rows * _ROW_INCHES / height)
         _draw_sessions(lowest, line, rows)
         memory.tick_params(axis="x", labelbottom=False, length=0)
     for axes in {memory, lowest}:
@@ -77,28 +61,20 @@ def draw(run: ProgramRun) -> Figure:
             axes.axvspan(start_s, end_s, color=COLOR.band, lw=0, zorder=0)
     _label_end_xrays(memory, line, "X-ray" if run.is_watched else "waiting for X-ray")
     lowest.set_xlabel("seconds", fontsize=_SMALL, color=COLOR.muted, loc="left")
+    lowest.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
     more = len(run.sessions) - sum(len(lane.bars) for lane in line.lanes)
     if more:
         figure.text(
-            _RIGHT, 0.1 / height, f"and {counted(more, 'more session')}", fontsize=_SMALL,
+            picture.RIGHT, 0.1 / height, f"and {counted(more, 'more session')}", fontsize=_SMALL,
             color=COLOR.muted, ha="right", va="bottom",
         )  # fmt: skip
-    lowest.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
     return figure
 
 
 def _draw_title(figure: Figure, answer: RunHeadline, lines: Sequence[str], height: float) -> None:
-    title, size = fitting(answer.program, _TITLE, _WIDTH * _POINTS * 0.97)
-    text = "\n".join(lines)
     color = COLOR.ink if answer.is_success else COLOR.peak_ink
-    for inches, words, points, weight in (
-        (0.12, title, size, "bold"),
-        (0.5, text, _TEXT, "normal"),
-    ):
-        figure.text(
-            0.014, 1 - inches / height, words, fontsize=points, weight=weight, va="top",
-            color=color if weight == "normal" else COLOR.ink, parse_math=False, linespacing=1.1,
-        )  # fmt: skip
+    at = (1 - 0.12 / height, 1 - 0.5 / height)
+    picture.timeline_title(figure, at, answer.program, "\n".join(lines), picture.WIDE_TEXT, color)
 
 
 def _label_end_xrays(axes: Axes, line: RunTimeline, text: str) -> None:
@@ -106,7 +82,7 @@ def _label_end_xrays(axes: Axes, line: RunTimeline, text: str) -> None:
     if not line.end_xrays:
         return
     start_s, end_s = max(line.end_xrays, key=lambda each: each[1] - each[0])
-    letters = _WIDTH * (_RIGHT - _LEFT) * _POINTS / (_SMALL * _LETTER)
+    letters = picture.timeline_letters(_SMALL)
     if (end_s - start_s) / max(line.end_s, 1e-6) * letters > len(text):
         axes.text(
             (start_s + end_s) / 2, 0.04 * axes.get_ylim()[1], text, fontsize=_SMALL - 1.5,
@@ -121,8 +97,7 @@ def _color(index: int) -> str:
 
 def _draw_memory(axes: Axes, line: RunTimeline) -> None:
     highest = max((*line.rss_bytes, line.peak_bytes, 256 * KIB))
-    unit, name = size_unit(highest)
-    axes.set_facecolor(COLOR.surface)
+    unit, name = picture.size_unit(highest)
     axes.set_ylim(0, 1.2 * highest / unit)
     if line.t_s and line.lanes:
         # Processes that are not drawn are the rest below the line of all.
@@ -148,15 +123,9 @@ def _draw_memory(axes: Axes, line: RunTimeline) -> None:
     side = "left" if share < 0.1 else "right" if share > 0.9 else "center"
     axes.annotate(
         text, (line.peak_s, at_peak), xytext=(0, 8), textcoords="offset points", ha=side,
-        fontsize=_TEXT, weight="bold", color=COLOR.peak_ink,
+        fontsize=picture.WIDE_TEXT, weight="bold", color=COLOR.peak_ink,
     )  # fmt: skip
-    axes.set_ylabel(f"resident, {name}", fontsize=_SMALL, color=COLOR.muted)
-    axes.tick_params(axis="y", labelsize=_SMALL, colors=COLOR.muted, length=0)
-    axes.grid(axis="y", color=COLOR.line, lw=0.8)
-    axes.set_axisbelow(True)
-    for side_name, spine in axes.spines.items():
-        spine.set_visible(side_name == "bottom")
-        spine.set_color(COLOR.line)
+    picture.style_timeline(axes, f"resident, {name}", _SMALL)
     _draw_legend(axes, line)
 
 
@@ -190,10 +159,9 @@ def _draw_legend(axes: Axes, line: RunTimeline) -> None:
 
 
 def _draw_sessions(axes: Axes, line: RunTimeline, rows: int) -> None:
-    axes.set_facecolor(COLOR.surface)
     axes.set_ylim(rows, 0)
     axes.set_yticks([])
-    letters = _WIDTH * (_RIGHT - _LEFT) * _POINTS / (_SMALL * _LETTER)
+    letters = picture.timeline_letters(_SMALL)
     whole_s = max(line.end_s, 1e-6)
     first = 0
     has_several = sum(bool(lane.bars) for lane in line.lanes) > 1
@@ -227,6 +195,4 @@ def _draw_sessions(axes: Axes, line: RunTimeline, rows: int) -> None:
                     parse_math=False,
                 )  # fmt: skip
         first += lane.rows
-    for name, spine in axes.spines.items():
-        spine.set_visible(name == "bottom")
-        spine.set_color(COLOR.line)
+    picture.outline(axes, "bottom")

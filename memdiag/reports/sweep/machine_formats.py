@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
-from memdiag.reports import github
 from memdiag.reports.sweep.sentences import step_place, step_words
 from memdiag.reports.sweep.tables import variant
 from memdiag.reports.text import plain
@@ -118,11 +117,3 @@ def _figures(point: SweepPoint) -> Iterator[tuple[str, int]]:
 def _name(series: SweepSeries) -> str:
     """Return the name of a series, which no other of a sweep on one machine has."""
     return " · ".join(filter(None, (plain(series.model), variant(series))))
-
-
-MACHINE_FORMATS: dict[str, Callable[[Sweep], str]] = {
-    "github": github.sweep_annotations,
-    "junit": junit,
-    "smaller-is-better": smaller_is_better,
-}
-"""The formats that only sweeps have, as functions of the record with escaped texts."""

@@ -21,12 +21,14 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from memdiag.model.graph_index import ONNX_DOMAINS
+from memdiag.attribution.layout_hints import FUSED_BLOCK
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from memdiag.model.tensor_types import Array
+from memdiag.ort.packed_dequantization import BLOCKS, FUSED_LEVEL
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.matmulnbits_packing import (
-    BITS,
+    PACKED,
     QuantizedOperand,
     packed_scales,
     packed_weight,
@@ -44,11 +46,7 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_DOMAIN = "com.microsoft"
-_FUSED_LEVEL = 4
 _FP32_LEVEL = 0
-_BLOCKS = (16, 32, 64, 128, 256)
-_FUSED_BLOCK = 32
 
 
 class DequantizedProducts(NamedTuple):
@@ -80,7 +78,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     for node in _dequantizers(editor, finding):
         plan = _plan(editor, node, finding)
         if isinstance(plan, DequantizedProducts):
-            _replace(editor, plan, _FUSED_LEVEL if _is_fused(finding) else _FP32_LEVEL)
+            _replace(editor, plan, FUSED_LEVEL if _is_fused(finding) else _FP32_LEVEL)
             changed = True
     return changed
 
@@ -129,21 +127,21 @@ def _quantized(
     node: ir.Node, weight: Tensor, scales: Tensor, by_columns: bool, fused: bool
 ) -> QuantizedOperand | str:
     """Return the weight and scales of `node`, or why they are not supported."""
-    if weight.dtype not in BITS:
+    if weight.dtype not in PACKED:
         return f"MatMulNBits does not support {weight.dtype.name.lower()}"
     if len(weight.shape) != 2:
         return "the weight is not a matrix"
     block, axis = _integer(node, "block_size", 0), _integer(node, "axis", 1) % 2
     if block:
         summed = 1 if by_columns else 0
-        if axis != summed or block not in _BLOCKS:
+        if axis != summed or block not in BLOCKS:
             return "the blocks are not of 16 to 256 values along the axis that is summed"
         return QuantizedOperand(weight, scales, None, block, True, by_columns)
     if scales.size > 1 and axis == (1 if by_columns else 0):
         return "the values that a product sums have different scales"
     depth = int(weight.shape.numpy()[1 if by_columns else 0])
-    block = next((size for size in _BLOCKS if size >= depth), _BLOCKS[-1])
-    block = min(block, _FUSED_BLOCK) if fused else block
+    block = next((size for size in BLOCKS if size >= depth), BLOCKS[-1])
+    block = min(block, FUSED_BLOCK) if fused else block
     return QuantizedOperand(weight, scales, None, block, False, by_columns)
 
 
@@ -233,19 +231,19 @@ def _replace_with_matmulnbits(
     The output keeps its name.
     """
     left, _, bias = [*node.inputs, None][:3]
-    editor.require_domain(_DOMAIN, 1, node)
+    editor.require_domain(MICROSOFT_DOMAIN, 1, node)
     node.attributes.clear()
     if bias is not None:
         name = f"{node.name or 'Gemm'}/MatMulNBits"
         product = editor.insert_before(
-            node, "MatMulNBits", [left, *operands], attributes, name=name, domain=_DOMAIN
+            node, "MatMulNBits", [left, *operands], attributes, name=name, domain=MICROSOFT_DOMAIN
         )
         node.op_type = "Add"
         node.resize_inputs(2)
         node.replace_input_with(0, product)
         node.replace_input_with(1, bias)
         return
-    node.op_type, node.domain = "MatMulNBits", _DOMAIN
+    node.op_type, node.domain = "MatMulNBits", MICROSOFT_DOMAIN
     node.resize_inputs(1 + len(operands))
     for index, operand in enumerate(operands, 1):
         node.replace_input_with(index, operand)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from memdiag.model.graph_index import ONNX_DOMAINS
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor, node_subgraphs, nodes_with_subgraphs
 from memdiag.rewrites.rewrite import Rewrite
@@ -28,7 +28,7 @@ REWRITE = Rewrite(
     arithmetic="same",
 )
 
-_KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "com.microsoft"}
+_KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", MICROSOFT_DOMAIN}
 """Operators of other domains may have effects beside their outputs."""
 
 

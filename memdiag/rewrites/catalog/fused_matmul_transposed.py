@@ -10,6 +10,7 @@ second copy if something else reads it as it is.
 
 import onnx_ir as ir
 
+from memdiag.model.graph_index import MICROSOFT_DOMAIN
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
@@ -27,8 +28,6 @@ REWRITE = Rewrite(
     rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
-
-_DOMAIN = "com.microsoft"
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
@@ -50,7 +49,7 @@ def _problem(editor: ModelEditor, product: Product) -> str:
 
 def _replace(editor: ModelEditor, product: Product) -> None:
     matrix, node = cast_matrix(editor, product), product.node
-    editor.require_domain(_DOMAIN, node=node)
-    node.op_type, node.domain = "FusedMatMul", _DOMAIN
+    editor.require_domain(MICROSOFT_DOMAIN, node=node)
+    node.op_type, node.domain = "FusedMatMul", MICROSOFT_DOMAIN
     node.replace_input_with(1, matrix)
     node.attributes.add(ir.AttrInt64("transB", 1))

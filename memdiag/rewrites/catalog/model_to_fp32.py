@@ -16,7 +16,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from memdiag.model.graph_index import ONNX_DOMAINS
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from memdiag.ort.operators import GATHERING
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor, widened
@@ -39,7 +39,7 @@ REWRITE = Rewrite(
 )
 
 _HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
-_DOMAINS = ONNX_DOMAINS | {"com.microsoft", "ai.onnx.ml"}
+_DOMAINS = ONNX_DOMAINS | {MICROSOFT_DOMAIN, "ai.onnx.ml"}
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
 
 

@@ -12,6 +12,7 @@ fused but computed in every run.
 
 import onnx_ir as ir
 
+from memdiag.model.graph_index import MICROSOFT_DOMAIN
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
@@ -31,7 +32,7 @@ REWRITE = Rewrite(
 
 _DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
-_DOMAINS = ("", "com.microsoft")
+_DOMAINS = ("", MICROSOFT_DOMAIN)
 _READS_UNCHANGED = frozenset(
     {
         *_PRODUCTS,

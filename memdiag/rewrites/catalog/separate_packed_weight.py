@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from memdiag.model.graph_index import MICROSOFT_DOMAIN
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog.gemm_transposed import gemm_problem, replace_with_gemm
 from memdiag.rewrites.model_editor import ModelEditor
@@ -38,7 +39,7 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_PACKING = {("MatMul", ""), ("Gemm", ""), ("FusedMatMul", "com.microsoft")}
+_PACKING = {("MatMul", ""), ("Gemm", ""), ("FusedMatMul", MICROSOFT_DOMAIN)}
 _PARTIAL_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Shape", "Size"})
 
 

@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from memdiag.errors import MeasurementError
+from memdiag.model.constant_values import RANDOM
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import Array
 from memdiag.records.finding import Finding
@@ -45,10 +46,7 @@ _MAX_NODES = 1000
 _MAX_BYTES = 1 << 31
 """Maximum size of all values that are computed in one process, which are in memory at once."""
 
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
-    | {"RandomUniformLike"}
-)
+_RANDOM = RANDOM - {"Dropout"}  # a session passes its input on
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:

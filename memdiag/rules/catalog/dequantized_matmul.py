@@ -43,11 +43,13 @@ from collections.abc import Collection, Iterator
 from math import prod
 from typing import NamedTuple
 
+from memdiag.attribution.layout_hints import FUSED_BLOCK
 from memdiag.model.graph_index import Node, integer
 from memdiag.model.readers import PathStep, Reader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.packed_dequantization import (
     BITS,
+    FUSED_LEVEL,
     computes_floats,
     shared_scales,
     unfused_reason,
@@ -69,8 +71,6 @@ RULE = Rule(
 _MIN_BYTES = MIB
 _MIN_WEIGHT_BYTES = 4 * KIB
 _MIN_PEAK_BYTES = 32 * MIB
-_UNBLOCKED = 32
-_ACCURACY = 4
 
 
 class _DequantizedWeight(NamedTuple):
@@ -160,8 +160,8 @@ def _dequantized_weight(
     )
     if not reason:
         depth, columns = weight.shape
-        block = integer(dequantize.node, "block_size", 0) or _UNBLOCKED
-        size = nbits_blocks(depth, columns, BITS[weight.dtype], block, _ACCURACY)
+        block = integer(dequantize.node, "block_size", 0) or FUSED_BLOCK
+        size = nbits_blocks(depth, columns, BITS[weight.dtype], block, FUSED_LEVEL)
         packed_bytes = size or weight.nbytes
         # Values and scales in both forms; afterwards packed values, and the scales of blocks.
         extra_bytes = max(0, 2 * weight.nbytes + scale.nbytes - packed_bytes)

@@ -33,6 +33,7 @@ weights that are cast: what becomes of them is private memory in any case.
 
 from collections.abc import Iterator
 
+from memdiag.model.tensor_types import HALVES
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.loading import Loading, OrtFile
 from memdiag.ort.operators import GATHERING
@@ -51,7 +52,6 @@ RULE = Rule(
 
 _MIN_BYTES = 64 * MIB
 _MIN_WEIGHT_BYTES = 64 * KIB
-_HALF = ("float16", "bfloat16")
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def _is_private(ctx: AnalysisContext, weight: Weight) -> bool:
     if ctx.graphs.is_overridable(weight):
         return True
     operators = {use.node.op_type for use in ctx.session.weight(weight).uses}
-    if "DequantizeLinear" in operators or (weight.dtype in _HALF and not operators & GATHERING):
+    if "DequantizeLinear" in operators or (weight.dtype in HALVES and not operators & GATHERING):
         return False
     return not ctx.session.is_freed(weight)
 

@@ -44,6 +44,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from memdiag.model.tensor_types import HALVES
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena
@@ -276,7 +277,7 @@ def _expected(grown_results: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]
     weights = dict.fromkeys(weight for fold in folds for weight in fold.weights)
     if (
         all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
-        and all(weight.dtype in ("float16", "bfloat16") for weight in weights)
+        and all(weight.dtype in HALVES for weight in weights)
         and not any(grown.result.is_freed for grown in grown_results)
     ):
         yield ExpectedCopies(

@@ -35,6 +35,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from memdiag.model.tensor_types import HALVES
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.session_constants import LoadedWeight, PackedUse
@@ -113,11 +114,7 @@ def _equal_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
 
 def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None:
     """Return `weight` with its packed buffers; None without any, or if another rule reports it."""
-    if (
-        weight.nbytes < _MIN_BYTES
-        or weight.graph
-        or weight.dtype in ("float16", "bfloat16", "string")
-    ):
+    if weight.nbytes < _MIN_BYTES or weight.graph or weight.dtype in (*HALVES, "string"):
         return None
     loaded = ctx.session.weight(weight)
     buffers = _buffers(loaded)

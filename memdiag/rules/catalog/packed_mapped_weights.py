@@ -33,6 +33,7 @@ is saved is private memory.
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
+from memdiag.model.tensor_types import HALVES
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.records.attribution import CopyKind
@@ -52,7 +53,6 @@ RULE = Rule(
 
 _MIN_BYTES = 64 * MIB
 _MIN_WEIGHT_BYTES = 64 * KIB
-_HALF = ("float16", "bfloat16")
 _MAX_GROWTH = 4
 """Maximum ratio of the packed bytes of a weight to its own bytes."""
 
@@ -114,7 +114,7 @@ def _packed_weight(
     for use in uses:
         buffer = use.buffer
         # A reordered filter and a cast of fp16 are private with and without this rule's remedies.
-        if buffer is None or buffer.kind == "reordered" or weight.dtype in _HALF:
+        if buffer is None or buffer.kind == "reordered" or weight.dtype in HALVES:
             return None
         buffers[content, buffer, use.kernel] = buffer
     if not buffers:
