@@ -142,22 +142,15 @@ class Session(Record, frozen=True, kw_only=True):
     @property
     def settings(self) -> dict[str, str]:
         """What differs from a session by default, in words by name; not the number of runs."""
-        settings: dict[str, str] = {}
-        for name, value in self.described.items():
-            if name == "provider options":
-                for provider, options in value.items():
-                    texts = [f"{key}={text}" for key, text in options.items()]
-                    settings[f"options of {provider}"] = ", ".join(texts)
-            elif isinstance(value, dict):
-                settings |= {key: f"{key}={text}" for key, text in value.items()}
-            elif name == "disabled optimizers":
-                settings |= {each: f"{each} disabled" for each in value}
-            elif value == ("bytes",):
-                settings["bytes"] = "the file's bytes"
-            elif name != "runs" and value and value not in USUAL_SETTINGS:
-                text = ", ".join(value)
-                settings[name] = text if name == "providers" else f"{name} {text}"
-        return settings
+        named = self.options | self.run_options | self.environment
+        settings = {name: f"{name}={value}" for name, value in named.items()}
+        settings |= {name: f"{name} disabled" for name in self.disabled_optimizers}
+        if self.providers not in ((), DEFAULT_PROVIDERS):
+            settings["providers"] = ", ".join(self.providers)
+        for provider, options in self.provider_options.items():
+            name = f"options of {provider}"
+            settings[name] = ", ".join(f"{key}={value}" for key, value in options.items())
+        return settings | ({"bytes": "the file's bytes"} if self.load_from == "bytes" else {})
 
 
 class Input(Record, frozen=True, kw_only=True):
