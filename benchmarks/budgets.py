@@ -16,8 +16,8 @@ import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave
-from memdiag.budgets.figures import BUDGET_PHASES, aggregate, figures_of
-from memdiag.defaults import BUDGET_REPEATS, PINNED
+from memdiag.budgets.figures import BUDGET_PHASES, aggregate_figures, figures_of
+from memdiag.defaults import BUDGET_REPEATS, PINNED_ENVIRONMENT
 from memdiag.records.profile import Profile
 from memdiag.runner.machine import describe_machine
 from memdiag.units import format_size
@@ -59,7 +59,7 @@ def measure(path: Path, rounds: int) -> list[list[str]]:
     once = partial(memdiag.profile, path, xray="none")
     subjects: dict[str, Callable[[], Profile]] = {
         "as it is": partial(once, environment={}),
-        "pinned": partial(once, environment=PINNED),
+        "pinned": partial(once, environment=PINNED_ENVIRONMENT),
     }
     found = interleave(subjects, rounds)
     figures = {
@@ -68,7 +68,7 @@ def measure(path: Path, rounds: int) -> list[list[str]]:
     pinned = found["pinned"]
     starts = range(0, rounds - BUDGET_REPEATS + 1, BUDGET_REPEATS)
     figures[f"pinned, {BUDGET_REPEATS} settle it"] = [
-        aggregate(pinned[start : start + BUDGET_REPEATS]) for start in starts
+        aggregate_figures(pinned[start : start + BUDGET_REPEATS]) for start in starts
     ]
     return [[path.stem, name, *distances(each)] for name, each in figures.items()]
 

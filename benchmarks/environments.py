@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.comparison import environments
-from memdiag.comparison.environments import VARIABLE
+from memdiag.comparison.environments import CACHE_VARIABLE
 from memdiag.errors import ProvisionError as ProvisionError
 
 _DEFAULT_CACHE = Path(__file__).parents[1] / ".cache"
@@ -17,5 +17,5 @@ def environment(name: str, packages: Sequence[str]) -> Path:
     Raises:
         ProvisionError: they cannot be installed.
     """
-    cache = Path(os.environ.get(VARIABLE) or _DEFAULT_CACHE)
-    return environments.environment(cache.absolute() / name, packages)
+    cache = Path(os.environ.get(CACHE_VARIABLE) or _DEFAULT_CACHE)
+    return environments.provided_interpreter(cache.absolute() / name, packages)

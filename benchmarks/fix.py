@@ -45,7 +45,7 @@ from memdiag.tuning.options import tuning_options
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.latency import compare_latency
 from memdiag.verify.latency_ratio import LatencyRatio
-from memdiag.verify.memory import measure_interleaved, summarize
+from memdiag.verify.memory import measure_interleaved, median_figures
 from sample_models import load_recipes
 
 _DEFAULT_CACHE = Path(__file__).parents[1] / ".cache"
@@ -132,7 +132,11 @@ def measured(model: Path, folder: Path) -> Figures | None:
     with open_model(model) as file:
         disk_bytes = sum(path.stat().st_size for path in file.files)
     job = _with_inputs(model, folder, _SIZES)
-    return summarize(measure_interleaved([job], _TIMES)[0], disk_bytes=disk_bytes) if job else None
+    return (
+        median_figures(measure_interleaved([job], _TIMES)[0], disk_bytes=disk_bytes)
+        if job
+        else None
+    )
 
 
 def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
@@ -516,7 +520,7 @@ def _peers(model: Path, folder: Path) -> Iterator[_Peer]:
 
 def _peer(job: Job, unchanged: SessionServer) -> _Peer:
     try:
-        found = summarize(measure_interleaved([job], _TIMES)[0], disk_bytes=0)
+        found = median_figures(measure_interleaved([job], _TIMES)[0], disk_bytes=0)
         with SessionServer(replace(job, runs=None), job.later_feeds) as server:
             ratio = compare_latency(unchanged, server, 0, pairs=_PAIRS).ratio
     except MeasurementError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import memdiag
 from benchmarks.real_models import real_models
-from memdiag.records.schemas import Reported
+from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import report_of
 from sample_models import load_recipes
 
@@ -32,10 +32,10 @@ _MAPPED = "plain_mlp.onnx"
 _DIMS = {"sequence": 128}
 
 
-def records(names: Set[str]) -> Iterator[tuple[str, Reported]]:
+def records(names: Set[str]) -> Iterator[tuple[str, ReportedRecord]]:
     """Yield what is in the gallery by the names of its folders, each as soon as it is measured."""
     unpacked = {"session.disable_prepacking": "1"}
-    made: dict[str, Callable[[], Reported]] = {
+    made: dict[str, Callable[[], ReportedRecord]] = {
         "tied_if_fix": lambda: memdiag.fix(_TIED, only=["rewrites"], time_limit_s=_SEARCH_S),
         "tied_if": lambda: memdiag.profile(_TIED),
         "tied_if_1GB": lambda: memdiag.profile(_TIED, memory_limit_bytes=10**9),
@@ -76,7 +76,7 @@ def main() -> None:
         os.chdir(GALLERY)
 
 
-def write(name: str, record: Reported) -> tuple[Path, ...]:
+def write(name: str, record: ReportedRecord) -> tuple[Path, ...]:
     """Write the files of `record` into its folder of the gallery, and return their paths."""
     report = report_of(record)
     formats = [each for each in FORMATS if each in report.formats()]

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import memdiag
 from benchmarks.javascript_licences import LICENCES, script_version
-from memdiag.ort.releases import OLDEST_PREDICTED
+from memdiag.ort.releases import OLDEST_PREDICTED_RELEASE
 from memdiag.ort.runtime import is_older
 
 ROOT = Path(__file__).parents[1]
@@ -154,7 +154,7 @@ def profile(release: Release, *command: str | Path) -> str:
     if record["outcome"]["status"] != "completed" or missing:
         raise CheckError(f"the profile is not complete: {record['outcome']}, without {missing}")
     has_findings = record["findings"] or is_older(
-        record["environment"]["onnxruntime"], OLDEST_PREDICTED
+        record["environment"]["onnxruntime"], OLDEST_PREDICTED_RELEASE
     )
     if not has_findings or not record["attribution"]["copies"]:
         raise CheckError("the profile has no findings or copies; the sample model has both")
@@ -253,7 +253,7 @@ def lower_bounds(release: Release) -> str:
     sentence = profile(release, command)
     folder = release.folder
     # The oldest release is measured only: memdiag fix needs predictions of the installed one.
-    predicted = ("--for-onnxruntime", str(OLDEST_PREDICTED))
+    predicted = ("--for-onnxruntime", str(OLDEST_PREDICTED_RELEASE))
     run(command, "check", release.model, *predicted, code=1)
     run(command, "estimate", release.model, *predicted, "--out", folder / "estimate")
     for name in ("one", "two"):

@@ -15,7 +15,7 @@ import memdiag
 from benchmarks.readme import table
 from benchmarks.reproduced import denormals, dequantized, early_conversion, optimizers, tied
 from benchmarks.reproduced.claims import ALIKE, Part, Setting, wrapped
-from memdiag.comparison.environments import VARIABLE
+from memdiag.comparison.environments import CACHE_VARIABLE
 from memdiag.runner.machine import describe_machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproductions.md"
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=PAGE, help=f"default: {PAGE.name}")
     options = parser.parse_args()
     # Environments lie where the other benchmarks have theirs.
-    os.environ.setdefault(VARIABLE, str(PAGE.parents[1] / ".cache"))
+    os.environ.setdefault(CACHE_VARIABLE, str(PAGE.parents[1] / ".cache"))
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(rounds=options.rounds, scale=options.scale, folder=Path(folder), say=_say)

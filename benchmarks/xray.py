@@ -27,7 +27,7 @@ from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.process_memory import READ_CHUNK_BYTES, ProcessMemory
-from memdiag.attribution.scan import MAX_THREADS, SPAN_BYTES
+from memdiag.attribution.scan import MAX_SCAN_THREADS, SPAN_BYTES
 from memdiag.runner.machine import describe_machine
 from sample_models import load_recipes
 
@@ -132,7 +132,7 @@ def speed_part(model: Path, rounds: int) -> str:
         resident = read_address_space(pid).resident_bytes
         subjects: dict[str, Callable[[], Speed]] = {
             "raw reading": partial(raw, pid, 1),
-            f"raw reading, {MAX_THREADS} threads": partial(raw, pid, MAX_THREADS),
+            f"raw reading, {MAX_SCAN_THREADS} threads": partial(raw, pid, MAX_SCAN_THREADS),
             "X-ray, every byte compared": partial(take_xray, pid, model),
         }
         results = interleave(subjects, rounds)
@@ -199,14 +199,16 @@ def named_part(models: dict[str, Path]) -> str:
 
 def _runtime_says(model: Path, profile: memdiag.Profile) -> float:
     """Return the largest arena that the runtime's own profile reports, in bytes."""
-    from memdiag.model.inputs import make, plan_inputs
+    from memdiag.model.inputs import make_array, plan_inputs
     from memdiag.model.model_file import open_model
 
     with tempfile.TemporaryDirectory() as folder:
         with open_model(model) as file:
             plans = plan_inputs(file, dims={}, given={})
             shapes = {model_input.name: model_input.shape for model_input in profile.inputs}
-            arrays = {plan.name: make(plan, 0) for plan in plans if plan.shape == shapes[plan.name]}
+            arrays = {
+                plan.name: make_array(plan, 0) for plan in plans if plan.shape == shapes[plan.name]
+            }
             np.savez(f"{folder}/inputs.npz", **arrays)  # type: ignore[arg-type] # names are free
         words = [PROFILED, str(model), f"{folder}/profile", f"{folder}/inputs.npz"]
         finished = subprocess.run(

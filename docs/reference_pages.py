@@ -18,9 +18,9 @@ from typing import Any
 import memdiag
 from memdiag import records
 from memdiag.cli.app import command_module, command_parser
-from memdiag.cli.commands import COMMANDS
+from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.records.base import Record
-from memdiag.records.schemas import RECORDS, path_of
+from memdiag.records.schemas import RECORD_BY_SCHEMA, schema_path
 from memdiag.reports import remedy_pages
 
 _MARK = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
@@ -42,7 +42,7 @@ def generated_parts(page: str) -> list[str]:
 
 def command_line() -> str:
     """Return a section for each command, with its arguments and options."""
-    return "\n".join(_command(name) for name in COMMANDS)
+    return "\n".join(_command(name) for name in COMMAND_NAMES)
 
 
 def _command(name: str) -> str:
@@ -141,10 +141,10 @@ def remedies() -> str:
 def record_schemas() -> str:
     """Return a section for each record with a schema: its fields and the file of the schema."""
     parts = []
-    for name, kind in RECORDS.items():
+    for name, kind in RECORD_BY_SCHEMA.items():
         title = f"{name.rpartition('-')[0]}/{name.rpartition('-')[2]}"
-        file = path_of(name).name
-        schema = json.loads(path_of(name).read_text())
+        file = schema_path(name).name
+        schema = json.loads(schema_path(name).read_text())
         parts.append(
             f"## {title}\n\n`{kind.__name__}`. {_class_summary(kind)}\n\n"
             f"[JSON Schema](../../memdiag/records/{file})\n\n"
@@ -156,10 +156,10 @@ def record_schemas() -> str:
 def record_types() -> str:
     """Return a section for each type inside the records, by name."""
     found: dict[str, dict[str, Any]] = {}
-    for name in RECORDS:
-        found |= json.loads(path_of(name).read_text())["$defs"]
+    for name in RECORD_BY_SCHEMA:
+        found |= json.loads(schema_path(name).read_text())["$defs"]
     kinds = _record_classes()
-    tops = {kind.__name__ for kind in RECORDS.values()}
+    tops = {kind.__name__ for kind in RECORD_BY_SCHEMA.values()}
     parts = []
     for name, schema in sorted(found.items()):
         if name in tops:
@@ -229,7 +229,7 @@ def _type_text(field: Mapping[str, Any]) -> str:
     """Return the JSON type of a field in words, with links to the types of records."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
-        for schema, kind in RECORDS.items():
+        for schema, kind in RECORD_BY_SCHEMA.items():
             if kind.__name__ == name:
                 return f"[{name}](records.md#{re.sub('[.-]', '', schema)})"
         return f"[{name}](record_types.md#{name.lower()})"

@@ -62,7 +62,7 @@ __all__ = [
     "xray",
 ]
 
-_MODULES = {
+_MODULE_OF_NAME = {
     "MemdiagError": "memdiag.errors",
     "MemoryLimit": "memdiag.records.limit",
     "Profile": "memdiag.records.profile",
@@ -91,9 +91,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module 'memdiag' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_MODULE_OF_NAME[name]), name)
 
 
 def __dir__() -> list[str]:

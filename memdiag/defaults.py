@@ -47,12 +47,12 @@ DEFAULT_LEAK_DURATION_S = 60.0
 MIN_LEAK_RUNS = 40
 """Fewer runs leave too few between two readings of the memory."""
 
-MAX_REASON = 300
+MAX_REASON_LENGTH = 300
 """Characters of a reason in the words of onnxruntime, of a tool or of an unexpected error."""
 
-PINNING = "MALLOC_MMAP_THRESHOLD_"
-PINNED = {PINNING: str(128 << 10)}
-PINNED_TEXT = f"{PINNING}={PINNED[PINNING]}"
+MMAP_THRESHOLD_VARIABLE = "MALLOC_MMAP_THRESHOLD_"
+PINNED_ENVIRONMENT = {MMAP_THRESHOLD_VARIABLE: str(128 << 10)}
+PINNED_TEXT = f"{MMAP_THRESHOLD_VARIABLE}={PINNED_ENVIRONMENT[MMAP_THRESHOLD_VARIABLE]}"
 """The environment variable with which glibc's malloc returns blocks of this size and more as soon
 as they are freed. By default it keeps some of them by chance, and figures spread by several per
 cent. Estimates are for such a malloc."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+_DELAYED_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 """The command line repeats with SIGALRM an interrupt that Python ignored."""
 
 
@@ -25,7 +25,7 @@ def delayed_interrupts() -> Iterator[None]:
     def receive(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in _DELAYED_SIGNALS}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in handlers:
         signal.signal(number, receive)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memdiag.units import MIB, format_size
 
-MAX_BYTES = 16 * MIB
+MAX_REGULAR_FILE_BYTES = 16 * MIB
 """What settings and lists are not larger than."""
 
 
@@ -31,7 +31,7 @@ def open_regular(path: Path | str) -> BufferedReader:
     return file
 
 
-def read_regular(path: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
+def read_regular(path: Path | str, max_bytes: int = MAX_REGULAR_FILE_BYTES) -> bytes:
     """Return the content of the regular file at `path`.
 
     Raises:

@@ -22,7 +22,7 @@ from memdiag.regular_files import open_regular
 MAX_ARRAYS = 1000
 """Arrays of one archive; a decoder of 80 layers has 162 inputs."""
 
-_SUFFIX = ".npy"
+_NPY_SUFFIX = ".npy"
 _ARCHIVE_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # the second of an archive without arrays
 _HEADER_VERSIONS = ((1, 0), (2, 0), (3, 0))
 
@@ -50,7 +50,7 @@ class StoredArray:
         Raises:
             UsageError: the data cannot be read, or is not that of the header any more.
         """
-        with _opened(self.path) as file:
+        with _open_array_file(self.path) as file:
             if self.member:
                 with zipfile.ZipFile(file) as archive, archive.open(self.member) as stream:
                     array = np.lib.format.read_array(stream, allow_pickle=False)
@@ -77,7 +77,7 @@ def stored_array(path: Path) -> StoredArray:
         raise UsageError(
             f"{path}: this is an archive of arrays. Give it as --input {path}, without a name."
         )
-    with _opened(path) as file:
+    with _open_array_file(path) as file:
         return StoredArray(path, "", *_read_header(file, os.fstat(file.fileno()).st_size))
 
 
@@ -92,7 +92,7 @@ def read_archive(path: Path) -> dict[str, StoredArray]:
             f"{path}: not an .npz archive. Give a single array as --input NAME=FILE.npy."
         )
     arrays = {}
-    with _opened(path) as file, zipfile.ZipFile(file) as archive:
+    with _open_array_file(path) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if not 0 < len(members) <= MAX_ARRAYS:
             raise ValueError(f"it has {len(members):,} arrays, not 1 to {MAX_ARRAYS:,}")
@@ -100,17 +100,17 @@ def read_archive(path: Path) -> dict[str, StoredArray]:
             with archive.open(member) as stream:
                 header = _read_header(stream, member.file_size)
             name = member.filename
-            arrays[name.removesuffix(_SUFFIX)] = StoredArray(path, name, *header)
+            arrays[name.removesuffix(_NPY_SUFFIX)] = StoredArray(path, name, *header)
     return arrays
 
 
 def _is_archive(path: Path) -> bool:
-    with _opened(path) as file:
+    with _open_array_file(path) as file:
         return file.read(4) in _ARCHIVE_STARTS
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open_array_file(path: Path) -> Iterator[IO[bytes]]:
     """Open the file at `path` for the block, whose errors are those of reading arrays from it.
 
     Raises:

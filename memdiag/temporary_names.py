@@ -17,10 +17,10 @@ from typing import NamedTuple
 _OWNED_NAME = re.compile(
     r"\.?memdiag-(\d{1,10})-([0-9a-f]{8})-([0-9a-f]{16})-[0-9a-z_-]+(?:\.onnx|\.data)?"
 )
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Owner(NamedTuple):
+class TemporaryFileOwner(NamedTuple):
     """The process that made a temporary file.
 
     Attributes:
@@ -34,21 +34,21 @@ class Owner(NamedTuple):
 
 def own_prefix() -> str:
     """Return the prefix of the names of this process's temporary files."""
-    return _prefix(os.getpid(), _own_place())
+    return _owned_prefix(os.getpid(), _own_place())
 
 
-def owner_of(name: str) -> Owner | None:
+def temporary_file_owner(name: str) -> TemporaryFileOwner | None:
     """Return which process made the temporary file `name`; None if memdiag did not name it."""
     found = _OWNED_NAME.fullmatch(name)
     if found is None:
         return None
     pid, place, _ = found.groups()
-    if not name.removeprefix(".").startswith(_prefix(int(pid), place)):
+    if not name.removeprefix(".").startswith(_owned_prefix(int(pid), place)):
         return None
-    return Owner(int(pid), place == _own_place())
+    return TemporaryFileOwner(int(pid), place == _own_place())
 
 
-def _prefix(pid: int, place: str) -> str:
+def _owned_prefix(pid: int, place: str) -> str:
     mark = hashlib.blake2b(f"{pid} {place}".encode(), digest_size=8, person=b"memdiag").hexdigest()
     return f"memdiag-{pid}-{place}-{mark}-"
 
@@ -60,5 +60,5 @@ def _own_place() -> str:
     with suppress(OSError):
         parts.append(os.readlink("/proc/self/ns/pid"))
     with suppress(OSError):
-        parts.append(_BOOT.read_text())
+        parts.append(_BOOT_ID_FILE.read_text())
     return hashlib.blake2b(" ".join(parts).encode(), digest_size=4).hexdigest()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
+def thinned_indices(values: Sequence[int], max_points: int) -> tuple[int, ...]:
     """Return the indices of the samples to keep: first, last, and the extremes of each bucket.
 
     Every peak is kept.

@@ -16,13 +16,13 @@ GIB = 1024 * MIB
 MIN_GROUP_GAP = 0.02
 """Share of the largest size by which two groups of sizes must differ."""
 
-MAX_LISTED = 3
+MAX_LISTED_NAMES = 3
 """Names that a sentence lists."""
 
 MAX_LISTED_LENGTH = 120
 """Characters of the names that a sentence lists, if it lists more than one."""
 
-_FACTORS = {
+_SIZE_UNITS = {
     "": 1,
     "b": 1,
     "kb": 1000,
@@ -34,7 +34,7 @@ _FACTORS = {
     "gib": GIB,
     "tib": 1024 * GIB,
 }
-_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*")
+_SIZE_TEXT = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(text: str) -> int:
@@ -43,8 +43,8 @@ def parse_size(text: str) -> int:
     Raises:
         UsageError: the text is no size.
     """
-    match = _SIZE.fullmatch(text)
-    factor = _FACTORS.get(match[2].lower()) if match else None
+    match = _SIZE_TEXT.fullmatch(text)
+    factor = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise UsageError(
             f"{text!r} is not a size. Write it like 800MB, 1.5GiB or a number of bytes."
@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * factor)
 
 
-_ALIKE = 0.01
+_ALIKE_SHARE = 0.01
 
 MAX_SIZE_BYTES = 1 << 63
 """Sizes from here on, which only damaged files have, are not written as numbers."""
@@ -92,7 +92,7 @@ def format_sizes(*sizes: int) -> list[str]:
     alike: dict[str, list[int]] = {}
     for size in sizes:
         alike.setdefault(format_size(size), []).append(size)
-    if all(max(same) - min(same) <= _ALIKE * abs(max(same)) for same in alike.values()):
+    if all(max(same) - min(same) <= _ALIKE_SHARE * abs(max(same)) for same in alike.values()):
         return [format_size(size) for size in sizes]
     return [
         f"{size / MIB:,.1f} MiB" if 10 * MIB <= abs(size) < GIB else format_size(size)
@@ -137,8 +137,8 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} µs"
 
 
-_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)\s*")
+_DURATION_UNITS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION_TEXT = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)\s*")
 
 
 def parse_duration(text: str) -> float:
@@ -147,8 +147,8 @@ def parse_duration(text: str) -> float:
     Raises:
         UsageError: the text is no duration above 0.
     """
-    match = _DURATION.fullmatch(text)
-    factor = _SECONDS.get(match[2]) if match else None
+    match = _DURATION_TEXT.fullmatch(text)
+    factor = _DURATION_UNITS.get(match[2]) if match else None
     seconds = float(match[1]) * factor if match and factor else 0.0
     if not seconds:
         raise UsageError(f"{text!r} is not a duration. Write it like 500ms, 5s, 10min or 2h.")
@@ -187,7 +187,7 @@ def some_of(names: Sequence[str], limit: int | None = None, separator: str = ", 
     Without a `limit`, there are fewer of long names, but one at least.
     """
     if limit is None:
-        limit = MAX_LISTED
+        limit = MAX_LISTED_NAMES
         while limit > 1 and len(separator.join(names[:limit])) > MAX_LISTED_LENGTH:
             limit -= 1
     listed = separator.join(names[:limit])

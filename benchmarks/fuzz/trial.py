@@ -33,13 +33,13 @@ from benchmarks.fuzz.small_files import (
     mutate_list,
     mutate_settings,
 )
-from memdiag.api.check import Selection, check_models
+from memdiag.api.check import RuleSelection, check_models
 from memdiag.api.compare import compare
 from memdiag.api.estimate import estimate
 from memdiag.api.load import load, load_profile, load_reported
 from memdiag.api.project_settings import read_project_settings
-from memdiag.budgets.evaluation import judge
-from memdiag.cli.output import print_check, show
+from memdiag.budgets.evaluation import judge_budget
+from memdiag.cli.output import print_check, print_record_summary
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
@@ -52,9 +52,9 @@ from memdiag.records.finding import Check
 from memdiag.records.profile import Profile
 from memdiag.reports import budget, report_of
 from memdiag.reports.text import plain
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 from memdiag.stored_arrays import read_archive, stored_array
-from memdiag.sweeps.model_sources import find_models
+from memdiag.sweeps.model_sources import find_sweep_models
 from memdiag.units import KIB, MIB
 
 SECONDS = 20
@@ -177,7 +177,7 @@ def lower_least_sizes() -> None:
 def _check(path: Path, random: Random) -> dict[str, Any]:
     release = random.choice(_RUNTIMES)
     dims = random.choice(({}, {"N": 4, "H": 32, "W": 32, "S": 8}))
-    selection = Selection(min_bytes=0)
+    selection = RuleSelection(min_bytes=0)
     try:
         result = check_models([path], selection=selection, for_onnxruntime=release, dims=dims)
     except UsageError:  # it does not have all of these
@@ -213,7 +213,7 @@ def _defects(path: Path, release: str, dims: Mapping[str, int]) -> list[str]:
     places = []
     with open_model(path) as model:
         ctx = AnalysisContext(model, Runtime.parse(release), sizes=dims)
-        for detector in detectors():
+        for detector in model_detectors():
             try:
                 list(detector.detect(ctx))
             except Exception as error:
@@ -228,7 +228,7 @@ def _estimate(path: Path, random: Random) -> dict[str, Any]:
         return {"outcome": "passed over"}
     found = estimate(path, for_onnxruntime=random.choice(_RUNTIMES))
     with _captured() as output:
-        show(found)
+        print_record_summary(found)
     decode(encode(found), Estimate)
     return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
 
@@ -245,7 +245,7 @@ def _show(path: Path, random: Random, drawn: str = "") -> dict[str, Any]:
     record = load_reported(path)
     report = report_of(record)
     with _captured() as output:
-        show(record)
+        print_record_summary(record)
     drawn = drawn or random.choice(_DRAWN)
     printed = output.getvalue().decode()
     for format in ("json", "markdown", drawn):
@@ -253,15 +253,17 @@ def _show(path: Path, random: Random, drawn: str = "") -> dict[str, Any]:
         printed += rendered.decode() if format in ("json", "markdown") else ""
     if isinstance(record, Profile):
         with _captured() as output:
-            show(compare(path, path))
+            print_record_summary(compare(path, path))
         printed += output.getvalue().decode()
     return {"outcome": "clean", **_unsafe(printed)}
 
 
 def _baseline(baseline: Baseline) -> dict[str, Any]:
     profile = load_profile(PROFILE)
-    judgements = [judge([profile], Budget(), entry=each) for each in baseline.machines.values()]
-    printed = "\n".join(map(plain, chain.from_iterable(map(budget.lines, judgements))))
+    judgements = [
+        judge_budget([profile], Budget(), entry=each) for each in baseline.machines.values()
+    ]
+    printed = "\n".join(map(plain, chain.from_iterable(map(budget.judgement_lines, judgements))))
     return {"outcome": "clean", **_unsafe(printed)}
 
 
@@ -280,7 +282,7 @@ def _settings(path: Path, random: Random) -> dict[str, Any]:
 
 
 def _list(path: Path, random: Random) -> dict[str, Any]:
-    find_models([str(path)])
+    find_sweep_models([str(path)])
     return {"outcome": "clean"}
 
 

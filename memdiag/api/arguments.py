@@ -15,7 +15,7 @@ from memdiag.defaults import (
     DEFAULT_TIMEOUT_S,
 )
 from memdiag.errors import UsageError
-from memdiag.model.dimensions import MAX_DIM
+from memdiag.model.dimensions import MAX_DIMENSION_SIZE
 from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import Deadline, GenerationConfig, InputConfig, Limits
 
@@ -124,7 +124,7 @@ def generation_config(
     )
 
 
-def limits(
+def child_process_limits(
     *, timeout_s: float = DEFAULT_TIMEOUT_S, memory_limit_bytes: int | None = None
 ) -> Limits:
     """Return the time and memory limits of a child process.
@@ -174,7 +174,7 @@ def check_dims(dims: Any) -> None:
                 f"dims must be numbers by name, not {name!r}: {size!r}. Pass dims={{'batch': 3}},"
                 " and where a range is allowed (low, high)."
             )
-        if abs(int(size)) > MAX_DIM:
+        if abs(int(size)) > MAX_DIMENSION_SIZE:
             raise UsageError(f"dimension {name!r}: {size} is larger than any dimension can be.")
 
 

@@ -10,12 +10,12 @@ from memdiag.api.arguments import check_at_least_one
 from memdiag.budgets.baselines import (
     BaselineStatus,
     baseline_entry,
-    differences,
+    condition_differences,
     read_baseline,
     update_baseline,
 )
-from memdiag.budgets.evaluation import UPDATE_OPTION, judge
-from memdiag.defaults import BUDGET_REPEATS, PINNED
+from memdiag.budgets.evaluation import UPDATE_OPTION, judge_budget
+from memdiag.defaults import BUDGET_REPEATS, PINNED_ENVIRONMENT
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
@@ -78,9 +78,9 @@ class BudgetResult:
         return self.profile.judgement
 
 
-def pinned(environment: Mapping[str, str]) -> dict[str, str]:
+def pinned_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` for a child with reproducible figures; its own variables stay."""
-    return {**PINNED, **environment}
+    return {**PINNED_ENVIRONMENT, **environment}
 
 
 def check_budget(
@@ -129,13 +129,13 @@ def check_budget(
     machine = first.environment.machine
     entry = saved_baseline.machines.get(machine) if saved_baseline and not update else None
     profiles = [first]
-    judgement = judge(profiles, budget, entry=entry, update_option=update_option)
+    judgement = judge_budget(profiles, budget, entry=entry, update_option=update_option)
     if (update or not judgement.is_met) and repeats > 1:
         for _ in range(repeats - 1):
             profiles.append(run_profile(False))
             if not profiles[-1].outcome.completed:
                 return BudgetResult(profile=profiles[-1])
-        judgement = judge(profiles, budget, entry=entry, update_option=update_option)
+        judgement = judge_budget(profiles, budget, entry=entry, update_option=update_option)
     notes = list(judgement.notes)
     new_entry: BaselineUpdate | None = None
     if update and baseline is not None and judgement.is_met:
@@ -150,7 +150,7 @@ def check_budget(
         notes.append("the baseline was not updated: the budget is exceeded")
     incomparable = ""
     if saved_baseline is not None and entry is None and not update:
-        incomparable = _incomparable(saved_baseline, machine, update_option)
+        incomparable = _missing_entry_text(saved_baseline, machine, update_option)
         notes.append(incomparable)
     judgement = msgspec.structs.replace(judgement, notes=tuple(notes))
     return BudgetResult(
@@ -171,7 +171,7 @@ def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None
     before = saved_baseline.machines.get(profile.environment.machine) if saved_baseline else None
     if saved_baseline is not None and Path(saved_baseline.model).name != Path(model).name:
         owner = saved_baseline.model
-    elif before is not None and (changed_settings := differences(before, profile)):
+    elif before is not None and (changed_settings := condition_differences(before, profile)):
         owner = f"another configuration (this run had {'; '.join(changed_settings)})"
     else:
         return
@@ -200,7 +200,7 @@ def _other_baselines(path: Path, model: str) -> str:
     )
 
 
-def _incomparable(baseline: Baseline, machine: str, update_option: str) -> str:
+def _missing_entry_text(baseline: Baseline, machine: str, update_option: str) -> str:
     return (
         f"its baseline has no entry for this class of machine ({machine}), only for"
         f" {', '.join(sorted(baseline.machines))}. Update it here ({update_option})"

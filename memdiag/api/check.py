@@ -10,7 +10,7 @@ from onnx import ValueInfoProto
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.inputs import chosen_dimensions
-from memdiag.defaults import DEFAULT_MIN_BYTES, MAX_REASON
+from memdiag.defaults import DEFAULT_MIN_BYTES, MAX_REASON_LENGTH
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
 from memdiag.model.axis_roles import check_dim_names, dims_by_name
@@ -22,22 +22,22 @@ from memdiag.model.native_memory import trim_heap
 from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.prepacking import NCHWC
+from memdiag.ort.prepacking import NCHWC_BLOCK
 from memdiag.ort.releases import newer_release_note, release_to_predict
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
-from memdiag.rules import detectors, find_detector
+from memdiag.rules import find_detector, model_detectors
 from memdiag.rules.rule import ModelDetector
-from memdiag.rules.use_chains import with_paths
+from memdiag.rules.use_chains import findings_with_paths
 from memdiag.tuning.options import tuning_options
 from memdiag.units import format_size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class RuleSelection:
     """The rules to run, and the smallest finding to report.
 
     Attributes:
@@ -62,10 +62,10 @@ class Selection:
         wanted = (
             _rule_codes(self.select)
             if self.select
-            else {detector.rule.code for detector in detectors()}
+            else {detector.rule.code for detector in model_detectors()}
         )
         wanted -= _rule_codes(self.ignore)
-        chosen = tuple(detector for detector in detectors() if detector.rule.code in wanted)
+        chosen = tuple(detector for detector in model_detectors() if detector.rule.code in wanted)
         object.__setattr__(self, "chosen", chosen)
 
     def keeps(self, finding: Finding) -> bool:
@@ -99,7 +99,7 @@ def check(
     """
     path = model_path(model)
     check_dims(dims)
-    selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
+    selection = RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes)
     # A collection would visit all nodes and weights of the model, which are no garbage.
     with collection_disabled(), open_model(path) as opened:
         check_dim_names(opened.graph, opened.functions, dims or ())
@@ -113,7 +113,7 @@ def check(
 def check_models(
     models: Iterable[str | Path],
     *,
-    selection: Selection,
+    selection: RuleSelection,
     for_onnxruntime: str | None = None,
     dims: Mapping[str, int] | None = None,
     on_model: Callable[[Path], None] | None = None,
@@ -167,28 +167,30 @@ def check_models(
 
 def wastes_memory(check: Check) -> bool:
     """Return whether a finding of `check` costs memory; others cost only time, or advise."""
-    rules = [each.rule for each in detectors()]
+    rules = [each.rule for each in model_detectors()]
     spared = {rule.code for rule in rules if rule.costs == "time" or rule.is_advisory}
     return any(finding.rule not in spared for finding in check.findings)
 
 
 def analysis_context(
-    model: ModelFile,
+    model_file: ModelFile,
     runtime: Runtime,
     *,
     dims: Mapping[str, int] | None = None,
     max_read_bytes: int | None = None,
-    block: int = NCHWC,
+    block: int = NCHWC_BLOCK,
 ) -> AnalysisContext:
     """Return an open model under `runtime`, for `find_waste`.
 
     If the files of the model have more than `max_read_bytes` on disk, no weight is read. `block` is
     the number of channels of a block of convolutions.
     """
-    stored = sum(map(_stored_bytes, model.files))
+    stored = sum(map(_stored_bytes, model_file.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
-    sizes = dims_by_name(model.graph, model.functions, dims or {})
-    ctx = AnalysisContext(model, runtime, sizes=sizes, reads_weights=reads_weights, block=block)
+    sizes = dims_by_name(model_file.graph, model_file.functions, dims or {})
+    ctx = AnalysisContext(
+        model_file, runtime, sizes=sizes, reads_weights=reads_weights, block=block
+    )
     newer_release = newer_release_note(runtime)
     if newer_release:
         ctx.notes.append(newer_release)
@@ -201,7 +203,7 @@ def analysis_context(
 
 
 def find_waste(
-    ctx: AnalysisContext, selection: Selection
+    ctx: AnalysisContext, selection: RuleSelection
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return the findings in an open model, the costliest first, and notes."""
     model = ctx.model
@@ -213,7 +215,7 @@ def find_waste(
         except ModelError as error:  # its file changed, or is damaged in a part read only now
             ctx.notes.append(f"rule {detector.rule.name} could not check this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
-            reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
             ctx.notes.append(
                 f"rule {detector.rule.name} failed on this model, which is a defect of memdiag."
                 f" Please report it ({reason})"
@@ -224,12 +226,12 @@ def find_waste(
             break
         trim_heap()
     if model.is_ort_format:
-        findings = [*map(_without_rewrites, findings)]
-    findings.sort(key=_by_cost)
-    return with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
+        findings = [*map(_ort_format_finding, findings)]
+    findings.sort(key=_finding_cost_order)
+    return findings_with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
 
 
-def _without_rewrites(finding: Finding) -> Finding:
+def _ort_format_finding(finding: Finding) -> Finding:
     """Return a finding in a model in ORT format, which only session options can remedy."""
     options = {option.name for option in tuning_options()}
     remedies = tuple(name for name in finding.remedies if name in options)
@@ -262,12 +264,12 @@ def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | 
         sizes = choose_dimensions(ctx.model, ctx.sizes).of
         return SessionEstimate(ctx, EstimateOptions()).most_probable(sizes).peak_bytes
     except Exception as error:  # a defect of the estimate must not lose the findings
-        reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
         ctx.notes.append(f"the peak could not be estimated ({reason})")
         return None
 
 
-def _by_cost(finding: Finding) -> tuple[int, int, str, tuple[str, ...]]:
+def _finding_cost_order(finding: Finding) -> tuple[int, int, str, tuple[str, ...]]:
     """Return the key that sorts the costliest finding first."""
     return (-finding.bytes, -finding.peak_bytes, finding.rule, finding.weights)
 
@@ -289,7 +291,7 @@ def _rule_codes(names: Iterable[str]) -> set[str]:
         UsageError: there is no such rule.
     """
     codes: set[str] = set()
-    rules = [detector.rule for detector in detectors()]
+    rules = [detector.rule for detector in model_detectors()]
     for name in names:
         prefix = name.upper()
         found = {rule.code for rule in rules if prefix and rule.code.startswith(prefix)}
@@ -298,21 +300,21 @@ def _rule_codes(names: Iterable[str]) -> set[str]:
 
 
 def _checked_model(
-    model: ModelFile, dims: Mapping[str, int], notes: tuple[str, ...]
+    model_file: ModelFile, dims: Mapping[str, int], notes: tuple[str, ...]
 ) -> CheckedModel:
     return CheckedModel(
-        path=path_text(model.path),
-        file_bytes=model.file_bytes,
-        external_bytes=model.external_bytes,
-        weight_bytes=sum(weight.nbytes for weight in model.weights),
-        node_count=model.node_count,
-        inputs=tuple(map(_input, model.graph.required_inputs)),
-        dimensions=_dimensions(model, dims),
+        path=path_text(model_file.path),
+        file_bytes=model_file.file_bytes,
+        external_bytes=model_file.external_bytes,
+        weight_bytes=sum(weight.nbytes for weight in model_file.weights),
+        node_count=model_file.node_count,
+        inputs=tuple(map(_model_input, model_file.graph.required_inputs)),
+        dimensions=_model_dimensions(model_file, dims),
         notes=notes,
     )
 
 
-def _input(value: ValueInfoProto) -> ModelInput:
+def _model_input(value: ValueInfoProto) -> ModelInput:
     axes, tensor = axes_of(value), tensor_type(value.type)
     element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
     return ModelInput(
@@ -324,13 +326,13 @@ def _input(value: ValueInfoProto) -> ModelInput:
     )
 
 
-def _dimensions(model: ModelFile, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
-    axes = [axis for each in free_axes(model.graph).values() for axis in each or ()]
+def _model_dimensions(model_file: ModelFile, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
+    axes = [axis for each in free_axes(model_file.graph).values() for axis in each or ()]
     own = {
         axis.key: dims[axis.key] for axis in axes if axis.key in dims
     }  # the others are of other models
     try:
-        plans = plan_inputs(model, dims=own, given={})
+        plans = plan_inputs(model_file, dims=own, given={})
     except UsageError:
         return ()  # an input that cannot be made, such as a map
-    return chosen_dimensions(model, plans, own, {})
+    return chosen_dimensions(model_file, plans, own, {})

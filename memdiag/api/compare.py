@@ -24,13 +24,13 @@ from memdiag.api.comparing.side_by_side import SideBySide
 from memdiag.api.comparing.version_search import VersionSearch
 from memdiag.api.leak import check_runs
 from memdiag.api.load import load_profile
-from memdiag.api.options import CompareOptions, filled, takes_options
+from memdiag.api.options import CompareOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import session_config
 from memdiag.comparison import runtimes
-from memdiag.comparison.changes import changes as changes_of
+from memdiag.comparison.changes import column_changes as changes_of
 from memdiag.comparison.changes import retained_notes, undecided_note
 from memdiag.comparison.columns import with_profiles
-from memdiag.comparison.comparable import Comparable, comparability_of
+from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
 from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError, UsageError
@@ -56,7 +56,7 @@ from memdiag.runner.temporary import temporary_folder
 _SHARE_OF_OPTIMIZING = 1 / 3
 """The share of limited time that optimizers get."""
 
-BISECTED: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
+BISECTED_METRICS: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
 
 
 @takes_options(CompareOptions)
@@ -108,9 +108,9 @@ def compare(
         ProvisionError: the newest version is an end of the range to bisect, and is not known.
     """
     started = time.perf_counter()
-    given = filled(CompareOptions, options)
-    files = _files(paths)
-    kind = _kind(files, onnxruntime, optimizers, bisect)
+    given = options_with_defaults(CompareOptions, options)
+    files = _compared_paths(paths)
+    kind = _comparison_kind(files, onnxruntime, optimizers, bisect)
     growth_runs = runs if bisect == "growth" else None
     if growth_runs is not None:
         check_runs(growth_runs)
@@ -129,7 +129,7 @@ def compare(
     )
     session = session_config(given)
     if kind == "profiles":
-        return _comparison(kind, _saved_columns(files), None, [], started)
+        return _comparison_record(kind, _saved_columns(files), None, [], started)
     if kind != "onnxruntime":
         require_runtime("compare releases with --onnxruntime")
     optimizer_names = choose_optimizers(optimizers)
@@ -171,19 +171,21 @@ def compare(
                 found = _runtime_plans(job, onnxruntime, on_progress)
             elif kind == "optimizers":
                 with child_limits.deadline.at_most(_SHARE_OF_OPTIMIZING):
-                    found = [*column_plans.optimized(job, optimizer_names, scratch, on_progress)]
+                    found = [
+                        *column_plans.optimizer_plans(job, optimizer_names, scratch, on_progress)
+                    ]
             else:
-                found = [*column_plans.models(job, files)]
-            columns = side_by_side.measure(_with_unique_labels(found))
+                found = [*column_plans.model_plans(job, files)]
+            columns = side_by_side.measure(_uniquely_labelled_plans(found))
         notes = list(dict.fromkeys((*unknown_key_notes(session.options), *side_by_side.notes)))
         if side_by_side.ended_by != "completion":
             ended = {"interrupt": "interrupted", "time_limit": "the time limit was reached"}
             notes.append(f"{ended[side_by_side.ended_by]}: what was measured until then is listed")
-        result = _comparison(kind, columns, bisection, notes, started)
+        result = _comparison_record(kind, columns, bisection, notes, started)
         return msgspec.structs.replace(result, dimensions=side_by_side.dimensions)
 
 
-def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
+def _compared_paths(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
     """Return the paths of the files, given one by one or in a list.
 
     Raises:
@@ -208,8 +210,8 @@ def _file_states(path: Path) -> FileStates:
         ModelError: there is no such file.
     """
     try:
-        with open_model(path) as file:
-            return FileStates(path, file.files)
+        with open_model(path) as model_file:
+            return FileStates(path, model_file.files)
     except ModelError:
         if not path.is_file():  # a mistyped name, rather than a model that does not work
             raise
@@ -222,18 +224,18 @@ def _runtime_plans(
     """Return the plans for versions and environments, the oldest version first."""
     versions, environments = runtimes.versions_and_environments(onnxruntime)
     found = [
-        *column_plans.versions(job, versions, on_progress),
-        *column_plans.environments(job, environments),
+        *column_plans.version_plans(job, versions, on_progress),
+        *column_plans.environment_plans(job, environments),
     ]
-    return sorted(found, key=lambda plan: runtimes.sort_key(plan.label))
+    return sorted(found, key=lambda plan: runtimes.version_sort_key(plan.label))
 
 
-def _with_unique_labels(found: Sequence[ColumnPlan]) -> list[ColumnPlan]:
-    labels = column_plans.numbered([plan.label for plan in found])
+def _uniquely_labelled_plans(found: Sequence[ColumnPlan]) -> list[ColumnPlan]:
+    labels = column_plans.numbered_labels([plan.label for plan in found])
     return [replace(plan, label=label) for plan, label in zip(found, labels, strict=True)]
 
 
-def _kind(
+def _comparison_kind(
     files: Sequence[Path],
     onnxruntime: Sequence[str],
     optimizers: Sequence[str],
@@ -250,8 +252,10 @@ def _kind(
         raise UsageError("no model was given. Name one model, several models, or saved profiles.")
     if any(is_saved) and not all(is_saved):
         raise UsageError("models cannot be compared with saved profiles. Profile the models first.")
-    if bisect is not None and bisect not in BISECTED:
-        raise UsageError(f"{bisect!r} cannot be bisected. Choose from {', '.join(BISECTED)}.")
+    if bisect is not None and bisect not in BISECTED_METRICS:
+        raise UsageError(
+            f"{bisect!r} cannot be bisected. Choose from {', '.join(BISECTED_METRICS)}."
+        )
     if bisect is not None and runtimes.versions_and_environments(onnxruntime)[1]:
         raise UsageError("--bisect is between versions. Name no environments.")
     if versions and optimizers:
@@ -273,7 +277,7 @@ def _kind(
 def _saved_columns(files: Sequence[Path]) -> list[ComparisonColumn]:
     """Return the columns of saved profiles."""
     columns = []
-    labels = column_plans.numbered(distinct_names(files))
+    labels = column_plans.numbered_labels(distinct_names(files))
     for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model
@@ -290,7 +294,7 @@ def _saved_columns(files: Sequence[Path]) -> list[ComparisonColumn]:
     return columns
 
 
-def _comparison(
+def _comparison_record(
     kind: ComparisonKind,
     columns: Sequence[ComparisonColumn],
     bisection: Bisection | None,
@@ -307,9 +311,9 @@ def _comparison(
     all_notes = list(notes)
     for before, after in pairs:
         interleaved = before is usable[0] or (before.latency is not None and before.latency.pairs)
-        comparable = Comparable()
+        comparable = ComparableFigures()
         if not interleaved:
-            comparable = Comparable(excluded={"latency": "their runs did not alternate"})
+            comparable = ComparableFigures(excluded={"latency": "their runs did not alternate"})
         if kind == "profiles" and before.profile is not None and after.profile is not None:
             comparable = comparability_of(before.profile, after.profile)
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]

@@ -21,11 +21,11 @@ from memdiag.defaults import DEFAULT_SIZES
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import axes_of
-from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.inputs import InputPlan, make_array, plan_inputs
 from memdiag.model.model_file import ModelFile
-from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.runner.job import Feed, Job
-from memdiag.runner.try_inputs import Trial, inputs_that_run, try_once
+from memdiag.runner.try_inputs import InputTrial, inputs_that_run, try_once
 from memdiag.stored_arrays import GivenArray
 from memdiag.verify.model_evaluator import InputSet
 
@@ -47,11 +47,11 @@ class ComparisonInputs(NamedTuple):
     sets: tuple[InputSet, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     notes: tuple[str, ...] = ()
-    trial: Trial | None = None
+    trial: InputTrial | None = None
 
 
 def find_comparison_inputs(
-    model: ModelFile,
+    model_file: ModelFile,
     job: Job,
     folder: Path,
     *,
@@ -74,7 +74,7 @@ def find_comparison_inputs(
     further = sizes
     if further is None:
         further = () if dims else DEFAULT_SIZES
-    dims = dims_by_name(model.graph, model.functions, dims)
+    dims = dims_by_name(model_file.graph, model_file.functions, dims)
 
     left_out: dict[str, None] = {}
     is_slow = False
@@ -82,12 +82,14 @@ def find_comparison_inputs(
     def sets_that_run(realistic: ChosenInputs) -> tuple[InputSet, ...]:
         candidates = [
             candidate
-            for number, (text, plans) in enumerate(_sizes(model, dims, given, further, realistic))
+            for number, (text, plans) in enumerate(
+                _sized_input_plans(model_file, dims, given, further, realistic)
+            )
             for candidate in _input_sets(plans, given, folder / f"size-{number}", text)
         ]
         feeds = [each.feeds for each in candidates]
         first_size = sum(each.sizes == candidates[0].sizes for each in candidates)
-        work = list(accumulate(map(_input_bytes, feeds)))
+        work = list(accumulate(map(_feed_file_bytes, feeds)))
         started, short_s = time.monotonic(), _SHORT_TRIAL * job.limits.deadline.remaining_s
 
         def is_enough(tried: int) -> bool:
@@ -108,10 +110,10 @@ def find_comparison_inputs(
         left_out.update((each.sizes, None) for each in candidates if each.sizes not in running)
         return sets
 
-    chosen = choose_inputs(model, dims=dims, given=given)
+    chosen = choose_inputs(model_file, dims=dims, given=given)
     sets = sets_that_run(chosen)
     if not sets:
-        found = find_inputs(model, job, folder, dims=dims, given=given, first=chosen)
+        found = find_inputs(model_file, job, folder, dims=dims, given=given, first=chosen)
         sets = sets_that_run(found) if found is not None else ()
         if found is None or not sets:  # what ran once may not run again if memory is short
             feeds = save_inputs(chosen.plans, given, folder / "first")
@@ -133,15 +135,15 @@ def _input_sets(
     """Yield the sets of inputs of one size: two of random values, or one if all are given."""
     is_random = any(plan.fill != "given" for plan in plans)
     for seed in (0, 1) if is_random else (0,):
-        arrays = (_array(plan, given, seed) for plan in plans)
+        arrays = (_planned_array(plan, given, seed) for plan in plans)
         feeds = save_arrays(plans, arrays, folder / f"set-{seed}")
-        flags = _flags(plans, given, seed)
+        flags = _flags_text(plans, given, seed)
         name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
         yield InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=sizes)
 
 
-def _sizes(
-    model: ModelFile,
+def _sized_input_plans(
+    model_file: ModelFile,
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
     wanted: Sequence[int],
@@ -151,61 +153,61 @@ def _sizes(
 
     Images keep their sides: batches of them get the sizes.
     """
-    yield in_words(realistic.dimensions), realistic.plans
+    yield dimensions_text(realistic.dimensions), realistic.plans
     if all(dimension.source == "given" for dimension in realistic.dimensions):
         return
     if all(plan.fill == "given" for plan in realistic.plans):
         return
     sides = (each for each in realistic.dimensions if each.role in ("height", "width"))
     dims = {**{side.name: side.size for side in sides}, **dims}
-    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
-    seen = {_shapes(realistic.plans): in_words(realistic.dimensions)}
+    ones = plan_inputs(model_file, dims=dims, given=given, free_dim=1)
+    seen = {_plan_shapes(realistic.plans): dimensions_text(realistic.dimensions)}
     for size in sorted(wanted):
-        plans = plan_inputs(model, dims=dims, given=given, free_dim=size)
+        plans = plan_inputs(model_file, dims=dims, given=given, free_dim=size)
         # If all free dimensions look like batches, they get the size.
-        if size > 1 and _shapes(plans) == _shapes(ones):
-            plans = _all_of(size, model, dims, given)
-        if _shapes(plans) not in seen:
-            words = in_words(chosen_dimensions(model, plans, dims, given))
+        if size > 1 and _plan_shapes(plans) == _plan_shapes(ones):
+            plans = _plans_of_one_size(size, model_file, dims, given)
+        if _plan_shapes(plans) not in seen:
+            words = dimensions_text(chosen_dimensions(model_file, plans, dims, given))
             # Of many dimensions only the first are named.
-            seen[_shapes(plans)] = f"size {size}" if words in seen.values() else words
-            yield seen[_shapes(plans)], plans
+            seen[_plan_shapes(plans)] = f"size {size}" if words in seen.values() else words
+            yield seen[_plan_shapes(plans)], plans
 
 
-def _input_bytes(feeds: Sequence[Feed]) -> int:
+def _feed_file_bytes(feeds: Sequence[Feed]) -> int:
     """Return the size of all inputs, a measure of what a run takes."""
     return sum(file.stat().st_size for feed in feeds for file in feed.files)
 
 
-def _shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:
+def _plan_shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:
     return tuple(plan.shape for plan in plans)
 
 
-def _all_of(
-    size: int, model: ModelFile, dims: Mapping[str, int], given: Mapping[str, GivenArray]
+def _plans_of_one_size(
+    size: int, model_file: ModelFile, dims: Mapping[str, int], given: Mapping[str, GivenArray]
 ) -> tuple[InputPlan, ...]:
     """Return plans with `size` for every free dimension, batches included."""
-    axes = [axis for value in model.graph.input_values for axis in axes_of(value) or ()]
+    axes = [axis for value in model_file.graph.input_values for axis in axes_of(value) or ()]
     free = {axis.key: size for axis in axes if axis.size is None and axis.key not in dims}
     try:
-        return plan_inputs(model, dims={**free, **dims}, given=given, free_dim=size)
+        return plan_inputs(model_file, dims={**free, **dims}, given=given, free_dim=size)
     except UsageError:
         # Some dimensions are arithmetic over others, and some belong to inputs that were given.
-        return plan_inputs(model, dims=dims, given=given, free_dim=size)
+        return plan_inputs(model_file, dims=dims, given=given, free_dim=size)
 
 
-def _array(plan: InputPlan, given: Mapping[str, GivenArray], seed: int) -> GivenArray:
+def _planned_array(plan: InputPlan, given: Mapping[str, GivenArray], seed: int) -> GivenArray:
     """Return the values of one input; flags of the second set are the opposite of the first."""
     if plan.name in given:
         return given[plan.name]
-    array = make(plan, seed)
+    array = make_array(plan, seed)
     return np.logical_not(array) if seed and array.dtype == np.bool_ else array
 
 
-def _flags(plans: Sequence[InputPlan], given: Mapping[str, GivenArray], seed: int) -> str:
+def _flags_text(plans: Sequence[InputPlan], given: Mapping[str, GivenArray], seed: int) -> str:
     """Return the values of single flags, which may choose a branch: ``c true``."""
     return ", ".join(
-        f"{plan.name} {'true' if np.all(_array(plan, given, seed)) else 'false'}"
+        f"{plan.name} {'true' if np.all(_planned_array(plan, given, seed)) else 'false'}"
         for plan in plans
         if plan.dtype == "bool" and prod(plan.shape) == 1 and plan.name not in given
     )

@@ -15,24 +15,24 @@ from memdiag.api.arguments import (
     ignore_progress,
     model_path,
 )
-from memdiag.api.check import Selection, find_waste
-from memdiag.api.estimating.calibration import Corrections, calibrate
-from memdiag.api.estimating.fit import Peaks, find_fit, peaks_of
+from memdiag.api.check import RuleSelection, find_waste
+from memdiag.api.estimating.calibration import PointCorrections, calibrate_points
+from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.generation import generation_sizes
-from memdiag.api.estimating.options import estimate_options, not_considered
-from memdiag.api.estimating.reductions import reductions
+from memdiag.api.estimating.options import estimate_options, ignored_option_notes
+from memdiag.api.estimating.reductions import peak_reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
-from memdiag.api.options import EstimatedOptions, filled, takes_options
+from memdiag.api.options import EstimatedOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import session_config
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.overheads import BASELINES, baseline_bytes
+from memdiag.ort.overheads import PROCESS_BASELINE_BYTES, baseline_bytes
 from memdiag.ort.releases import newer_release_note, release_to_predict
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import SessionEstimate
@@ -106,7 +106,7 @@ def estimate(
     genai = find_genai_config(path)
     path = path if genai is None else genai.path
     check_by_name(dims)
-    given = filled(EstimatedOptions, options)
+    given = options_with_defaults(EstimatedOptions, options)
     config = session_config(given)
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
@@ -129,10 +129,16 @@ def estimate(
             f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
             " Leave out --for-onnxruntime."
         )
-    asked = _Asked(dims or {}, config, runtime, runs, fit_bytes, run, measure, details, on_progress)
-    with open_model(path) as file:
-        predicted = _at_sizes(file, asked) if calls is None else _of_calls(file, asked, calls)
-        file.release()  # an error where the file became shorter
+    asked = _EstimateArguments(
+        dims or {}, config, runtime, runs, fit_bytes, run, measure, details, on_progress
+    )
+    with open_model(path) as model_file:
+        predicted = (
+            _sized_parts(model_file, asked)
+            if calls is None
+            else _generation_parts(model_file, asked, calls)
+        )
+        model_file.release()  # an error where the file became shorter
     points = predicted.points
     return Estimate(
         model=path_text(path),
@@ -141,10 +147,10 @@ def estimate(
         disabled_optimizers=config.disabled_optimizers,
         load_from=config.load_from,
         runs=runs,
-        baseline_bytes=_baseline(runtime),
+        baseline_bytes=_runtime_baseline(runtime),
         is_upper=upper,
         dimensions=predicted.dimensions,
-        points=tuple(map(_upper, points)) if upper else points,
+        points=tuple(map(_upper_bound_point, points)) if upper else points,
         fit=predicted.fit,
         reductions=predicted.reductions,
         findings=predicted.findings,
@@ -156,7 +162,7 @@ def estimate(
     )
 
 
-class _Asked(NamedTuple):
+class _EstimateArguments(NamedTuple):
     """The arguments of `estimate`, checked."""
 
     dims: Mapping[str, DimSizes]
@@ -170,7 +176,7 @@ class _Asked(NamedTuple):
     on_progress: OnProgress
 
 
-class _Predicted(NamedTuple):
+class _EstimateParts(NamedTuple):
     """What is predicted of a model: see `Estimate`, which has the same fields."""
 
     dimensions: tuple[Dimension, ...]
@@ -184,28 +190,30 @@ class _Predicted(NamedTuple):
     generation: Generation | None = None
 
 
-def _of_calls(file: ModelFile, asked: _Asked, calls: GenerationConfig) -> _Predicted:
+def _generation_parts(
+    model_file: ModelFile, asked: _EstimateArguments, calls: GenerationConfig
+) -> _EstimateParts:
     """Return the memory of the calls of a generation."""
     asked.on_progress("sizes")
     single = {name: size for name, size in asked.dims.items() if isinstance(size, int)}
-    chosen = choose_calls(file, calls, dims=single, given={})
+    chosen = choose_calls(model_file, calls, dims=single, given={})
     sizes = generation_sizes(chosen.decoder, calls.prefill_tokens, calls.steps)
-    session = _session(file, asked, sizes.prompt)
+    session = _estimated_session(model_file, asked, sizes.prompt)
     asked.on_progress("memory")
-    return _Predicted(
+    return _EstimateParts(
         dimensions=chosen.prompt.dimensions,
         points=(session.generate(sizes),),
         findings=_half_precision_findings(session) if asked.details else (),
-        notes=[*chosen.prompt.notes, *_notes(session.ctx, asked.config)],
+        notes=[*chosen.prompt.notes, *_estimate_notes(session.ctx, asked.config)],
         generation=chosen.record,
     )
 
 
-def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
+def _sized_parts(model_file: ModelFile, asked: _EstimateArguments) -> _EstimateParts:
     """Return the memory of runs at each combination of sizes, and the largest size that fits."""
     asked.on_progress("sizes")
-    grid = size_grid(file, asked.dims)
-    session = _session(file, asked, grid.at({}))
+    grid = size_grid(model_file, asked.dims)
+    session = _estimated_session(model_file, asked, grid.at({}))
     asked.on_progress("memory")
     points = tuple(session.at(sizes) for sizes in grid.points())
     first = points[0]
@@ -213,21 +221,23 @@ def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
     findings: tuple[Finding, ...] = ()
     if asked.details:
         points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-        lower = reductions(session.ctx, session.options, grid, first)
+        lower = peak_reductions(session.ctx, session.options, grid, first)
         findings = _half_precision_findings(session)
         if findings:
             # At lower levels weights in fp16 are cast in each run: more stays resident after it.
             lower = tuple(each for each in lower if "optimization_level" not in each.change)
-    corrections = _measured_points(file, points, asked) if asked.measure else Corrections()
-    fit = _fit(file, session, grid, first, corrections, asked)
+    corrections = (
+        _measured_points(model_file, points, asked) if asked.measure else PointCorrections()
+    )
+    fit = _tried_fit(model_file, session, grid, first, corrections, asked)
     points = tuple(map(corrections.applied_to, points))
     ratio = points[0].peak_bytes / max(1, first.peak_bytes)
-    return _Predicted(
+    return _EstimateParts(
         dimensions=grid.dimensions,
         points=points,
         notes=[
             *grid.notes,
-            *_notes(session.ctx, asked.config),
+            *_estimate_notes(session.ctx, asked.config),
             *_unknown_notes(session.ctx, first, is_measured=asked.measure),
             *corrections.notes,
         ],
@@ -242,14 +252,16 @@ def _at_sizes(file: ModelFile, asked: _Asked) -> _Predicted:
     )
 
 
-def _session(file: ModelFile, asked: _Asked, sizes: Mapping[str, int]) -> SessionEstimate:
-    ctx = AnalysisContext(file, asked.runtime, sizes=sizes, reads_weights=False)
+def _estimated_session(
+    model_file: ModelFile, asked: _EstimateArguments, sizes: Mapping[str, int]
+) -> SessionEstimate:
+    ctx = AnalysisContext(model_file, asked.runtime, sizes=sizes, reads_weights=False)
     return SessionEstimate(ctx, estimate_options(asked.config, asked.runs))
 
 
 def _measured_points(
-    file: ModelFile, points: Sequence[EstimatedPoint], asked: _Asked
-) -> Corrections:
+    model_file: ModelFile, points: Sequence[EstimatedPoint], asked: _EstimateArguments
+) -> PointCorrections:
     """Return what measurements of some of `points` change.
 
     Raises:
@@ -258,20 +270,20 @@ def _measured_points(
     """
 
     def measured(sizes: Mapping[str, int]) -> int:
-        asked.on_progress(f"run at {_in_words(sizes)}" if sizes else "run")
-        return _measured(file.path, sizes, asked.config)
+        asked.on_progress(f"run at {_dim_sizes_text(sizes)}" if sizes else "run")
+        return _measured_peak(model_file.path, sizes, asked.config)
 
-    _check_memory(file, points)
-    return calibrate(points, measured)
+    _check_memory(model_file, points)
+    return calibrate_points(points, measured)
 
 
-def _fit(
-    file: ModelFile,
+def _tried_fit(
+    model_file: ModelFile,
     session: SessionEstimate,
     grid: SizeGrid,
     first: EstimatedPoint,
-    corrections: Corrections,
-    asked: _Asked,
+    corrections: PointCorrections,
+    asked: _EstimateArguments,
 ) -> Fit | None:
     """Return the largest size that fits, and whether the model ran there; None if not asked for."""
     if asked.fit_bytes is None:
@@ -280,9 +292,9 @@ def _fit(
         problem = f"the size of {counted(first.unknown_values, 'value')} is not known before a run"
         return Fit(limit_bytes=asked.fit_bytes, problem=problem)
     asked.on_progress("sizes that fit")
-    baseline = _baseline(asked.runtime) or 0
+    baseline = _runtime_baseline(asked.runtime) or 0
 
-    def peaks_at(sizes: Mapping[str, int]) -> Peaks | None:
+    def peaks_at(sizes: Mapping[str, int]) -> ProcessPeaks | None:
         point = session.at(sizes)
         if point.is_floor:
             return None
@@ -292,7 +304,7 @@ def _fit(
     if not asked.run:
         return fit
     asked.on_progress("run at the size that fits")
-    return with_trial(fit, file, grid, asked.config)
+    return with_trial(fit, model_file, grid, asked.config)
 
 
 def _check_generation(dims: Mapping[str, DimSizes], *, is_searched: bool) -> None:
@@ -322,21 +334,21 @@ def _unknown_notes(ctx: AnalysisContext, point: EstimatedPoint, *, is_measured: 
     return [note]
 
 
-def _notes(ctx: AnalysisContext, config: SessionConfig) -> list[str]:
+def _estimate_notes(ctx: AnalysisContext, config: SessionConfig) -> list[str]:
     notes = []
     newer_release = newer_release_note(ctx.runtime)
     if newer_release:
         notes.append(newer_release)
-    notes += not_considered(config)
+    notes += ignored_option_notes(config)
     notes += ctx.notes
     return notes
 
 
-def _baseline(runtime: Runtime) -> int | None:
-    return baseline_bytes(runtime) if BASELINES else None
+def _runtime_baseline(runtime: Runtime) -> int | None:
+    return baseline_bytes(runtime) if PROCESS_BASELINE_BYTES else None
 
 
-def _upper(point: EstimatedPoint) -> EstimatedPoint:
+def _upper_bound_point(point: EstimatedPoint) -> EstimatedPoint:
     """Return `point` with its upper bound as its peak."""
     ratio = point.high_bytes / max(1, point.peak_bytes)
     return msgspec.structs.replace(
@@ -344,7 +356,7 @@ def _upper(point: EstimatedPoint) -> EstimatedPoint:
     )
 
 
-def _check_memory(file: ModelFile, points: Sequence[EstimatedPoint]) -> None:
+def _check_memory(model_file: ModelFile, points: Sequence[EstimatedPoint]) -> None:
     """Refuse to measure a point that needs more memory than the machine has available.
 
     Raises:
@@ -355,15 +367,15 @@ def _check_memory(file: ModelFile, points: Sequence[EstimatedPoint]) -> None:
     available = psutil.virtual_memory().available
     largest = max(points, key=lambda point: point.pinned_high_bytes)
     if largest.pinned_high_bytes > available:
-        at = f" at {_in_words(largest.dims)}" if largest.dims else ""
+        at = f" at {_dim_sizes_text(largest.dims)}" if largest.dims else ""
         raise UsageError(
-            f"{file.path}: --measure would run the model{at}, which takes about"
+            f"{model_file.path}: --measure would run the model{at}, which takes about"
             f" {format_size(largest.peak_bytes)}; {format_size(available)} are available. Give"
             " smaller sizes."
         )
 
 
-def _measured(path: Path, sizes: Mapping[str, int], config: SessionConfig) -> int:
+def _measured_peak(path: Path, sizes: Mapping[str, int], config: SessionConfig) -> int:
     """Return the measured peak above the process before the session.
 
     Raises:
@@ -381,12 +393,12 @@ def _measured(path: Path, sizes: Mapping[str, int], config: SessionConfig) -> in
         xray="none",
     )
     if not found.outcome.completed:
-        at = f" at {_in_words(sizes)}" if sizes else ""
+        at = f" at {_dim_sizes_text(sizes)}" if sizes else ""
         raise MeasurementError(f"{path}: it does not run{at}: {found.outcome.message}")
     return found.peak_above_bytes
 
 
-def _in_words(sizes: Mapping[str, int]) -> str:
+def _dim_sizes_text(sizes: Mapping[str, int]) -> str:
     return " × ".join(f"{name} {size}" for name, size in sizes.items())
 
 
@@ -397,5 +409,5 @@ def _half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
     """
     if session.options.level != "all":
         return ()
-    findings, _ = find_waste(session.ctx, Selection(select=("half-precision-cast",)))
+    findings, _ = find_waste(session.ctx, RuleSelection(select=("half-precision-cast",)))
     return findings

@@ -17,13 +17,13 @@ from memdiag.api.arguments import (
     ignore_progress,
     model_path,
 )
-from memdiag.api.check import Selection, analysis_context, find_waste
+from memdiag.api.check import RuleSelection, analysis_context, find_waste
 from memdiag.api.fix_scope import REWRITES, FixScope
 from memdiag.api.inputs import GivenInputs, choose_inputs, read_given
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs
-from memdiag.api.option_estimates import expected_savings
-from memdiag.api.options import InputOptions, filled, takes_options
+from memdiag.api.option_estimates import estimated_savings
+from memdiag.api.options import InputOptions, options_with_defaults, takes_options
 from memdiag.api.original_model import OriginalModel, measured_original
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.errors import ModelError, UsageError
@@ -40,7 +40,7 @@ from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
 from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.point_evaluator import PointEvaluator
-from memdiag.tuning.points import BUDGETS
+from memdiag.tuning.points import BUDGET_FIGURES
 from memdiag.tuning.record import Publication, fix_record
 from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
@@ -112,7 +112,7 @@ def fix(
     """
     started = time.perf_counter()
     deadline = deadline_after(time_limit_s)
-    given = filled(InputOptions, options)
+    given = options_with_defaults(InputOptions, options)
     config = FixConfig(
         scope=FixScope(only, changes_values=max_difference is not None),
         budget=dict(budget or {}),
@@ -128,17 +128,17 @@ def fix(
     path = model_path(model)
     job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
     config.scope.check_usable(job)
-    progress = _Progress(on_progress or ignore_progress, started)
-    with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        check_dim_names(file.graph, file.functions, config.dims)
-        new_models = _new_models(file, job, config, output, progress)
+    progress = _FixProgress(on_progress or ignore_progress, started)
+    with open_model(path) as model_file, FileStates(path, model_file.files), ExitStack() as exits:
+        check_dim_names(model_file.graph, model_file.functions, config.dims)
+        new_models = _new_models(model_file, job, config, output, progress)
         if new_models is not None:
             new_models.writer.check_writable()
             exits.callback(new_models.writer.discard_staged)
         try:
             base = measured_original(
                 exits,
-                file,
+                model_file,
                 job,
                 dims=config.dims,
                 given=read_given(config.inputs),
@@ -149,12 +149,12 @@ def fix(
             if new_models is not None:
                 why = "the time limit passed before the original was measured"
                 new_models.state.record_untried(new_models.rules, why)
-            unsearched = _unsearched(file, job, config, new_models, started)
-            inputs = choose_inputs(file, dims=config.dims, given=read_given(config.inputs))
+            unsearched = _unsearched_record(model_file, job, config, new_models, started)
+            inputs = choose_inputs(model_file, dims=config.dims, given=read_given(config.inputs))
             return msgspec.structs.replace(
                 unsearched, ended_by="time_limit", dimensions=inputs.dimensions
             )
-        return _Search(base, config, new_models, progress, started).run()
+        return _FixSearch(base, config, new_models, progress, started).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +179,11 @@ class FixConfig:
         Raises:
             UsageError: a budget, a name or a dimension is unknown, or a number is out of range.
         """
-        unknown = sorted(self.budget.keys() - {*BUDGETS})
+        unknown = sorted(self.budget.keys() - {*BUDGET_FIGURES})
         if unknown:
-            raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
+            raise UsageError(
+                f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGET_FIGURES)}."
+            )
         if not 0 < self.max_slowdown < inf:
             raise UsageError("--max-slowdown must be a number greater than 0.")
         if self.max_difference is not None and not 0 < self.max_difference < 1:
@@ -190,7 +192,7 @@ class FixConfig:
         self.scope.check()
 
 
-class _Progress:
+class _FixProgress:
     """Reports steps, with the duration so far and what is verified so far.
 
     Args:
@@ -212,7 +214,7 @@ class _Progress:
 
 
 def _new_models(
-    file: ModelFile,
+    model_file: ModelFile,
     job: Job,
     config: FixConfig,
     output: str | Path | None,
@@ -225,27 +227,27 @@ def _new_models(
             `output`.
         ReportError: the target exists and isn't a regular file.
     """
-    if file.is_ort_format and REWRITES in config.scope.names:
+    if model_file.is_ort_format and REWRITES in config.scope.names:
         raise UsageError(
-            f"{file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
+            f"{model_file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
             " convert the result."
         )
-    if file.is_ort_format or not config.scope.needs_new_models:
+    if model_file.is_ort_format or not config.scope.needs_new_models:
         if output is not None:
             raise UsageError(f"{output}: only options are tried, so no model is written.")
         return None
-    path = file.path
+    path = model_file.path
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
     if target.suffix.lower() == ORT_SUFFIX:
         raise UsageError(f"{target}: the new model is in ONNX format. Choose a name with .onnx.")
     state = FixState(
-        writer=ModelWriter(file, target),
+        writer=ModelWriter(model_file, target),
         max_difference=config.max_difference,
         deadline=job.limits.deadline,
     )
     report_progress("searching for findings")
-    context = analysis_context(file, Runtime.installed(), dims=config.dims)
-    findings, notes = find_waste(context, Selection(min_bytes=0))
+    context = analysis_context(model_file, Runtime.installed(), dims=config.dims)
+    findings, notes = find_waste(context, RuleSelection(min_bytes=0))
     state.notes += notes
     wanted = (filter(config.scope.has_change, changes) for changes in changes_by_rule(findings))
     rules: list[tuple[Change, ...]] = [changes for each in wanted if (changes := tuple(each))]
@@ -258,8 +260,8 @@ def _new_models(
     return NewModels(writer=state.writer, state=state, rules=rules, optimizers=optimizers)
 
 
-def _unsearched(
-    file: ModelFile, job: Job, config: FixConfig, new_models: NewModels | None, started: float
+def _unsearched_record(
+    model_file: ModelFile, job: Job, config: FixConfig, new_models: NewModels | None, started: float
 ) -> Fix:
     """Return the record of a search that measured nothing."""
     runtime = Runtime.installed()
@@ -267,7 +269,7 @@ def _unsearched(
     options = (option.name for option in config.scope.options(job, runtime))
     return Fix(
         schema=FIX_SCHEMA,
-        model=path_text(file.path),
+        model=path_text(model_file.path),
         onnxruntime=str(runtime),
         duration_s=round(time.perf_counter() - started, 6),
         notes=tuple(new_models.notes) if new_models is not None else (),
@@ -279,7 +281,7 @@ def _unsearched(
     )
 
 
-class _Search:
+class _FixSearch:
     """The search of `fix`, from the measured original to the record.
 
     Raises:
@@ -291,7 +293,7 @@ class _Search:
         base: OriginalModel,
         config: FixConfig,
         new_models: NewModels | None,
-        progress: _Progress,
+        progress: _FixProgress,
         started: float,
     ) -> None:
         if base.evaluator is None:
@@ -303,7 +305,7 @@ class _Search:
         self._notes: list[str] = []
         self._points = PointEvaluator(
             model_evaluator=base.evaluator,
-            bound=_bound(base.file, config),
+            bound=_outputs_bound(base.file, config),
             scratch=base.scratch,
             max_slowdown=config.max_slowdown,
             budget=dict(config.budget),
@@ -326,8 +328,8 @@ class _Search:
         """Search, publish the new model if it is a part of the result, and return the record."""
         new_models = self._new_models
         try:
-            self._explore()
-            return self._published()
+            self._explore_changes()
+            return self._publish_result()
         except ModelError:  # the original changed
             raise
         except BaseException as error:
@@ -340,7 +342,7 @@ class _Search:
                 error.add_note(f"The rewritten model is at {writer.target}.")
             raise
 
-    def _explore(self) -> None:
+    def _explore_changes(self) -> None:
         """Try quick options, rewrites, optimizers and all options, in this order.
 
         In limited time rewrites come first if one is expected to save more than the quick options:
@@ -348,12 +350,12 @@ class _Search:
         """
         search, new_models = self._search, self._new_models
         try:
-            search.expected = self._expected_savings()
+            search.expected = self._estimated_savings()
             is_rewrite_first = new_models is not None and self._promises_most(new_models)
             if not is_rewrite_first:
                 search.combine_quick_options()
             if new_models is not None:
-                self._rewrite(new_models, is_first=is_rewrite_first)
+                self._rewrite_model(new_models, is_first=is_rewrite_first)
                 if is_rewrite_first and search.ended_by == "completion":
                     search.combine_quick_options()
                 self._run_optimizers(new_models)
@@ -370,7 +372,7 @@ class _Search:
         option_bytes = sum(search.expected.get(name, 0) for name in quick)
         return search.end < inf and new_models.saved_bytes > option_bytes
 
-    def _rewrite(self, new_models: NewModels, *, is_first: bool) -> None:
+    def _rewrite_model(self, new_models: NewModels, *, is_first: bool) -> None:
         """Offer the rewritten model as an option."""
         deadline = self._base.job.limits.deadline
         deadline.at = self._search.end
@@ -394,7 +396,7 @@ class _Search:
             job.model, folder, job.limits.deadline, self._progress
         )
 
-    def _expected_savings(self) -> dict[str, int]:
+    def _estimated_savings(self) -> dict[str, int]:
         """Return the estimated saving of each option, in bytes by name.
 
         Nothing is estimated without a time limit: all options are measured then.
@@ -405,12 +407,12 @@ class _Search:
         self._progress("estimating what options save")
         sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
         try:
-            return expected_savings(base.file, self._runtime, base.job, sizes, self._search.usable)
+            return estimated_savings(base.file, self._runtime, base.job, sizes, self._search.usable)
         except Exception as error:  # a defect of the estimate must not lose the search
             self._notes.append(f"what options save could not be estimated ({type(error).__name__})")
             return {}
 
-    def _published(self) -> Fix:
+    def _publish_result(self) -> Fix:
         """Publish the chosen model, if it is a new one, and return the record."""
         config, new_models = self._config, self._new_models
         if config.max_difference is not None and not config.inputs:
@@ -422,11 +424,11 @@ class _Search:
         if new_models is not None:
             publication = new_models.publish(self._search.chosen.options)
         try:
-            return self._record(publication)
+            return self._result_record(publication)
         except KeyboardInterrupt:  # everything is measured and written: only a second one loses it
-            return self._record(publication)
+            return self._result_record(publication)
 
-    def _record(self, publication: Publication) -> Fix:
+    def _result_record(self, publication: Publication) -> Fix:
         base, config, new_models = self._base, self._config, self._new_models
         return fix_record(
             base.file,
@@ -450,8 +452,8 @@ class _Search:
         self._progress.verified = text
 
 
-def _bound(file: ModelFile, config: FixConfig) -> Bound:
+def _outputs_bound(model_file: ModelFile, config: FixConfig) -> Bound:
     """Return how far outputs may differ."""
     if config.max_difference is not None:
         return Bound.given(config.max_difference)
-    return replace(reordered_bound(file), may_be_given=True)
+    return replace(reordered_bound(model_file), may_be_given=True)

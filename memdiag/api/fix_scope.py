@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from memdiag.api.check import Selection
+from memdiag.api.check import RuleSelection
 from memdiag.api.optimizer_outputs import check_optimizers, optimizer_names
 from memdiag.errors import UsageError
 from memdiag.fixing.changes import Change
@@ -39,7 +39,7 @@ class FixScope:
         """
         rules = self._rule_names()
         try:
-            Selection(select=rules)
+            RuleSelection(select=rules)
         except UsageError:
             known = self._known_names()
             unknown = next(name for name in rules if not _is_rule(name))
@@ -58,7 +58,7 @@ class FixScope:
                 each
                 for name in self.names
                 for each in (
-                    [detector.rule.name for detector in Selection(select=(name,)).chosen]
+                    [detector.rule.name for detector in RuleSelection(select=(name,)).chosen]
                     if name in rules
                     else [name]
                 )
@@ -98,7 +98,7 @@ class FixScope:
             return True
         rules = self._rule_names()
         return bool(rules) and change.rule in {
-            detector.rule.name for detector in Selection(select=rules).chosen
+            detector.rule.name for detector in RuleSelection(select=rules).chosen
         }
 
     def rewrites(self) -> list[Rewrite]:
@@ -144,7 +144,7 @@ class FixScope:
 
 def _is_rule(name: str) -> bool:
     try:
-        Selection(select=(name,))
+        RuleSelection(select=(name,))
     except UsageError:
         return False
     return True

@@ -35,7 +35,7 @@ class GenerationCalls(NamedTuple):
 
 
 def choose_calls(
-    file: ModelFile,
+    model_file: ModelFile,
     config: GenerationConfig,
     *,
     dims: Mapping[str, int],
@@ -44,7 +44,7 @@ def choose_calls(
     """Return the calls of the generation that `config` describes.
 
     Args:
-        file: the open model.
+        model_file: the open model.
         config: how many tokens are run, and the pairs.
         dims: sizes of free dimensions that do not count tokens, by name or role.
         given: arrays for inputs that are the same in all calls.
@@ -52,7 +52,7 @@ def choose_calls(
     Raises:
         UsageError: the model has no cache that can be fed, or an argument does not fit it.
     """
-    decoder = find_decoder(file, feed=config.feed, dims=dims, given=given)
+    decoder = find_decoder(model_file, feed=config.feed, dims=dims, given=given)
     prefill, steps = config.prefill_tokens, config.steps
     genai = config.genai
     max_tokens = None if genai is None else genai.max_tokens
@@ -69,12 +69,12 @@ def choose_calls(
     counting = decoder.past | decoder.new | decoder.totals
     dimensions = tuple(
         each
-        for each in chosen_dimensions(file, plans, decoder.dims, given)
+        for each in chosen_dimensions(model_file, plans, decoder.dims, given)
         if each.name not in counting and each.role != "sum"
     )
     last = decoder.plans(past=prefill + steps - 1, new=1)
     return GenerationCalls(
-        prompt=ChosenInputs(plans, dimensions, tuple(_differences(record.cache, genai))),
+        prompt=ChosenInputs(plans, dimensions, tuple(_cache_difference_notes(record.cache, genai))),
         step=tuple(plan for plan in last if plan.name not in sources),
         job=GenerationJob(
             pairs=tuple((pair.output, pair.input) for pair in decoder.pairs),
@@ -113,7 +113,7 @@ def generation_record(decoder: Decoder, config: GenerationConfig) -> Generation:
     )
 
 
-def _differences(cache: KeyValueCache, genai: GenaiConfig | None) -> Iterator[str]:
+def _cache_difference_notes(cache: KeyValueCache, genai: GenaiConfig | None) -> Iterator[str]:
     """Yield a note if the model has another cache than its configuration states."""
     if genai is None or not cache.layers:
         return

@@ -12,19 +12,19 @@ from memdiag.errors import UsageError
 from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
 from memdiag.model.contradictions import is_contradictory
 from memdiag.model.count_inputs import free_axes, given_counts
-from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.inputs import InputPlan, make_array, plan_inputs
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING_ELEMENT
 from memdiag.ort.activations import activation_bytes
-from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.profile import Input
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.stored_arrays import GivenArray, StoredArray, stored_array
-from memdiag.system.memory_limit import total_bytes
+from memdiag.system.memory_limit import total_memory_bytes
 from memdiag.units import format_size
 
-SEED = 0
+INPUT_SEED = 0
 FREE_SIZES = (128, 64, 32, 16, 8, 4, 2, 1, 256, 512, 1024, 3000)
 """Sizes of all free dimensions that are tried if a model does not run at realistic sizes."""
 
@@ -34,7 +34,7 @@ AUDIO_CHUNKS = (1024, 512, 256)
 IMAGE_SIDES = (224, 256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
 """Sides of images that are tried in turn."""
 
-MAX_MEMORY_SHARE = 0.25
+MAX_ACTIVATIONS_SHARE = 0.25
 """Share of the memory of the machine or container that activations may use at chosen sizes."""
 
 ArrayOrFile = GivenArray | str | Path
@@ -70,7 +70,9 @@ def save_inputs(
 ) -> list[Feed]:
     """Write the arrays of `plans` to `folder` and return their files, as `save_arrays`."""
     # One after another, so that only one of them is in memory.
-    arrays = (given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans)
+    arrays = (
+        given[plan.name] if plan.name in given else make_array(plan, INPUT_SEED) for plan in plans
+    )
     return save_arrays(plans, arrays, folder, same_inputs=same_inputs)
 
 
@@ -98,17 +100,17 @@ def save_arrays(
                 files=(path,),
                 sequence=plan.kind == "sequence",
                 onnx_type=plan.bits_type,
-                vary=None if same_inputs else _variation(plan),
+                vary=None if same_inputs else _content_variation(plan),
             )
         )
     return feeds
 
 
-def _variation(plan: InputPlan) -> Literal["bits", "text"] | tuple[int, int] | None:
+def _content_variation(plan: InputPlan) -> Literal["bits", "text"] | tuple[int, int] | None:
     """Return how the contents of the generated input `plan` may change; None if they may not."""
     if plan.fill == "uniform" and plan.high is not None:
         return (plan.low or 0, plan.high)
-    if plan.fill == "constant" and ELEMENT_TYPES[plan.element_type] is STRING:
+    if plan.fill == "constant" and ELEMENT_TYPES[plan.element_type] is STRING_ELEMENT:
         return "text"
     is_float = ELEMENT_TYPES[plan.element_type].dtype.kind == "f" and plan.bits_type is None
     return "bits" if plan.fill == "normal" and is_float else None
@@ -123,7 +125,7 @@ def describe_inputs(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
             shape=plan.shape,
             source=plan.source,
             note=plan.note,
-            varied=_variation(plan) is not None,
+            varied=_content_variation(plan) is not None,
         )
         for plan in plans
     )
@@ -144,38 +146,41 @@ class ChosenInputs(NamedTuple):
 
 
 def choose_inputs(
-    model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, GivenArray]
+    model_file: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, GivenArray]
 ) -> ChosenInputs:
     """Return inputs of realistic sizes; others if these cannot run or need too much memory.
 
     Where the shapes of the model contradict each other at the realistic sizes, the first sizes at
     which they do not are taken, in the order of `find_inputs`. If the activations would take more
-    than `MAX_MEMORY_SHARE` of the machine's memory, images get the default side; if that is not
-    enough, all free dimensions are 1.
+    than `MAX_ACTIVATIONS_SHARE` of the machine's memory, images get the default side; if that is
+    not enough, all free dimensions are 1.
 
     Raises:
         UsageError: as `plan_inputs`.
     """
-    plans = plan_inputs(model, dims=dims, given=given)
-    chosen = ChosenInputs(plans, chosen_dimensions(model, plans, dims, given))
-    free = _sizes(chosen)
+    plans = plan_inputs(model_file, dims=dims, given=given)
+    chosen = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given))
+    free = _chosen_sizes(chosen)
     if all(each.source == "given" or each.size == 1 for each in chosen.dimensions):
         return chosen
-    if is_contradictory(model, free):
-        others = _alternatives(
-            model,
+    if is_contradictory(model_file, free):
+        others = _alternative_inputs(
+            model_file,
             dims,
             given,
             chosen,
             "the shapes of the model contradict each other",
             "this is the first size at which they do not",
         )
-        return next((each for each in others if not is_contradictory(model, _sizes(each))), chosen)
-    needed = _needed_bytes(model, plans, free)
+        return next(
+            (each for each in others if not is_contradictory(model_file, _chosen_sizes(each))),
+            chosen,
+        )
+    needed = _needed_bytes(model_file, plans, free)
     if needed <= _memory_limit():
         return chosen
     reason = (
-        f"at {in_words(chosen.dimensions)} the activations would take about"
+        f"at {dimensions_text(chosen.dimensions)} the activations would take about"
         f" {format_size(needed)}, more than a quarter of this machine's memory"
     )
     large = {
@@ -184,20 +189,20 @@ def choose_inputs(
         if each.source == "chosen" and each.role in ("height", "width") and each.size > IMAGE_SIDE
     }
     if large:
-        plans = plan_inputs(model, dims={**dims, **large}, given=given)
-        if _needed_bytes(model, plans, free | large) <= _memory_limit():
-            found = chosen_dimensions(model, plans, dims, given, "too large otherwise")
+        plans = plan_inputs(model_file, dims={**dims, **large}, given=given)
+        if _needed_bytes(model_file, plans, free | large) <= _memory_limit():
+            found = chosen_dimensions(model_file, plans, dims, given, "too large otherwise")
             note = f"{reason}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
             return ChosenInputs(plans, found, (note,))
-    ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
+    ones = plan_inputs(model_file, dims=dims, given=given, free_dim=1)
     note = f"{reason}: free dimensions are 1 instead. Set them with --dim."
     return ChosenInputs(
-        ones, chosen_dimensions(model, ones, dims, given, "too large otherwise"), (note,)
+        ones, chosen_dimensions(model_file, ones, dims, given, "too large otherwise"), (note,)
     )
 
 
 def find_inputs(
-    model: ModelFile,
+    model_file: ModelFile,
     job: Job,
     folder: Path,
     *,
@@ -205,12 +210,12 @@ def find_inputs(
     given: Mapping[str, GivenArray],
     first: ChosenInputs,
 ) -> ChosenInputs | None:
-    """Return the first inputs that `model` runs with: `first`, or inputs of other sizes.
+    """Return the first inputs that `model_file` runs with: `first`, or inputs of other sizes.
 
     Return None if it runs with none of them.
     """
-    others = _alternatives(
-        model, dims, given, first, "the model does not run", "this is the first size that runs"
+    others = _alternative_inputs(
+        model_file, dims, given, first, "the model does not run", "this is the first size that runs"
     )
     candidates = [first, *others]
     feeds = [
@@ -220,8 +225,8 @@ def find_inputs(
     return None if found is None else candidates[found]
 
 
-def _alternatives(
-    model: ModelFile,
+def _alternative_inputs(
+    model_file: ModelFile,
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
     first: ChosenInputs,
@@ -232,7 +237,7 @@ def _alternatives(
 
     Their notes say that `first` has the `problem`, and that they have not.
     """
-    usual = in_words(first.dimensions)
+    usual = dimensions_text(first.dimensions)
     tried = {tuple(plan.shape for plan in first.plans)}
     sides = [each.name for each in first.dimensions if each.role in ("height", "width")]
     sides = [name for name in sides if name not in dims]
@@ -244,7 +249,7 @@ def _alternatives(
     free += [(dims, size) for size in dict.fromkeys(sizes_to_try)]
     for sizes, free_dim in free:
         try:
-            plans = plan_inputs(model, dims=sizes, given=given, free_dim=free_dim)
+            plans = plan_inputs(model_file, dims=sizes, given=given, free_dim=free_dim)
         except UsageError:
             continue  # a side that an array sets
         shapes = tuple(plan.shape for plan in plans)
@@ -252,18 +257,18 @@ def _alternatives(
             continue
         tried.add(shapes)
         reason = f"{problem} at {usual}"
-        found = chosen_dimensions(model, plans, dims, given, reason)
+        found = chosen_dimensions(model_file, plans, dims, given, reason)
         free_sizes = {dimension.name: dimension.size for dimension in found}
-        if _input_bytes(plans) > _input_bytes(first.plans) and (
-            _needed_bytes(model, plans, free_sizes) > _memory_limit()
+        if _planned_input_bytes(plans) > _planned_input_bytes(first.plans) and (
+            _needed_bytes(model_file, plans, free_sizes) > _memory_limit()
         ):
             continue
         note = f"{reason}; {remedy}. Set others with --dim"
-        yield ChosenInputs(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
+        yield ChosenInputs(plans, found, (*first.notes, f"at {dimensions_text(found)}: {note}"))
 
 
 def chosen_dimensions(
-    model: ModelFile,
+    model_file: ModelFile,
     plans: Sequence[InputPlan],
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
@@ -274,11 +279,11 @@ def chosen_dimensions(
     Sizes in `dims`, and those of arrays in `given`, are the user's. `reason` is why the others were
     chosen; by default their roles are.
     """
-    roles = axis_roles(model.graph, model.functions)
-    inputs = free_axes(model.graph)
+    roles = axis_roles(model_file.graph, model_file.functions)
+    inputs = free_axes(model_file.graph)
     totals = total_lengths(inputs, roles)
     shapes = {plan.name: plan.shape for plan in plans}
-    counts = given_counts(model.graph, given)
+    counts = given_counts(model_file.graph, given)
     counts |= {plan.name: plan.value for plan in plans if isinstance(plan.value, int)}
     set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
     found: dict[str, Dimension] = {}
@@ -300,19 +305,21 @@ def chosen_dimensions(
     return tuple(found.values())
 
 
-def _sizes(inputs: ChosenInputs) -> dict[str, int]:
+def _chosen_sizes(inputs: ChosenInputs) -> dict[str, int]:
     return {dimension.name: dimension.size for dimension in inputs.dimensions}
 
 
-def _needed_bytes(model: ModelFile, plans: Sequence[InputPlan], sizes: Mapping[str, int]) -> int:
+def _needed_bytes(
+    model_file: ModelFile, plans: Sequence[InputPlan], sizes: Mapping[str, int]
+) -> int:
     """Return the approximate memory of inputs and activations in a run at `sizes`."""
-    needed = _input_bytes(plans)
-    return needed if needed > _memory_limit() else needed + activation_bytes(model, sizes)
+    needed = _planned_input_bytes(plans)
+    return needed if needed > _memory_limit() else needed + activation_bytes(model_file, sizes)
 
 
-def _input_bytes(plans: Sequence[InputPlan]) -> int:
+def _planned_input_bytes(plans: Sequence[InputPlan]) -> int:
     return sum(prod(p.shape) * ELEMENT_TYPES[p.element_type].dtype.itemsize for p in plans)
 
 
 def _memory_limit() -> int:
-    return int(total_bytes() * MAX_MEMORY_SHARE)
+    return int(total_memory_bytes() * MAX_ACTIVATIONS_SHARE)

@@ -14,7 +14,7 @@ from memdiag.api.leak_inputs import (
     sized_inputs,
     varied_sizes,
 )
-from memdiag.api.options import LeakOptions, filled, takes_options
+from memdiag.api.options import LeakOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import profile_config
 from memdiag.defaults import DEFAULT_TIMEOUT_S, MIN_LEAK_RUNS
 from memdiag.errors import UsageError
@@ -23,7 +23,7 @@ from memdiag.growth.growing_sizes import MIN_GROWTH_OF_MODEL, growing_heap
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import ModelObservation, OnGrowth, observe_runs
 from memdiag.growth.model_runs import ModelRuns, RunPlan
-from memdiag.growth.observation import Observation
+from memdiag.growth.observation import GrowthObservation
 from memdiag.model.model_file import open_model
 from memdiag.records.growth import Growth, Unit, Varied
 from memdiag.runner.job import InputConfig, Job, Limits, SessionConfig
@@ -96,9 +96,11 @@ def leak(
             even the first run completed.
         XrayError: this system does not let memdiag read the child.
     """
-    ranges, sizes = _split(dims or {})
+    ranges, sizes = _ranges_and_sizes(dims or {})
     timeout_s = DEFAULT_TIMEOUT_S + (duration_s or 0.0)
-    base = profile_config({**filled(LeakOptions, options), "dims": sizes, "timeout_s": timeout_s})
+    base = profile_config(
+        {**options_with_defaults(LeakOptions, options), "dims": sizes, "timeout_s": timeout_s}
+    )
     config = LeakConfig(
         session=base.session,
         inputs=replace(base.inputs, same_inputs="content" not in vary),
@@ -109,7 +111,7 @@ def leak(
         duration_s=duration_s,
         reload=reload,
     )
-    _check(config, vary)
+    _check_leak_config(config, vary)
     return observe_model(model_path(model), config, on_progress=on_progress)
 
 
@@ -121,10 +123,10 @@ def observe_model(
     Raises:
         ModelError, UsageError, MeasurementError, XrayError: as in `leak`.
     """
-    with open_model(model) as file, temporary_folder() as scratch:
+    with open_model(model) as model_file, temporary_folder() as scratch:
         job = Job(model=model, session=config.session, limits=config.limits)
         sets = sized_inputs(
-            file,
+            model_file,
             job,
             config.inputs,
             ranges=config.ranges,
@@ -141,10 +143,10 @@ def observe_model(
                 runs,
                 max_runs=config.runs,
                 duration_s=config.duration_s,
-                weights=known_weights(file),
+                weights=known_weights(model_file),
                 on_progress=on_progress,
             )
-            return _record(runs, observed, sets, config.inputs)
+            return _model_growth(runs, observed, sets, config.inputs)
 
 
 def check_runs(runs: int) -> None:
@@ -159,7 +161,7 @@ def check_runs(runs: int) -> None:
         )
 
 
-def _split(
+def _ranges_and_sizes(
     dims: Mapping[str, DimRange],
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
     """Return the ranges and the sizes in `dims`; the size of a range is its highest."""
@@ -180,7 +182,7 @@ def _split(
     return ranges, sizes
 
 
-def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
+def _check_leak_config(config: LeakConfig, vary: Sequence[Varied]) -> None:
     unknown = set(vary) - {"content", "shape", "none"}
     if unknown:
         raise UsageError(
@@ -195,7 +197,7 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
         raise UsageError("duration_s must be greater than 0, and finite.")
 
 
-def _record(
+def _model_growth(
     runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInputs], inputs: InputConfig
 ) -> Growth:
     plan = runs.plan
@@ -208,7 +210,7 @@ def _record(
         varied.append("shape")
     unit: Unit = "reload" if plan.reload else "run"
     heap = growing_heap(observed.moments, 1, unit, MIN_GROWTH_OF_MODEL)
-    observation = Observation(
+    observation = GrowthObservation(
         moments=moments,
         unit=unit,
         warm_up=1,
@@ -229,12 +231,12 @@ def _record(
         trim_returned_bytes=observed.trim_returned_bytes,
         varied=varied or ["none"],
         dimensions=varied_sizes(sets),
-        notes=_notes(plan, inputs),
+        notes=_same_contents_notes(plan, inputs),
         message=observed.message,
     )
 
 
-def _notes(plan: RunPlan, inputs: InputConfig) -> list[str]:
+def _same_contents_notes(plan: RunPlan, inputs: InputConfig) -> list[str]:
     """Return a note if the contents of generated inputs should differ in each run, and cannot."""
     feeds = plan.feed_sets[0]
     generated = [feed.name for feed in feeds if feed.name not in inputs.arrays]

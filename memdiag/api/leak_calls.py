@@ -16,11 +16,11 @@ from memdiag.errors import MeasurementError, XrayError
 from memdiag.growth.model_observation import moments_of_runs
 from memdiag.growth.parent_reader import ReadingRequest
 from memdiag.growth.steady_growth import MIN_MOMENTS
-from memdiag.programs.hook.between_runs import FOLLOWED_RUNS, EarlierValues, following
+from memdiag.programs.hook.between_runs import FOLLOWED_RUNS, EarlierValues, followed_run_method
 from memdiag.records.codec import decode
 from memdiag.records.growth import Growth, LargestInput
 
-_READER = "from memdiag.growth.parent_reader import main; main()"
+_READER_CODE = "from memdiag.growth.parent_reader import main; main()"
 
 
 def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Growth:
@@ -66,7 +66,7 @@ class _ReaderProcess:
 
     def __init__(self, subject: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _READER, str(os.getpid()), subject],
+            [sys.executable, "-c", _READER_CODE, str(os.getpid()), subject],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -93,11 +93,11 @@ class _ReaderProcess:
             largest_input=msgspec.convert(values.largest_input, LargestInput | None),
             starts=values.starts,
         )
-        self._send(request)
+        self._send_request(request)
         assert self._process.stdout is not None
         answer = self._process.stdout.readline().decode()
         if not answer:
-            raise self._ended()
+            raise self._reader_ended_error()
         if answer.strip():
             raise XrayError(answer.strip())
 
@@ -110,19 +110,19 @@ class _ReaderProcess:
         alive = {name: (count, of) for name, (count, of) in values.counts().items()}
         # A call may have several runs.
         sizes = {name: nbytes * values.runs / runs for name, nbytes in values.sizes.items()}
-        self._send(ReadingRequest(run=runs, alive=alive, sizes=sizes))
+        self._send_request(ReadingRequest(run=runs, alive=alive, sizes=sizes))
         record, _ = self._process.communicate()
         if not record:
-            raise self._ended()
+            raise self._reader_ended_error()
         return decode(record, Growth)
 
-    def _send(self, request: ReadingRequest) -> None:
+    def _send_request(self, request: ReadingRequest) -> None:
         assert self._process.stdin is not None
         with suppress(OSError):  # it has ended, as its answer shows
             self._process.stdin.write(msgspec.json.encode(request) + b"\n")
             self._process.stdin.flush()
 
-    def _ended(self) -> MeasurementError:
+    def _reader_ended_error(self) -> MeasurementError:
         return MeasurementError("the process that reads the memory of this one has ended.")
 
 
@@ -142,7 +142,7 @@ def _following_values(values: EarlierValues) -> Iterator[None]:
         if name in vars(base)
     ]
     for owner, name, method in originals:
-        setattr(owner, name, following(method, add))
+        setattr(owner, name, followed_run_method(method, add))
     try:
         yield
     finally:

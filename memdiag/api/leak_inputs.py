@@ -31,7 +31,7 @@ class SizedInputs(NamedTuple):
 
 
 def sized_inputs(
-    file: ModelFile,
+    model_file: ModelFile,
     job: Job,
     inputs: InputConfig,
     *,
@@ -42,7 +42,7 @@ def sized_inputs(
     """Return the sets of inputs of the runs, the largest first; sets that do not run are left out.
 
     Args:
-        file: the model.
+        model_file: the model.
         job: the session.
         inputs: sizes and arrays of the inputs, and whether their contents stay the same.
         ranges: ranges of free dimensions, by name.
@@ -53,38 +53,40 @@ def sized_inputs(
         UsageError: the model runs with none of them, or no dimension can vary.
         MeasurementError: the session cannot be created.
     """
-    dims = dims_by_name(file.graph, file.functions, inputs.dims)
+    dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
     given = inputs.arrays
-    chosen = choose_inputs(file, dims=dims, given=given)
+    chosen = choose_inputs(model_file, dims=dims, given=given)
     same = inputs.same_inputs
     first = tuple(save_inputs(chosen.plans, given, scratch / "inputs", same_inputs=same))
     trial = try_once(job, first)
     if not trial.has_session:
-        raise MeasurementError(f"{file.path}: the session cannot be created ({trial.problem}).")
+        raise MeasurementError(
+            f"{model_file.path}: the session cannot be created ({trial.problem})."
+        )
     if not trial.runs:
-        found = find_inputs(file, job, scratch, dims=dims, given=given, first=chosen)
+        found = find_inputs(model_file, job, scratch, dims=dims, given=given, first=chosen)
         if found is None:
             raise UsageError(
-                f"{file.path}: it does not run with these inputs ({trial.problem}). Give --dim or"
-                " --input."
+                f"{model_file.path}: it does not run with these inputs ({trial.problem}). Give"
+                " --dim or --input."
             )
         chosen = found
         first = tuple(save_inputs(chosen.plans, given, scratch / "found", same_inputs=same))
-    ranges = dims_by_name(file.graph, file.functions, ranges)
+    ranges = dims_by_name(model_file.graph, model_file.functions, ranges)
     if vary_shapes:
         for dimension in chosen.dimensions:
             if dimension.source == "chosen" and dimension.role != "sum" and dimension.size > 1:
                 ranges.setdefault(dimension.name, (1, dimension.size))
         if not ranges:
             raise UsageError(
-                f"{file.path}: no dimension can vary. Give a range: --dim NAME=LOW..HIGH."
+                f"{model_file.path}: no dimension can vary. Give a range: --dim NAME=LOW..HIGH."
             )
-    sets = [SizedInputs(_sizes(chosen, ranges), first)]
+    sets = [SizedInputs(_ranged_dim_sizes(chosen, ranges), first)]
     if not ranges:
         return sets
     candidates = []
-    for number, sizes in enumerate(_combinations(ranges)):
-        plans = plan_inputs(file, dims={**dims, **sizes}, given=given)
+    for number, sizes in enumerate(_size_combinations(ranges)):
+        plans = plan_inputs(model_file, dims={**dims, **sizes}, given=given)
         folder = scratch / f"sizes-{number}"
         feeds = tuple(save_inputs(plans, given, folder, same_inputs=same))
         candidates.append(SizedInputs(sizes, feeds))
@@ -92,11 +94,13 @@ def sized_inputs(
     return sets + [candidates[index] for index in usable]
 
 
-def _sizes(chosen: ChosenInputs, ranges: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+def _ranged_dim_sizes(
+    chosen: ChosenInputs, ranges: Mapping[str, tuple[int, int]]
+) -> dict[str, int]:
     return {each.name: each.size for each in chosen.dimensions if each.name in ranges}
 
 
-def _combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
+def _size_combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
     """Return at most `MAX_COMBINATIONS` combinations of sizes in `ranges`, evenly chosen."""
     names = list(ranges)
     count = 1

@@ -18,7 +18,7 @@ from memdiag.growth.growing_blocks import grown_blocks, repeated_contents
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
-from memdiag.growth.observation import Observation
+from memdiag.growth.observation import GrowthObservation
 from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
@@ -76,7 +76,7 @@ MIN_STOPPED_SHARE = 0.05
 MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
 
-SHORT = "too short for a verdict. Observe it longer."
+TOO_SHORT = "too short for a verdict. Observe it longer."
 PAUSE_ADVICE = (
     "observe it again with --pause, which stops it while it is read, or for a longer time"
 )
@@ -119,7 +119,7 @@ def leak_process(
         XrayError: there is no such process, it cannot be read, or it began some time ago and has
             no onnxruntime.
     """
-    histories = _Histories(
+    histories = _ProcessHistories(
         _period_s(duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
     )
     worked_s = _cpu_time_s(pid)
@@ -183,7 +183,7 @@ def leak_program(
     if runs is not None:
         check_runs(runs)
     period_s = _period_s(duration_s, PROGRAM_PERIOD_S)
-    histories = _Histories(period_s, on_progress)
+    histories = _ProcessHistories(period_s, on_progress)
     was_ended = False
 
     def is_complete(recorder: Recorder) -> bool:
@@ -247,7 +247,7 @@ def _sent_runs(process: RecordedProcess) -> int:
     return sum(shapes.runs for session in sessions for shapes in session.shapes.values())
 
 
-class _Histories:
+class _ProcessHistories:
     """The histories of the processes of a recording that use onnxruntime."""
 
     def __init__(
@@ -263,13 +263,15 @@ class _Histories:
         """Read the processes of a recording that use onnxruntime, if their next moment is due."""
         for process in recorder.processes:
             if process.ended_s is None and process.runtime_version is not None:
-                self._read(process, recorder.now_s(), None)
+                self._read_process(process, recorder.now_s(), None)
 
     def read(self, process: RecordedProcess, now_s: float, event: BetweenRuns) -> float:
         """Read `process`, which waits, if its next moment is due; return the seconds until then."""
-        return self._read(process, now_s, event)
+        return self._read_process(process, now_s, event)
 
-    def _read(self, process: RecordedProcess, now_s: float, event: BetweenRuns | None) -> float:
+    def _read_process(
+        self, process: RecordedProcess, now_s: float, event: BetweenRuns | None
+    ) -> float:
         runs = event.runs if event is not None else 0
         history = self._histories.setdefault(
             process.pid,
@@ -306,14 +308,16 @@ class _Histories:
         )
         return msgspec.structs.replace(growth, notes=(*growth.notes, note))
 
-    def growth(self, run: ProgramRun, subject: str, kind: Literal["program", "process"]) -> Growth:
+    def growth(
+        self, recording: ProgramRun, subject: str, kind: Literal["program", "process"]
+    ) -> Growth:
         """Return the growth of the process that grew most.
 
         Raises:
             XrayError: no process with onnxruntime could be read.
         """
         growths = [
-            with_session_cause(process_growth(history, self._processes[pid], kind), run, pid)
+            with_session_cause(process_growth(history, self._processes[pid], kind), recording, pid)
             for pid, history in self._histories.items()
             if history.moments
         ]
@@ -325,34 +329,34 @@ class _Histories:
                 else "no process with onnxruntime was seen. Give the command or the process that"
                 f" creates the sessions. If there are none, {OTHER_PROFILERS}."
             )
-            if reasons and all(process.ended_s is not None for process in run.processes):
+            if reasons and all(process.ended_s is not None for process in recording.processes):
                 reason = (
                     "it ended before its memory could be read. Observe it earlier, or while it has"
                     " more work."
                 )
-            if run.sessions and not reasons:
+            if recording.sessions and not reasons:
                 reason = "no session was run. Send the program requests while it is observed."
-            if has_failed(run.exit_code):
-                before = "a run of a session ended" if run.sessions else "it used onnxruntime"
-                reason = f"{_end_text(run)} before {before}. Correct its error."
+            if has_failed(recording.exit_code):
+                before = "a run of a session ended" if recording.sessions else "it used onnxruntime"
+                reason = f"{_end_text(recording)} before {before}. Correct its error."
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
         *others, growth = growths
         if growth.subject != subject and (others or kind == "process"):
             subject = f"{subject}, {growth.subject}"
-        notes = [*growth.notes, *run.notes]
+        notes = [*growth.notes, *recording.notes]
         notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
-        if has_failed(run.exit_code) and growth.message == SHORT:
+        if has_failed(recording.exit_code) and growth.message == TOO_SHORT:
             growth = msgspec.structs.replace(
                 growth,
                 verdict="undecided",
-                sentence=f"{_end_text(run)}, and nothing could be judged",
+                sentence=f"{_end_text(recording)}, and nothing could be judged",
                 advice="correct the error of the program, and observe it again"
                 + visible_growth(growth),
                 message="too few readings of the memory before the program's error",
             )
-        elif has_failed(run.exit_code) and not growth.message:
-            growth = msgspec.structs.replace(growth, message=_end_text(run))
+        elif has_failed(recording.exit_code) and not growth.message:
+            growth = msgspec.structs.replace(growth, message=_end_text(recording))
         return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
 
 
@@ -379,7 +383,7 @@ def visible_growth(growth: Growth) -> str:
 def with_pause_advice(growth: Growth) -> Growth:
     """Return the growth of a process that was not paused, with advice to do so if that matters."""
     unread = sum(moment.heap_bytes is None for moment in growth.moments)
-    if growth.message == SHORT:
+    if growth.message == TOO_SHORT:
         message = "too few readings for a verdict"
         growth = msgspec.structs.replace(growth, advice=PAUSE_ADVICE, message=message)
     read = len(growth.moments) - unread
@@ -408,13 +412,13 @@ def with_pause_advice(growth: Growth) -> Growth:
     return msgspec.structs.replace(growth, advice=advice)
 
 
-def with_session_cause(growth: Growth, run: ProgramRun, pid: int) -> Growth:
+def with_session_cause(growth: Growth, recording: ProgramRun, pid: int) -> Growth:
     """Return `growth` with its cause, if process `pid` creates a session for each call."""
-    own = {session.number for session in run.sessions if session.pid == pid}
+    own = {session.number for session in recording.sessions if session.pid == pid}
     cause = next(
         (
             finding
-            for finding in run.findings
+            for finding in recording.findings
             if finding.name == SESSION_PER_CALL.name and not own.isdisjoint(finding.sessions)
         ),
         None,
@@ -431,11 +435,11 @@ def has_failed(exit_code: int | None) -> bool:
     return exit_code is not None and exit_code not in ENDED_BY_USER
 
 
-def _end_text(run: ProgramRun) -> str:
+def _end_text(recording: ProgramRun) -> str:
     """Return how and when a program ended."""
-    code = run.exit_code or 0
+    code = recording.exit_code or 0
     how = f"with exit code {code}" if code > 0 else f"by signal {-code}"
-    return f"the program ended {how} after {format_duration(run.duration_s)}"
+    return f"the program ended {how} after {format_duration(recording.duration_s)}"
 
 
 def process_growth(
@@ -458,7 +462,7 @@ def process_growth(
     kept = kept_values(process.alive_values, blocks, process.value_bytes)
     sites = [call_site(each) for name, each in process.kept_from.items() if name in kept.names]
     sites = [each for each in dict.fromkeys(sites) if each]
-    observation = Observation(
+    observation = GrowthObservation(
         moments=moments,
         unit=unit,
         warm_up=warm_up,
@@ -480,6 +484,6 @@ def process_growth(
         onnxruntime=process.runtime_version,
     )
     if record.verdict == "undecided" and len(observation.moments_after_warm_up) < MIN_MOMENTS:
-        record = msgspec.structs.replace(record, message=SHORT)
+        record = msgspec.structs.replace(record, message=TOO_SHORT)
     is_exact = kind == "process" or process.has_said_exit
     return msgspec.structs.replace(record, is_run_count_exact=is_exact)

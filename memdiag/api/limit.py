@@ -13,9 +13,9 @@ from memdiag.api.limit_search import (
     LimitSearch,
     check_limits,
     longest_trial_s,
-    require_completed,
+    require_completed_trial,
 )
-from memdiag.api.options import ModelLimitOptions, filled, takes_options
+from memdiag.api.options import ModelLimitOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.defaults import DEFAULT_LIMIT_RUNS
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
@@ -62,7 +62,7 @@ def limit(
     """
     deadline = deadline_after(time_limit_s)
     check_limits(at_bytes)
-    given = filled(ModelLimitOptions, options)
+    given = options_with_defaults(ModelLimitOptions, options)
     config = profile_config({**given, "runs": runs, "timeout_s": longest_trial_s(time_limit_s)})
     path = model_path(model)
     parent, refusal = _usable_group()
@@ -71,7 +71,7 @@ def limit(
         scratch = stack.enter_context(temporary_folder())
         if parent is not None:
             stack.enter_context(GroupRemoval(parent, scratch))
-        return _search(
+        return _search_limit(
             file,
             config,
             scratch,
@@ -91,8 +91,8 @@ def _usable_group() -> tuple[ParentGroup | None, str]:
         return None, str(error)
 
 
-def _search(
-    file: ModelFile,
+def _search_limit(
+    model_file: ModelFile,
     config: ProfileConfig,
     scratch: Path,
     parent: ParentGroup | None,
@@ -104,27 +104,27 @@ def _search(
 ) -> MemoryLimit:
     started = time.monotonic()
     given = config.inputs.arrays
-    dims = dims_by_name(file.graph, file.functions, config.inputs.dims)
-    inputs = choose_inputs(file, dims=dims, given=given)
+    dims = dims_by_name(model_file.graph, model_file.functions, config.inputs.dims)
+    inputs = choose_inputs(model_file, dims=dims, given=given)
     trials = ModelTrials(
         parent=parent,
-        job=_job(file, config, inputs, scratch / "inputs"),
+        job=_trial_job(model_file, config, inputs, scratch / "inputs"),
         timeout_s=config.limits.timeout_s,
-        files=frozenset((file.path, *file.files)),
+        files=frozenset((model_file.path, *model_file.files)),
     )
     on_progress("without a limit")
     begun = time.monotonic()
     first = trials.measure(None)
     if first.phase == "first_run" and first.outcome == "failed" and inputs.dimensions:
-        found = find_inputs(file, trials.job, scratch, dims=dims, given=given, first=inputs)
+        found = find_inputs(model_file, trials.job, scratch, dims=dims, given=given, first=inputs)
         if found is not None:
             inputs = found
-            trials.job = _job(file, config, inputs, scratch / "found")
+            trials.job = _trial_job(model_file, config, inputs, scratch / "found")
             begun = time.monotonic()
             first = trials.measure(None)
     first_s = time.monotonic() - begun
-    name = path_text(file.path)
-    require_completed(first, name, parent)
+    name = path_text(model_file.path)
+    require_completed_trial(first, name, parent)
     search = LimitSearch(trials, first, first_s)
     if parent is None:
         search.message = refusal
@@ -134,7 +134,9 @@ def _search(
         parent,
         subject=name,
         kind="model",
-        estimated_bytes=_estimated_bytes(file.path, config, inputs) if parent is None else None,
+        estimated_bytes=_estimated_bytes(model_file.path, config, inputs)
+        if parent is None
+        else None,
         dimensions=inputs.dimensions,
         onnxruntime=trials.onnxruntime,
         notes=inputs.notes,
@@ -142,10 +144,12 @@ def _search(
     )
 
 
-def _job(file: ModelFile, config: ProfileConfig, inputs: ChosenInputs, folder: Path) -> Job:
+def _trial_job(
+    model_file: ModelFile, config: ProfileConfig, inputs: ChosenInputs, folder: Path
+) -> Job:
     feeds = save_inputs(inputs.plans, config.inputs.arrays, folder)
     return Job(
-        model=file.path,
+        model=model_file.path,
         session=config.session,
         limits=config.limits,
         feeds=tuple(feeds),

@@ -10,7 +10,7 @@ from memdiag.api.limit_search import (
     LimitSearch,
     check_limits,
     longest_trial_s,
-    require_completed,
+    require_completed_trial,
 )
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, parent_group
 from memdiag.deploy.program_trial import ProgramTrials
@@ -70,7 +70,7 @@ def limit_program(
         begun = time.monotonic()
         first = trials.measure(None)
         first_s = time.monotonic() - begun
-        require_completed(first, subject, parent)
+        require_completed_trial(first, subject, parent)
         search = LimitSearch(trials, first, first_s)
         search.run(deadline, on_progress, at_bytes)
     notes = []

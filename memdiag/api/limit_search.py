@@ -8,19 +8,19 @@ from typing import Literal, Protocol
 
 from memdiag.api.arguments import OnProgress
 from memdiag.defaults import DEFAULT_TIMEOUT_S
-from memdiag.deploy.limit_search import (
-    CONFIRMATIONS,
-    MARGIN,
-    SLOWDOWN,
-    judged,
+from memdiag.deploy.limit_bisection import (
+    LATENCY_SLOWDOWN,
+    LIMIT_CONFIRMATIONS,
+    LIMIT_MARGIN,
+    bisect_limits,
     rounded_up,
-    search,
     smallest_working,
-    suggestion,
+    suggested_limits,
+    with_slowness,
 )
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.records.codec import escaped
+from memdiag.records.codec import escaped_record
 from memdiag.records.dimension import Dimension
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
 from memdiag.runner.job import Deadline, TimeLimitReached
@@ -40,11 +40,11 @@ MIN_REREAD_RATIO = 4.0
 """Contents of files that are read again, relative to the limit, without which no limit has slowed
 a trial down to its timeout."""
 
-PATIENCE = 4.0
+PATIENT_TIMEOUT_RATIO = 4.0
 """Ratio by which the timeout is longer in a second attempt."""
 
 
-class Trials(Protocol):
+class LimitTrials(Protocol):
     """Trials of a model or program, as `ModelTrials` and `ProgramTrials` make them.
 
     Attributes:
@@ -80,7 +80,7 @@ def check_limits(limits: Sequence[int]) -> None:
         raise UsageError("--at: a limit must be greater than 0.")
 
 
-def require_completed(point: LimitPoint, subject: str, parent: ParentGroup | None) -> None:
+def require_completed_trial(point: LimitPoint, subject: str, parent: ParentGroup | None) -> None:
     """Check that the trial without a limit completed.
 
     Raises:
@@ -112,7 +112,7 @@ class LimitSearch:
         message: why the search ended early; empty otherwise.
     """
 
-    def __init__(self, trials: Trials, first: LimitPoint, duration_s: float) -> None:
+    def __init__(self, trials: LimitTrials, first: LimitPoint, duration_s: float) -> None:
         self._trials = trials
         self._duration_s = duration_s
         self._timeout_s: float | None = None
@@ -134,7 +134,7 @@ class LimitSearch:
             at_bytes: limits under which a trial is made each, instead of a search.
         """
         try:
-            self._run(deadline, on_progress, at_bytes)
+            self._run_trials(deadline, on_progress, at_bytes)
         except KeyboardInterrupt:
             self.message = "interrupted"
         except TimeLimitReached:
@@ -142,7 +142,9 @@ class LimitSearch:
         except (GroupRemovedError, NoGroupError) as error:
             self.message = str(error)
 
-    def _run(self, deadline: Deadline, on_progress: OnProgress, at_bytes: Sequence[int]) -> None:
+    def _run_trials(
+        self, deadline: Deadline, on_progress: OnProgress, at_bytes: Sequence[int]
+    ) -> None:
         for _ in range(UNLIMITED_TRIALS - 1):
             deadline.check()
             on_progress("without a limit")
@@ -156,31 +158,31 @@ class LimitSearch:
             deadline.check()
             number = len(self.points) - UNLIMITED_TRIALS + 1
             on_progress(f"trial {number}: {format_size(limit_bytes)}")
-            return self._measure(limit_bytes)
+            return self._make_trial(limit_bytes)
 
         for limit in at_bytes:
             self.points.append(measure(limit))
-            self.points[:] = judged(self.points)
+            self.points[:] = with_slowness(self.points)
         self._is_search = not at_bytes
         if at_bytes:
             return
         peak = self._peak_bytes
         droppable = self._counted.file_bytes if self._counted else 0
-        search(
+        bisect_limits(
             measure,
             self.points,
             guess=rounded_up(max(peak // 2, peak - droppable)),
             peak=rounded_up(peak),
         )
 
-    def _measure(self, limit_bytes: int) -> LimitPoint:
+    def _make_trial(self, limit_bytes: int) -> LimitPoint:
         """Make a trial; other work on the machine may have slowed one that reread little."""
         assert self._timeout_s is not None
         self._trials.timeout_s = self._timeout_s
         point = self._trials.measure(limit_bytes)
         reread = point.refault_bytes + point.load_refault_bytes
         if point.outcome == "timeout" and reread < MIN_REREAD_RATIO * limit_bytes:
-            self._trials.timeout_s = PATIENCE * self._timeout_s
+            self._trials.timeout_s = PATIENT_TIMEOUT_RATIO * self._timeout_s
             point = self._trials.measure(limit_bytes)
         return point
 
@@ -210,8 +212,8 @@ class LimitSearch:
         is_measured = comfortable is not None and not 0 < MAX_ABOVE_PEAK * peak < comfortable
         needed = comfortable if is_measured else max(peak, estimated_bytes or 0)
         assert needed is not None
-        request, limit = suggestion(needed, self._uncounted_bytes)
-        return escaped(
+        request, limit = suggested_limits(needed, self._uncounted_bytes)
+        return escaped_record(
             MemoryLimit(
                 subject=subject,
                 kind=kind,
@@ -220,24 +222,24 @@ class LimitSearch:
                 request_bytes=request,
                 limit_bytes=limit,
                 is_measured_under_limits=is_measured,
-                margin=MARGIN,
+                margin=LIMIT_MARGIN,
                 uncounted_bytes=self._uncounted_bytes,
                 counted=self._counted,
                 measured_peak_bytes=self._rss_bytes if parent is None else None,
                 estimated_bytes=estimated_bytes,
                 group_version=None if parent is None else parent.version,
                 trial_timeout_s=self._timeout_s,
-                max_slowdown=SLOWDOWN,
+                max_slowdown=LATENCY_SLOWDOWN,
                 points=tuple(self.points),
                 dimensions=dimensions,
                 onnxruntime=onnxruntime,
-                notes=(*notes, *self._notes(parent)),
+                notes=(*notes, *self._trial_notes(parent)),
                 message=self.message,
                 duration_s=round(duration_s, 3),
             )
         )
 
-    def _notes(self, parent: ParentGroup | None) -> list[str]:
+    def _trial_notes(self, parent: ParentGroup | None) -> list[str]:
         notes = []
         above = None if parent is None else parent.limit_bytes
         if above is not None:
@@ -248,10 +250,10 @@ class LimitSearch:
         smallest = smallest_working(self.points)
         tried = sum(point.limit_bytes == smallest for point in self.points)
         limited = sum(point.limit_bytes is not None for point in self.points)
-        if smallest is not None and tried < CONFIRMATIONS and self._is_search:
+        if smallest is not None and tried < LIMIT_CONFIRMATIONS and self._is_search:
             reason = "" if self.message else f", as {limited} trials were made"
             notes.append(
                 f"{format_size(smallest)} was tried only {counted(tried, 'time')}, and not"
-                f" {CONFIRMATIONS} times{reason}"
+                f" {LIMIT_CONFIRMATIONS} times{reason}"
             )
         return notes

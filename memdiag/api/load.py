@@ -8,7 +8,7 @@ from memdiag.errors import RecordError
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.records.profile import Profile
-from memdiag.records.schemas import RECORDS, Reported
+from memdiag.records.schemas import RECORD_BY_SCHEMA, ReportedRecord
 from memdiag.records.sweep_job import JobResult
 
 
@@ -20,7 +20,7 @@ def load(path: str | Path) -> Record:
     Raises:
         RecordError: the file cannot be read, or is not such a record.
     """
-    return codec.load_any(Path(path), _kinds_by_schema())
+    return codec.load_any_record(Path(path), _kinds_by_schema())
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -37,21 +37,21 @@ def load_profile(path: str | Path) -> Profile:
     return codec.load(Path(path), Profile, otherwise="Read it with memdiag.load.")
 
 
-def load_reported(path: str | Path) -> Reported:
+def load_reported(path: str | Path) -> ReportedRecord:
     """Return the record saved at `path`, which is one that has reports, also that of a job.
 
     Raises:
         RecordError: the file cannot be read, or is not such a record, or the job has none.
     """
-    reported = (*get_args(Reported), JobResult)
+    reported = (*get_args(ReportedRecord), JobResult)
     kinds = {schema: kind for schema, kind in _kinds_by_schema().items() if kind in reported}
-    found = codec.load_any(Path(path), kinds)
+    found = codec.load_any_record(Path(path), kinds)
     if isinstance(found, JobResult):
         if found.profile is None:
             raise RecordError(f"{path}: this job has no profile ({found.sentence}).")
         return found.profile
-    return cast("Reported", found)
+    return cast("ReportedRecord", found)
 
 
 def _kinds_by_schema() -> dict[str, type[Record]]:
-    return {name.replace("-", "/"): kind for name, kind in RECORDS.items()}
+    return {name.replace("-", "/"): kind for name, kind in RECORD_BY_SCHEMA.items()}

@@ -7,11 +7,11 @@ import msgspec
 from memdiag.ort.runtime import Runtime
 from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
-from memdiag.runner.run import MeasuredRun, Progress
+from memdiag.runner.run import ChildProgress, MeasuredRun
 from memdiag.tuning.options import tuning_options
 from memdiag.units import MIB
 
-OPTION = "mmap-threshold"
+THRESHOLD_OPTION = "mmap-threshold"
 
 MIN_RETAINED_BYTES = 16 * MIB
 MIN_RETAINED_SHARE = 0.25
@@ -20,7 +20,7 @@ memory above the baseline."""
 
 
 def measure_malloc_threshold(
-    profile: Profile, job: Job, on_progress: Callable[[Progress], None] | None = None
+    profile: Profile, job: Job, on_progress: Callable[[ChildProgress], None] | None = None
 ) -> Profile:
     """Return `profile` with the steady memory under the threshold, if malloc retains much.
 
@@ -41,7 +41,7 @@ def measure_malloc_threshold(
         return profile
     if retained < max(MIN_RETAINED_BYTES, MIN_RETAINED_SHARE * above):
         return profile
-    (option,) = (each for each in tuning_options() if each.name == OPTION)
+    (option,) = (each for each in tuning_options() if each.name == THRESHOLD_OPTION)
     changed = option.added_to(job)
     if changed == job or not option.is_available(Runtime.parse(version)):
         return profile

@@ -28,7 +28,7 @@ def measurement_lock() -> Iterator[None]:
     If no file can be locked that is this user's own, the block does not wait: another user could
     let it wait forever.
     """
-    file = _open_own()
+    file = _open_own_file()
     if file is None:
         yield
         return
@@ -39,7 +39,7 @@ def measurement_lock() -> Iterator[None]:
         os.close(file)  # releases the lock
 
 
-def _open_own() -> int | None:
+def _open_own_file() -> int | None:
     """Return a descriptor of the first lock file that nobody else can open; None without any."""
     # Links are not followed: everyone can write to the folder for temporary files.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -47,12 +47,12 @@ def _open_own() -> int | None:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, flags, 0o600)
-            if _is_own(os.fstat(file)):
+            if _is_own_private_file(os.fstat(file)):
                 return file
             os.close(file)
     return None
 
 
-def _is_own(status: os.stat_result) -> bool:
+def _is_own_private_file(status: os.stat_result) -> bool:
     is_private = not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and is_private

@@ -102,7 +102,7 @@ class NewModels:
             return self.publish_rewritten()
         optimized = self.optimizers.chosen_model(chosen)
         result = "another model" if optimized else "the original model"
-        remedies = _unused(self.state.outcomes, f"{result} was chosen instead")
+        remedies = _rejected_remedies(self.state.outcomes, f"{result} was chosen instead")
         if optimized is None:
             self.writer.discard_staged()
             notes = self.writer.notes_on_unused_target()
@@ -160,7 +160,7 @@ class NewModels:
         return "Ctrl-C came twice meanwhile. Run it again."
 
 
-def _unused(remedies: Sequence[Remedy], why: str) -> tuple[Remedy, ...]:
+def _rejected_remedies(remedies: Sequence[Remedy], why: str) -> tuple[Remedy, ...]:
     """Return the outcomes of rewrites whose model is not a part of the result, as `why` says."""
     return tuple(
         msgspec.structs.replace(remedy, status="rejected", reason=f"{why} ({remedy.reason})")

@@ -23,15 +23,15 @@ from memdiag.units import format_size
 MAX_OPTIMIZER_S = 600.0
 """Seconds after which an optimizer is ended; fewer if a time limit is near."""
 
-MAX_SHARE = 0.25
+MAX_OPTIMIZERS_SHARE = 0.25
 """The share of the remaining time that all optimizers together may take."""
 
-_OWN = "memdiag-fix"
+_OWN_OPTIMIZER = "memdiag-fix"
 
 
 def optimizer_names() -> tuple[str, ...]:
     """Return the names of the optimizers of others, in the order in which they are tried."""
-    return tuple(name for name in OPTIMIZERS if name != _OWN)
+    return tuple(name for name in OPTIMIZERS if name != _OWN_OPTIMIZER)
 
 
 def check_optimizers(only: Sequence[str], *, changes_values: bool) -> None:
@@ -104,7 +104,7 @@ class OptimizerOutputs:
             )
         end = inf
         if deadline.at < inf:
-            end = time.monotonic() + MAX_SHARE * max(0.0, deadline.at - time.monotonic())
+            end = time.monotonic() + MAX_OPTIMIZERS_SHARE * max(0.0, deadline.at - time.monotonic())
         folder.mkdir()
         try:
             return self._write_each(model, name_of_result, folder, end, report_progress)
@@ -156,10 +156,12 @@ class OptimizerOutputs:
                     self.notes.append(f"{name} {self.failures[name]}")
                 shutil.rmtree(path.parent, ignore_errors=True)
                 continue
-            with open_model(model) as file:
-                remove_initializers_from_inputs(file, result.path)
+            with open_model(model) as model_file:
+                remove_initializers_from_inputs(model_file, result.path)
             self._written[name] = result.path
-            found.append(_option(name, result, [each for each in installed if each != name]))
+            found.append(
+                _optimizer_option(name, result, [each for each in installed if each != name])
+            )
         return found
 
     def chosen_model(self, chosen: Sequence[str]) -> Path | None:
@@ -171,7 +173,7 @@ def _is_installed(name: str) -> bool:
     return all(importlib.util.find_spec(package) for package in OPTIMIZERS[name].packages)
 
 
-def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> TuningOption:
+def _optimizer_option(name: str, result: OptimizerResult, others: Sequence[str]) -> TuningOption:
     version = f" {result.run.version}" if result.run else ""
     path, caveats = result.path, ""
     if path is not None and path.with_name(f"{path.name}.data").exists():

@@ -12,8 +12,8 @@ from memdiag.runner.job import Job
 from memdiag.tuning.options import TuningOption
 
 
-def expected_savings(
-    file: ModelFile,
+def estimated_savings(
+    model_file: ModelFile,
     runtime: Runtime,
     job: Job,
     sizes: Mapping[str, int],
@@ -24,13 +24,13 @@ def expected_savings(
     Options that are expected to save nothing, or that estimates do not consider, are left out.
 
     Args:
-        file: the open model.
+        model_file: the open model.
         runtime: the release of onnxruntime.
         job: the session without the options.
         sizes: the sizes of free dimensions by name.
         options: the options, each of which is added alone.
     """
-    ctx = AnalysisContext(file, runtime, sizes=sizes, reads_weights=False)
+    ctx = AnalysisContext(model_file, runtime, sizes=sizes, reads_weights=False)
     totals: dict[EstimateOptions, int] = {}
 
     def total_bytes(settings: Job) -> int:

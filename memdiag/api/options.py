@@ -2,7 +2,7 @@
 
 A group of options is a TypedDict. Its keys are keyword arguments of functions, which declare them
 with `takes_options`, and options of commands, which `memdiag.cli.options` adds and reads by their
-types. The `Option` in each annotation has what the type does not say.
+types. The `SharedOption` in each annotation has what the type does not say.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ else:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Option(NamedTuple):
+class SharedOption(NamedTuple):
     """What is said of an option in functions and commands.
 
     Attributes:
@@ -63,7 +63,7 @@ class ArrayOptions(TypedDict, total=False):
 
     inputs: Annotated[
         Mapping[str, ArrayOrFile],
-        Option(
+        SharedOption(
             "--input",
             "[NAME=]FILE",
             "Data of inputs: NAME=FILE.npy of one, or FILE.npz of several by name; the others are"
@@ -78,7 +78,7 @@ class InputOptions(ArrayOptions, total=False):
 
     dims: Annotated[
         Mapping[str, int],
-        Option(
+        SharedOption(
             "--dim",
             "NAME=N,…",
             "Size of a free dimension, by its name, INPUT:AXIS, or its role (such as batch) if no"
@@ -93,7 +93,7 @@ class GenerationOptions(TypedDict, total=False):
 
     feed: Annotated[
         Sequence[str],
-        Option(
+        SharedOption(
             "--feed",
             "OUTPUT=INPUT",
             "Run a decoder as a program generates a text: outputs that are fed to inputs of the"
@@ -104,7 +104,7 @@ class GenerationOptions(TypedDict, total=False):
     ]
     steps: Annotated[
         int | None,
-        Option(
+        SharedOption(
             "--steps",
             "N",
             "Calls of one token after the prompt, in place of --runs (default:"
@@ -113,7 +113,7 @@ class GenerationOptions(TypedDict, total=False):
     ]
     prefill: Annotated[
         int | None,
-        Option(
+        SharedOption(
             "--prefill",
             "N",
             "Tokens of the prompt, which is one call with an empty past (default:"
@@ -127,7 +127,7 @@ class ConfigOptions(TypedDict, total=False):
 
     session_options: Annotated[
         Mapping[str, str],
-        Option(
+        SharedOption(
             "--session-option", "KEY=VALUE", "SessionOptions attributes and config entries.", {}
         ),
     ]
@@ -138,17 +138,19 @@ class SessionOptions(ConfigOptions, total=False):
 
     providers: Annotated[
         Sequence[str],
-        Option(
+        SharedOption(
             "--provider", "NAME", "Execution providers, the preferred one first.", DEFAULT_PROVIDERS
         ),
     ]
     provider_options: Annotated[
         Mapping[str, Mapping[str, str]],
-        Option("--provider-option", "PROVIDER:KEY=VALUE", "Options of execution providers.", {}),
+        SharedOption(
+            "--provider-option", "PROVIDER:KEY=VALUE", "Options of execution providers.", {}
+        ),
     ]
     run_options: Annotated[
         Mapping[str, str],
-        Option("--run-option", "KEY=VALUE", "RunOptions config entries of each run.", {}),
+        SharedOption("--run-option", "KEY=VALUE", "RunOptions config entries of each run.", {}),
     ]
 
 
@@ -156,11 +158,12 @@ class GraphOptions(TypedDict, total=False):
     """How a session reads and optimizes its graph."""
 
     disabled_optimizers: Annotated[
-        Sequence[str], Option("--disable-optimizer", "NAME", "Graph transformers to disable.", ())
+        Sequence[str],
+        SharedOption("--disable-optimizer", "NAME", "Graph transformers to disable.", ()),
     ]
     load_from: Annotated[
         LoadFrom,
-        Option(
+        SharedOption(
             "--load-from", "", "Create the session from the model's path, or its bytes.", "path"
         ),
     ]
@@ -171,11 +174,13 @@ class LimitOptions(TypedDict, total=False):
 
     timeout_s: Annotated[
         float,
-        Option("--timeout", "TIME", "Stop a child process after this time.", DEFAULT_TIMEOUT_S),
+        SharedOption(
+            "--timeout", "TIME", "Stop a child process after this time.", DEFAULT_TIMEOUT_S
+        ),
     ]
     memory_limit_bytes: Annotated[
         int | None,
-        Option(
+        SharedOption(
             "--memory-limit", "SIZE", "Stop a child process with more resident memory, e.g. 2GB."
         ),
     ]
@@ -186,15 +191,17 @@ class RunOptions(TypedDict, total=False):
 
     runs: Annotated[
         int,
-        Option("--runs", "N", "Number of runs after the first run, in each process.", DEFAULT_RUNS),
+        SharedOption(
+            "--runs", "N", "Number of runs after the first run, in each process.", DEFAULT_RUNS
+        ),
     ]
     run: Annotated[
         bool,
-        Option("--run", "", "Run the model; --no-run stops after session creation.", True),
+        SharedOption("--run", "", "Run the model; --no-run stops after session creation.", True),
     ]
     xray: Annotated[
         XrayTime,
-        Option(
+        SharedOption(
             "--xray",
             "",
             "When to identify the owner of every resident byte: at steady state, also at the end of"
@@ -204,7 +211,7 @@ class RunOptions(TypedDict, total=False):
     ]
     run_peak: Annotated[
         bool,
-        Option(
+        SharedOption(
             "--run-peak",
             "",
             "Find the node at which a run takes most, the values in memory then, and working"
@@ -219,11 +226,11 @@ class ProcessOptions(TypedDict, total=False):
 
     python: Annotated[
         Path | str | None,
-        Option("--python", "PYTHON", "Another Python interpreter that has onnxruntime."),
+        SharedOption("--python", "PYTHON", "Another Python interpreter that has onnxruntime."),
     ]
     environment: Annotated[
         Mapping[str, str],
-        Option("--env", "KEY=VALUE", "Environment variables of the child process.", {}),
+        SharedOption("--env", "KEY=VALUE", "Environment variables of the child process.", {}),
     ]
 
 
@@ -261,18 +268,18 @@ class CommandOptions(ProfileOptions, total=False):
 
     time_limit_s: Annotated[
         float | None,
-        Option("--time-limit", "TIME", "Stop after this time, such as 90s or 5min."),
+        SharedOption("--time-limit", "TIME", "Stop after this time, such as 90s or 5min."),
     ]
     duration_s: Annotated[
         float | None,
-        Option("--for", "TIME", "Length of the recording, such as 30s, 10min or 2h."),
+        SharedOption("--for", "TIME", "Length of the recording, such as 30s, 10min or 2h."),
     ]
     pause: Annotated[
-        bool, Option("--pause", "", "Stop the process while its memory is read.", False)
+        bool, SharedOption("--pause", "", "Stop the process while its memory is read.", False)
     ]
     onnxruntime: Annotated[
         Sequence[str],
-        Option(
+        SharedOption(
             "--onnxruntime",
             "VERSION,…",
             "Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest, installed where missing; and paths"
@@ -282,7 +289,7 @@ class CommandOptions(ProfileOptions, total=False):
     ]
     for_onnxruntime: Annotated[
         str | None,
-        Option(
+        SharedOption(
             "--for-onnxruntime",
             "VERSION",
             "Release to predict for, 1.24 or newer (default: the installed one).",
@@ -291,14 +298,14 @@ class CommandOptions(ProfileOptions, total=False):
 
 
 @cache
-def options_of(group: type) -> dict[str, tuple[Any, Option]]:
-    """Return the type and the `Option` of each option of `group`, by its name."""
+def options_of(group: type) -> dict[str, tuple[Any, SharedOption]]:
+    """Return the type and the `SharedOption` of each option of `group`, by its name."""
     return {
         name: get_args(hint) for name, hint in get_type_hints(group, include_extras=True).items()
     }
 
 
-def filled(group: type, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_with_defaults(group: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of all options of `group`: those given in `options`, and defaults.
 
     Raises:

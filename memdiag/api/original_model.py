@@ -55,7 +55,7 @@ class OriginalModel:
 
 def measured_original(
     exits: ExitStack,
-    file: ModelFile,
+    model_file: ModelFile,
     job: Job,
     *,
     dims: Mapping[str, int],
@@ -63,7 +63,7 @@ def measured_original(
     sizes: Sequence[int] | None,
     report_progress: Callable[[str], None],
 ) -> OriginalModel:
-    """Find inputs for `file`, and measure it; its session is open until `exits` closes.
+    """Find inputs for `model_file`, and measure it; its session is open until `exits` closes.
 
     Raises:
         MeasurementError: the model runs, but not in the process in which it is measured.
@@ -72,7 +72,7 @@ def measured_original(
     scratch = exits.enter_context(temporary_folder())
     report_progress("finding inputs that the model runs with")
     inputs = find_comparison_inputs(
-        file,
+        model_file,
         job,
         scratch / "inputs",
         dims=dims,
@@ -80,8 +80,12 @@ def measured_original(
         sizes=sizes,
     )
     if not inputs.sets:
-        return OriginalModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=None)
+        return OriginalModel(
+            file=model_file, job=job, scratch=scratch, inputs=inputs, evaluator=None
+        )
     report_progress("measuring the original")
-    disk_bytes = sum(each.stat().st_size for each in file.files)
+    disk_bytes = sum(each.stat().st_size for each in model_file.files)
     evaluator = exits.enter_context(ModelEvaluator(job, inputs.sets, scratch, disk_bytes))
-    return OriginalModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator)
+    return OriginalModel(
+        file=model_file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator
+    )

@@ -8,7 +8,7 @@ from typing import Self
 from memdiag.budgets.figures import growth_since
 from memdiag.errors import UsageError
 from memdiag.records.probe import Probe
-from memdiag.runner.observer import observe
+from memdiag.runner.observer import open_observer
 from memdiag.runner.scripts.child import trim
 
 PROBE_NOTES = (
@@ -16,7 +16,7 @@ PROBE_NOTES = (
     " freed before and is used again is not",
     "phases and copies of weights are not measured; memdiag.profile measures them",
 )
-_NAME = "this process"
+_PROBE_NAME = "this process"
 
 
 class SessionProbe:
@@ -42,10 +42,10 @@ class SessionProbe:
     def __enter__(self) -> Self:
         gc.collect()
         trim()
-        self._observer = observe(os.getpid())
+        self._observer = open_observer(os.getpid())
         first = self._observer.boundary()
         self._before = first.memory
-        self._sampler = None if first.peak_rss_bytes is not None else _Sampler()
+        self._sampler = None if first.peak_rss_bytes is not None else _ResidentSetSampler()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -58,21 +58,21 @@ class SessionProbe:
         base = self._before.rss_bytes
         figures = {"peak": peak - base, **growth_since(last.memory, self._before, base)}
         self._result = Probe(
-            name=_NAME,
+            name=_PROBE_NAME,
             figures=figures | {"process_peak": peak},
             peak_kind="exact" if self._sampler is None else "sampled",
             notes=PROBE_NOTES,
         )
 
 
-class _Sampler:
+class _ResidentSetSampler:
     """The largest resident set, by samples: for systems without a high-water mark to reset."""
 
     def __init__(self) -> None:
-        self._observer = observe(os.getpid())
+        self._observer = open_observer(os.getpid())
         self._largest = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread = threading.Thread(target=self._sample_until_end, daemon=True)
         self._thread.start()
 
     def stop(self) -> int:
@@ -82,6 +82,6 @@ class _Sampler:
         self._observer.close()
         return self._largest
 
-    def _sample(self) -> None:
+    def _sample_until_end(self) -> None:
         while not self._ended.wait(self._observer.period_s):
             self._largest = max(self._largest, self._observer.sample().rss_bytes)

@@ -11,7 +11,7 @@ import msgspec
 
 from memdiag.api.arguments import model_path
 from memdiag.api.check import (
-    Selection,
+    RuleSelection,
     analysis_context,
     find_waste,
     with_peak_shares,
@@ -31,7 +31,7 @@ from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_MIN_BYTES, DEFAULT_PROVIDERS, MAX_REASON, XrayTime
+from memdiag.defaults import DEFAULT_MIN_BYTES, DEFAULT_PROVIDERS, MAX_REASON_LENGTH, XrayTime
 from memdiag.errors import ModelError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.count_inputs import count_inputs
@@ -43,12 +43,12 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
 from memdiag.ort.releases import older_release_note
 from memdiag.ort.runtime import Runtime
-from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import InputConfig, Job
-from memdiag.runner.run import MeasuredRun, Measurement, Progress
+from memdiag.runner.run import ChildProgress, MeasuredRun, Measurement
 from memdiag.runner.temporary import temporary_folder
 from memdiag.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 
@@ -61,7 +61,7 @@ _NO_RULES = (
 )
 
 
-class Interrupted(KeyboardInterrupt):
+class ProfileInterrupted(KeyboardInterrupt):
     """Raised if Ctrl-C ended the measurement or the search for findings.
 
     Attributes:
@@ -80,7 +80,7 @@ def profile(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ChildProgress], None] | None = None,
     **options: Unpack[ProfileOptions],
 ) -> Profile:
     """Load and run `model` in an isolated child process and return its profile.
@@ -108,7 +108,7 @@ def profile(
     genai = find_genai_config(path)
     config = profile_config(
         options,
-        rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
+        rules=RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes),
         genai=None if genai is None else genai.config,
     )
     return profile_model(path if genai is None else genai.path, config, on_progress=on_progress)
@@ -118,7 +118,7 @@ def profile_model(
     model: Path,
     config: ProfileConfig,
     *,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ChildProgress], None] | None = None,
     on_near_limit: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Return the profile of `model`, as `profile` does.
@@ -129,31 +129,33 @@ def profile_model(
     Raises:
         ModelError, UsageError, MeasurementError, Interrupted: as in `profile`.
     """
-    with open_model(model) as file, temporary_folder() as scratch:
-        original = FileStates(model, file.files)
-        measure = partial(_measure, file, config, scratch, on_progress, on_near_limit)
-        inputs, calls = _usual_inputs(file, config.inputs)
+    with open_model(model) as model_file, temporary_folder() as scratch:
+        original = FileStates(model, model_file.files)
+        measure = partial(
+            _measure_with_inputs, model_file, config, scratch, on_progress, on_near_limit
+        )
+        inputs, calls = _usual_inputs(model_file, config.inputs)
         run = measure(inputs, calls)
         if calls is None and _needs_other_inputs(run.measured, inputs):
-            other = _inputs_that_run(file, config.inputs, run, inputs, scratch)
+            other = _inputs_that_run(model_file, config.inputs, run, inputs, scratch)
             run = run if other is None else measure(other)
         job, result = run.job, run.profile
         if run.measured.interrupted:
-            raise Interrupted(result)
+            raise ProfileInterrupted(result)
         measured = result
         try:
             measured = result = measure_malloc_threshold(result, job, on_progress)
             add_run_peak = partial(with_run_peak, job=job, scratch=scratch)
-            for add in _analysis(
+            for add in _analysis_steps(
                 result,
-                file,
+                model_file,
                 config.rules,
                 config.inputs.dims,
                 add_run_peak=add_run_peak if config.run_peak else None,
             ):
                 result = add(result)
         except KeyboardInterrupt as interrupt:
-            raise Interrupted(result) from interrupt
+            raise ProfileInterrupted(result) from interrupt
         except ModelError:
             if not original.changed:
                 raise
@@ -163,7 +165,7 @@ def profile_model(
 
 
 def profile_job(
-    file: ModelFile,
+    model_file: ModelFile,
     job: Job,
     *,
     inputs: tuple[Input, ...],
@@ -175,7 +177,7 @@ def profile_job(
     Without `xray` there is neither an X-ray, nor are rules run.
 
     Args:
-        file: the model of `job`, open.
+        model_file: the model of `job`, open.
         job: the model, the configuration and the inputs.
         inputs: description of the inputs.
         dimensions: the sizes of the free dimensions.
@@ -187,11 +189,11 @@ def profile_job(
     """
     described = RunDescription(inputs=inputs, dimensions=dimensions)
     with temporary_folder() as scratch:
-        run = _run_child(file, job, described, scratch, "steady" if xray else "none")
+        run = _run_child(model_file, job, described, scratch, "steady" if xray else "none")
     if run.measured.interrupted:
         raise KeyboardInterrupt
     result = run.profile
-    for add in _analysis(result, file, Selection(), {}) if xray else ():
+    for add in _analysis_steps(result, model_file, RuleSelection(), {}) if xray else ():
         result = add(result)
     return result
 
@@ -205,39 +207,43 @@ class _JobRun(NamedTuple):
 
 
 def _usual_inputs(
-    file: ModelFile, config: InputConfig
+    model_file: ModelFile, config: InputConfig
 ) -> tuple[ChosenInputs, GenerationCalls | None]:
     """Return inputs of realistic sizes; of a generation, those of its prompt, and its calls."""
     if config.generation is not None:
-        calls = choose_calls(file, config.generation, dims=config.dims, given=config.arrays)
+        calls = choose_calls(model_file, config.generation, dims=config.dims, given=config.arrays)
         return calls.prompt, calls
     if config.runs is None:
         return ChosenInputs((), ()), None
-    dims = dims_by_name(file.graph, file.functions, config.dims)
-    return choose_inputs(file, dims=dims, given=config.arrays), None
+    dims = dims_by_name(model_file.graph, model_file.functions, config.dims)
+    return choose_inputs(model_file, dims=dims, given=config.arrays), None
 
 
 def _inputs_that_run(
-    file: ModelFile, config: InputConfig, run: _JobRun, usual: ChosenInputs, scratch: Path
+    model_file: ModelFile, config: InputConfig, run: _JobRun, usual: ChosenInputs, scratch: Path
 ) -> ChosenInputs | None:
     """Return inputs with which the model runs, which failed in `run`; None if there are none.
 
     Raises:
         Interrupted: Ctrl-C; the profile of the failed run is kept, as of every interrupted run.
     """
-    dims = dims_by_name(file.graph, file.functions, config.dims)
+    dims = dims_by_name(model_file.graph, model_file.functions, config.dims)
     try:
-        found = find_inputs(file, run.job, scratch, dims=dims, given=config.arrays, first=usual)
+        found = find_inputs(
+            model_file, run.job, scratch, dims=dims, given=config.arrays, first=usual
+        )
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(run.profile) from interrupt
-    return None if found is None else _with_reason(found, usual, run.measured.outcome.message)
+        raise ProfileInterrupted(run.profile) from interrupt
+    return (
+        None if found is None else _inputs_with_reason(found, usual, run.measured.outcome.message)
+    )
 
 
-def _measure(
-    file: ModelFile,
+def _measure_with_inputs(
+    model_file: ModelFile,
     config: ProfileConfig,
     scratch: Path,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: Callable[[ChildProgress], None] | None,
     on_near_limit: Callable[[Profile], None] | None,
     inputs: ChosenInputs,
     calls: GenerationCalls | None = None,
@@ -249,7 +255,7 @@ def _measure(
     feeds = save_inputs(inputs.plans, config.inputs.arrays, scratch / "inputs")
     steps = None if calls is None else save_step_inputs(calls, config.inputs, scratch / "steps")
     job = Job(
-        model=file.path,
+        model=model_file.path,
         session=config.session,
         limits=config.limits,
         feeds=tuple(feeds),
@@ -264,16 +270,16 @@ def _measure(
         command=config.command,
         generation=None if calls is None else calls.record,
     )
-    return _run_child(file, job, described, scratch, config.xray, on_progress, on_near_limit)
+    return _run_child(model_file, job, described, scratch, config.xray, on_progress, on_near_limit)
 
 
 def _run_child(
-    file: ModelFile,
+    model_file: ModelFile,
     job: Job,
     described: RunDescription,
     scratch: Path,
     when: XrayTime,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ChildProgress], None] | None = None,
     on_near_limit: Callable[[Profile], None] | None = None,
 ) -> _JobRun:
     """Measure a child that runs `job`, with X-rays at the moments that `when` names.
@@ -281,8 +287,8 @@ def _run_child(
     `on_near_limit` is called with the profile until then when the control group comes near its
     limit.
     """
-    xray = None if when == "none" else ChildXray(file, job, scratch)
-    assemble = partial(assemble_profile, file, job, described)
+    xray = None if when == "none" else ChildXray(model_file, job, scratch)
+    assemble = partial(assemble_profile, model_file, job, described)
 
     def save(memory: GroupMemory) -> None:
         if on_near_limit is not None:
@@ -308,17 +314,17 @@ def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:
     return failed_to_run and bool(inputs.dimensions)
 
 
-def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
+def _inputs_with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
     """Return the inputs `found`, with the error of the model at its usual inputs in the notes."""
-    reason = textwrap.shorten(message, MAX_REASON, placeholder=" …")
-    note = f"the model does not run at {in_words(usual.dimensions)}: {reason}"
+    reason = textwrap.shorten(message, MAX_REASON_LENGTH, placeholder=" …")
+    note = f"the model does not run at {dimensions_text(usual.dimensions)}: {reason}"
     return found._replace(notes=(*found.notes, note))
 
 
-def _analysis(
+def _analysis_steps(
     profile: Profile,
-    file: ModelFile,
-    selection: Selection,
+    model_file: ModelFile,
+    selection: RuleSelection,
     dims: Mapping[str, int],
     *,
     add_run_peak: Callable[..., Profile] | None = None,
@@ -331,11 +337,11 @@ def _analysis(
     if version is None:
         return
     if profile.inputs:
-        dims = _run_sizes(file, profile)
+        dims = _run_sizes(model_file, profile)
     completed = profile.outcome.completed
     runtime = Runtime.parse(version)
     ctx = analysis_context(
-        file,
+        model_file,
         runtime,
         dims=dims,
         # onnxruntime and the X-ray have read all weights by then.
@@ -351,10 +357,10 @@ def _analysis(
     if add_run_peak is not None:
         yield partial(add_run_peak, ctx=ctx)
     if completed:
-        yield partial(_with_rewrites, file=file)
+        yield partial(_with_rewrites, model_file=model_file)
 
 
-def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: Selection) -> Profile:
+def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: RuleSelection) -> Profile:
     """Return `profile` with the findings of the rules, matched with the measurement."""
     if not _is_on_cpu(profile):
         return _with_notes(profile, (_NO_RULES,))
@@ -365,14 +371,16 @@ def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: Selecti
     return _with_notes(msgspec.structs.replace(profile, findings=found), notes)
 
 
-def _with_rewrites(profile: Profile, *, file: ModelFile) -> Profile:
+def _with_rewrites(profile: Profile, *, model_file: ModelFile) -> Profile:
     """Return `profile` whose findings name the rewrites that can be applied."""
     if not profile.findings:
         return profile
     # Late: rewriting needs onnx_ir, which takes long to import.
-    from memdiag.fixing.applicable import with_rewrites
+    from memdiag.fixing.applicable import findings_with_rewrites
 
-    return msgspec.structs.replace(profile, findings=with_rewrites(profile.findings, file))
+    return msgspec.structs.replace(
+        profile, findings=findings_with_rewrites(profile.findings, model_file)
+    )
 
 
 def _with_notes(profile: Profile, notes: Sequence[str]) -> Profile:
@@ -384,13 +392,13 @@ def _is_on_cpu(profile: Profile) -> bool:
     return profile.session.providers[:1] == DEFAULT_PROVIDERS
 
 
-def _run_sizes(file: ModelFile, profile: Profile) -> dict[str, int]:
+def _run_sizes(model_file: ModelFile, profile: Profile) -> dict[str, int]:
     """Return the sizes that the free dimensions of the model had in the run."""
     shapes = {value.name: value.shape or () for value in profile.inputs}
-    counts = count_inputs(file.graph)
+    counts = count_inputs(model_file.graph)
     return {each.name: each.size for each in profile.dimensions if each.name in counts} | {
         axis.key: shapes[value.name][axis.position]
-        for value in file.graph.required_inputs
+        for value in model_file.graph.required_inputs
         for axis in axes_of(value) or ()
         if axis.size is None and axis.position < len(shapes.get(value.name, ()))
     }

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from memdiag.api.arguments import check_names, generation_config, input_config, limits
-from memdiag.api.check import Selection
-from memdiag.api.options import ProfileOptions, filled
-from memdiag.defaults import CPU_PROVIDER, PINNED, XrayTime
+from memdiag.api.arguments import check_names, child_process_limits, generation_config, input_config
+from memdiag.api.check import RuleSelection
+from memdiag.api.options import ProfileOptions, options_with_defaults
+from memdiag.defaults import CPU_PROVIDER, PINNED_ENVIRONMENT, XrayTime
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import InputConfig, Limits, SessionConfig
 
-_LEVELS = ("disable_all", "basic", "extended", "layout", "all")
+_LEVEL_NAMES = ("disable_all", "basic", "extended", "layout", "all")
 _LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 """Session options that memdiag sets itself, as it reads the log."""
 
-_ALL_RULES = Selection()
+_ALL_RULES = RuleSelection()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class ProfileConfig:
     limits: Limits = field(default_factory=Limits)
     xray: XrayTime = "steady"
     run_peak: bool = False
-    rules: Selection = field(default_factory=Selection)
+    rules: RuleSelection = field(default_factory=RuleSelection)
     command: tuple[str, ...] = ()
 
     def figures_only(self) -> "ProfileConfig":
@@ -53,7 +53,7 @@ class ProfileConfig:
 def profile_config(
     options: Mapping[str, Any],
     *,
-    rules: Selection = _ALL_RULES,
+    rules: RuleSelection = _ALL_RULES,
     genai: GenaiConfig | None = None,
     command: tuple[str, ...] = (),
 ) -> ProfileConfig:
@@ -70,18 +70,18 @@ def profile_config(
             a limit leaves no time or no memory, or onnxruntime is not installed and no other
             interpreter is named.
     """
-    given = filled(ProfileOptions, options)
+    given = options_with_defaults(ProfileOptions, options)
     python = given["python"]
     session = session_config(given)
     _check_environment(given["environment"])
     _check_provider_options(given["provider_options"], session.providers)
-    _check_texts("run_options", given["run_options"])
+    _check_option_texts("run_options", given["run_options"])
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return ProfileConfig(
         session=replace(
             session,
-            environment={**_inherited(), **given["environment"]},
+            environment={**_inherited_pinning(), **given["environment"]},
             python=Path(sys.executable if python is None else python),
         ),
         inputs=input_config(
@@ -97,7 +97,9 @@ def profile_config(
                 runs=given["runs"],
             ),
         ),
-        limits=limits(timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]),
+        limits=child_process_limits(
+            timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]
+        ),
         xray=given["xray"],
         run_peak=given["run_peak"],
         rules=rules,
@@ -128,9 +130,9 @@ def _copied(value: Any) -> Any:
     return tuple(value) if is_list else value
 
 
-def _inherited() -> dict[str, str]:
+def _inherited_pinning() -> dict[str, str]:
     """Return what the child inherits and figures depend on, for the record."""
-    return {name: os.environ[name] for name in PINNED if name in os.environ}
+    return {name: os.environ[name] for name in PINNED_ENVIRONMENT if name in os.environ}
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -154,7 +156,7 @@ def check_session_options(session_options: Mapping[str, str]) -> dict[str, str]:
             raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
     if "graph_optimization_level" in options:
         _check_optimization_level(options["graph_optimization_level"])
-    _check_texts("session_options", options)
+    _check_option_texts("session_options", options)
     return options
 
 
@@ -173,10 +175,10 @@ def _check_provider_options(
                 f"{provider} reads no provider options. Set options of the session instead, such"
                 " as enable_cpu_mem_arena."
             )
-        _check_texts(f"provider_options[{provider!r}]", options)
+        _check_option_texts(f"provider_options[{provider!r}]", options)
 
 
-def _check_texts(argument: str, options: Mapping[Any, Any]) -> None:
+def _check_option_texts(argument: str, options: Mapping[Any, Any]) -> None:
     """Check that the names and values of `options` are texts."""
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
@@ -189,9 +191,9 @@ def _check_texts(argument: str, options: Mapping[Any, Any]) -> None:
 def _check_optimization_level(level: str) -> None:
     """Check that `level` is a documented level, or onnxruntime's own name of one."""
     name = str(level).lower()
-    enum_names = ("ort_disable_all", *(f"ort_enable_{level}" for level in _LEVELS[1:]))
+    enum_names = ("ort_disable_all", *(f"ort_enable_{level}" for level in _LEVEL_NAMES[1:]))
     short_names = (name.removeprefix("ort_") for name in enum_names)
-    if name not in (*_LEVELS, *enum_names, *short_names):
+    if name not in (*_LEVEL_NAMES, *enum_names, *short_names):
         raise UsageError(
-            f"there is no optimization level {str(level)!r}. Choose from {', '.join(_LEVELS)}."
+            f"there is no optimization level {str(level)!r}. Choose from {', '.join(_LEVEL_NAMES)}."
         )

@@ -11,7 +11,7 @@ from memdiag.api.xray import ChildXray
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.config_keys import unknown_key_notes, unknown_run_key_notes
-from memdiag.records.codec import escaped
+from memdiag.records.codec import escaped_record
 from memdiag.records.dimension import Dimension
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
@@ -26,7 +26,7 @@ from memdiag.records.profile import (
 )
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
-from memdiag.runner.phases import peak_phase
+from memdiag.runner.phases import phase_of_peak
 from memdiag.runner.run import Measurement
 from memdiag.system.cpu_limit import cpu_quota
 from memdiag.units import counted, format_limit
@@ -57,7 +57,7 @@ class RunDescription:
 
 
 def assemble_profile(
-    file: ModelFile,
+    model_file: ModelFile,
     job: Job,
     described: RunDescription,
     measured: Measurement,
@@ -67,7 +67,7 @@ def assemble_profile(
     """Return the profile of one run of `job`; findings and the result of a budget come later.
 
     Args:
-        file: the model of `job`, open.
+        model_file: the model of `job`, open.
         job: the model, the configuration and the inputs.
         described: what was known of the run before it.
         measured: the measurement of the child.
@@ -75,13 +75,13 @@ def assemble_profile(
         group: what the control group of the child counted; None without one.
     """
     baseline = measured.baseline or measured.phases[0].end
-    peak_rss_bytes, highest = _peak(measured, baseline.rss_bytes)
+    peak_rss_bytes, highest = _largest_phase_peak(measured, baseline.rss_bytes)
     all_notes = [*described.notes, *measurement_notes(measured, job)]
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
     profile = Profile(
         schema=PROFILE_SCHEMA,
-        model=_model_facts(file),
+        model=_model_facts(model_file),
         environment=describe_machine(
             memdiag.__version__,
             measured.onnxruntime,
@@ -107,7 +107,7 @@ def assemble_profile(
         first_run_s=measured.first_run_s,
         runs=measured.runs,
         notes=tuple(all_notes),
-        outcome=_outcome(measured.outcome, group),
+        outcome=_outcome_with_limit(measured.outcome, group),
         attribution=xray.attribution if xray else None,
         phase_attributions=tuple(
             PhaseAttribution(phase=phase, attribution=attribution)
@@ -119,7 +119,7 @@ def assemble_profile(
         generation=_measured_generation(described.generation, measured),
     )
     # File names may contain bytes that are not text; a record cannot.
-    return escaped(profile)
+    return escaped_record(profile)
 
 
 def _measured_generation(generation: Generation | None, measured: Measurement) -> Generation | None:
@@ -140,7 +140,7 @@ def _measured_generation(generation: Generation | None, measured: Measurement) -
     )
 
 
-def _outcome(outcome: Outcome, group: GroupMemory | None) -> Outcome:
+def _outcome_with_limit(outcome: Outcome, group: GroupMemory | None) -> Outcome:
     """Return `outcome` with the limit as the reason, if the kernel killed the child for it."""
     if outcome.cause != "sigkill" or group is None or not group.oom_kills:
         return outcome
@@ -149,20 +149,22 @@ def _outcome(outcome: Outcome, group: GroupMemory | None) -> Outcome:
     return msgspec.structs.replace(outcome, message=message)
 
 
-def _model_facts(file: ModelFile) -> Model:
+def _model_facts(model_file: ModelFile) -> Model:
     return Model(
-        path=str(file.path),
-        file_bytes=file.file_bytes,
-        external_bytes=file.external_bytes,
-        weight_bytes=sum(weight.nbytes for weight in file.weights),
-        weight_count=len(file.weights),
-        node_count=file.node_count,
-        ir_version=file.proto.ir_version,
-        opsets={opset.domain or "ai.onnx": opset.version for opset in file.proto.opset_import},
+        path=str(model_file.path),
+        file_bytes=model_file.file_bytes,
+        external_bytes=model_file.external_bytes,
+        weight_bytes=sum(weight.nbytes for weight in model_file.weights),
+        weight_count=len(model_file.weights),
+        node_count=model_file.node_count,
+        ir_version=model_file.proto.ir_version,
+        opsets={
+            opset.domain or "ai.onnx": opset.version for opset in model_file.proto.opset_import
+        },
     )
 
 
-def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
+def _largest_phase_peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
     """Return the largest peak of a phase with the session in bytes, and that phase.
 
     Peaks of phases that retain the same memory differ by a few pages. The returned phase is
@@ -171,7 +173,7 @@ def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
     started = [phase for phase in measured.phases if phase.name != "start"]
     phases = started or list(measured.phases)
     peak = max(phase.peak_rss_bytes for phase in phases)
-    return peak, peak_phase(phases, measured.spans, baseline_rss_bytes)
+    return peak, phase_of_peak(phases, measured.spans, baseline_rss_bytes)
 
 
 def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
@@ -204,7 +206,7 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
             " begins where the transformer before it ended, and the time between two transformers"
             " counts as part of the second"
         )
-    yield from _about_peaks(measured)
+    yield from _peak_notes(measured)
     if job.session.load_from == "bytes":
         yield "loaded from bytes: the file's bytes stay resident for as long as the session lives"
     warnings = measured.warnings
@@ -214,7 +216,7 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
         yield f"{runtime} gave at least {counted(len(warnings) - MAX_WARNINGS, 'more warning')}"
 
 
-def _about_peaks(measured: Measurement) -> Iterator[str]:
+def _peak_notes(measured: Measurement) -> Iterator[str]:
     has_begun = measured.baseline is not None  # else the child ended before its first mark
     if has_begun and all(phase.peak_kind == "sampled" for phase in measured.phases):
         yield (

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from memdiag.api.check import Selection
-from memdiag.budgets.parsing import merged, parse_budget
+from memdiag.api.check import RuleSelection
+from memdiag.budgets.parsing import merged_budgets, parse_budget
 from memdiag.defaults import DEFAULT_MIN_BYTES
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
 from memdiag.regular_files import read_regular
 from memdiag.units import parse_size
 
-_FILE = "pyproject.toml"
+_SETTINGS_FILE = "pyproject.toml"
 
 
 class ProjectSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -45,7 +45,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         select: Sequence[str] = (),
         ignore: Sequence[str] = (),
         min_bytes: int | None = None,
-    ) -> Selection:
+    ) -> RuleSelection:
         """Return the selection of rules; the arguments override the settings.
 
         Raises:
@@ -53,7 +53,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         """
         if min_bytes is None:
             min_bytes = self.min_size
-        return Selection(
+        return RuleSelection(
             select=select or self.select,
             ignore=ignore or self.ignore,
             min_bytes=DEFAULT_MIN_BYTES if min_bytes is None else min_bytes,
@@ -81,7 +81,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         for pattern, values in self.budgets.items():
             budget = parse_budget(values, where=f'budgets."{pattern}"')
             if fnmatchcase(model, pattern):
-                found = merged(found, budget)
+                found = merged_budgets(found, budget)
         return found
 
 
@@ -95,8 +95,8 @@ def read_project_settings(start: Path | None = None) -> ProjectSettings:
         UsageError: the file is not TOML, or the table has an unknown key or an invalid value.
     """
     folder = (start or Path()).absolute()
-    for path in (parent / _FILE for parent in (folder, *folder.parents)):
-        table = _table(path)
+    for path in (parent / _SETTINGS_FILE for parent in (folder, *folder.parents)):
+        table = _settings_table(path)
         if table is not None:
             try:
                 settings = msgspec.convert(table, ProjectSettings)
@@ -108,7 +108,7 @@ def read_project_settings(start: Path | None = None) -> ProjectSettings:
     return ProjectSettings()
 
 
-def _table(path: Path) -> dict[str, Any] | None:
+def _settings_table(path: Path) -> dict[str, Any] | None:
     try:
         content = tomllib.loads(read_regular(path).decode())
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import memdiag
 from memdiag.errors import MeasurementError, MemdiagError, ReportError, UsageError
-from memdiag.programs.end_requests import END, END_WITH_REPORTS
+from memdiag.programs.end_requests import END_REQUEST, END_WITH_REPORTS
 from memdiag.programs.hook.startup import sitecustomize
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PTRACER = 0x59616D61
 _RECORDING_PROCESS = "from memdiag.programs.recording_process import main; main()"
-_VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS)
+_HOOK_VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS_VARIABLE)
 
 
 class Recording:
@@ -58,7 +58,7 @@ class Recording:
     def __enter__(self) -> Self:
         if self._process is not None:
             raise UsageError("this recording has begun already. Make another one.")
-        if sitecustomize.ADDRESS in os.environ:
+        if sitecustomize.ADDRESS_VARIABLE in os.environ:
             raise UsageError(
                 "this process is being recorded already. Leave memdiag run or the outer recording"
                 " out."
@@ -66,7 +66,7 @@ class Recording:
         self._pid = os.getpid()
         earlier_sessions = count_sessions()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _RECORDING_PROCESS, *self._arguments(earlier_sessions)],
+            [sys.executable, "-c", _RECORDING_PROCESS, *self._process_arguments(earlier_sessions)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C is meant for this process, which ends the recording
@@ -77,16 +77,16 @@ class Recording:
             raise MeasurementError("the recording cannot be started: its process has ended.")
         self._origin_s = float(origin_s)
         allow_reading_by(self._process.pid)
-        self._environment = {name: os.environ.get(name) for name in _VARIABLES}
-        paths = [sitecustomize.FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._environment = {name: os.environ.get(name) for name in _HOOK_VARIABLES}
+        paths = [sitecustomize.HOOK_STARTUP_FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-        os.environ[sitecustomize.ADDRESS] = address
-        self._uninstall = _install(address)
+        os.environ[sitecustomize.ADDRESS_VARIABLE] = address
+        self._uninstall = _install_hook(address)
         return self
 
     def __exit__(self, *error: object) -> None:
         if os.getpid() == self._pid:  # not a fork, which may leave the block as well
-            self._end(END if self.folder is None else END_WITH_REPORTS)
+            self._end_recording(END_REQUEST if self.folder is None else END_WITH_REPORTS)
 
     @property
     def run(self) -> ProgramRun | None:
@@ -107,7 +107,7 @@ class Recording:
         """
         if self._process is None:
             raise UsageError("this recording has not begun. Enter its with block first.")
-        self._end(END)
+        self._end_recording(END_REQUEST)
         assert self.run is not None
         return self.run
 
@@ -118,16 +118,16 @@ class Recording:
             ReportError: a report could not be written.
             MeasurementError: the process that writes them has ended.
         """
-        if self not in _writing:
+        if self not in _writing_recordings:
             return
-        _writing.remove(self)
+        _writing_recordings.remove(self)
         failure, has_failed = self._close_process()
         if failure:
             raise ReportError(failure.decode())
         if has_failed:
             raise MeasurementError("the reports are missing: the process that writes them failed.")
 
-    def _end(self, request: bytes) -> None:
+    def _end_recording(self, request: bytes) -> None:
         """End the recording with `request`.
 
         Raises:
@@ -146,7 +146,13 @@ class Recording:
                 os.environ[name] = value
         writes = request == END_WITH_REPORTS
         if writes:
-            _finish([each for each in _writing if each.folder == self.folder or each._has_ended()])
+            _wait_for_reports(
+                [
+                    each
+                    for each in _writing_recordings
+                    if each.folder == self.folder or each._has_ended()
+                ]
+            )
         with suppress(OSError), self._process.stdin as requests:
             requests.write(request)
         failure = length = record = b""
@@ -158,7 +164,7 @@ class Recording:
             raise MeasurementError("the recording has failed: its process has ended.")
         self._record = record
         if writes and not failure:
-            _writing.append(self)
+            _writing_recordings.append(self)
             return
         self._close_process()
         if failure:
@@ -209,9 +215,11 @@ class Recording:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r} while it runs")
         return getattr(self.run, name)
 
-    def _arguments(self, earlier_sessions: int) -> list[str]:
+    def _process_arguments(self, earlier_sessions: int) -> list[str]:
         options = [] if self._xray else ["--no-xray"]
-        options += [str(each._process.pid) for each in _writing if each._process is not None]
+        options += [
+            str(each._process.pid) for each in _writing_recordings if each._process is not None
+        ]
         folder = "" if self.folder is None else str(self.folder.absolute())
         return [memdiag.__version__, str(os.getpid()), str(earlier_sessions), folder, *options]
 
@@ -248,7 +256,7 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
     return Recording(folder, xray=xray)
 
 
-def _finish(recordings: Iterable[Recording]) -> None:
+def _wait_for_reports(recordings: Iterable[Recording]) -> None:
     """Wait for the reports of `recordings`, and warn of errors for which nobody has waited."""
     for each in recordings:
         try:
@@ -257,10 +265,12 @@ def _finish(recordings: Iterable[Recording]) -> None:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
 
-_writing: list[Recording] = []
+_writing_recordings: list[Recording] = []
 """The recordings that have ended and whose reports are being written."""
-atexit.register(lambda: _finish(tuple(_writing)))
-os.register_at_fork(after_in_child=_writing.clear)  # only the parent can wait for its child
+atexit.register(lambda: _wait_for_reports(tuple(_writing_recordings)))
+os.register_at_fork(
+    after_in_child=_writing_recordings.clear
+)  # only the parent can wait for its child
 
 
 def count_sessions() -> int:
@@ -271,7 +281,7 @@ def count_sessions() -> int:
     return sum(issubclass(type(each), session_class) for each in gc.get_objects())
 
 
-def _install(address: str) -> Callable[[], None]:
+def _install_hook(address: str) -> Callable[[], None]:
     """Record the sessions of this process, now or once onnxruntime is imported.
 
     Returns:

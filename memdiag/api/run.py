@@ -16,7 +16,7 @@ import memdiag.programs.xrays.xray_task  # now: a process waits at its end for t
 from memdiag.api.arguments import program_advice
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run, early_run
-from memdiag.programs.interrupt import Interrupt
+from memdiag.programs.interrupt import ProgramInterrupt
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.wait_notice import OnWait, WaitNotice
@@ -108,14 +108,14 @@ def run_program(
         stack.callback(recorder.close)
         if request_folder is not None:
             stack.enter_context(control_file(Path(request_folder), recorder.address))
-        streams = stack.enter_context(_streams(program_output_folder))
+        streams = stack.enter_context(_program_streams(program_output_folder))
         try:
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(
                 f"{words[0]}: cannot be started ({error.strerror}). {program_advice(words[0])}"
             ) from error
-        interrupt = Interrupt(process.pid, on_wait)
+        interrupt = ProgramInterrupt(process.pid, on_wait)
         notice = WaitNotice(on_wait)
 
         def update(recorder: Recorder) -> None:
@@ -140,7 +140,7 @@ def run_program(
 
 
 @contextmanager
-def _streams(name: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
+def _program_streams(name: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
     """Yield the standard streams of a program: files in the folder `name`, or ours without it.
 
     Raises:
@@ -163,20 +163,20 @@ def _streams(name: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
         yield {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
 
 
-_STOPPED_BY_TERMINAL: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
-_OF_TERMINAL: Final = frozenset(
-    {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH, *_STOPPED_BY_TERMINAL}
+_TERMINAL_STOP_SIGNALS: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
+_TERMINAL_SIGNALS: Final = frozenset(
+    {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH, *_TERMINAL_STOP_SIGNALS}
 )
-_STOPPING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-_PASSED_ON: Final = _OF_TERMINAL | _STOPPING | {signal.SIGUSR1, signal.SIGUSR2}
+_STOPPING_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_PASSED_SIGNALS: Final = _TERMINAL_SIGNALS | _STOPPING_SIGNALS | {signal.SIGUSR1, signal.SIGUSR2}
 """Signals that have a meaning for programs, such as gunicorn: stop, reload, reopen the logs."""
 
-_OFTEN_SENT_TO_GROUPS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
+_GROUP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 GROUP_SIGNAL_S: Final = 0.5
 """Seconds after which these are passed on: a program that has ended meanwhile had the signal."""
 
 MIN_WAITED_S: Final = 0.5
-IN_A_ROW_S: Final = 5.0
+REPEATED_CTRL_C_S: Final = 5.0
 """Seconds between two Ctrl-C of a user who does not want to wait for the end of the program."""
 
 
@@ -219,23 +219,23 @@ class _SignalPassing:
         self._unhandled_ctrl_c = 0
 
     def __enter__(self) -> "_SignalPassing":
-        for number in _PASSED_ON:
+        for number in _PASSED_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` starts both
-                self._handlers[number] = signal.signal(number, self._handle)
+                self._handlers[number] = signal.signal(number, self._handle_signal)
         if _other_threads_block(self._handlers):
             self._blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
         return self
 
     def has_process_ended(self) -> bool:
         """Pass on the signals that have arrived, and return whether the program has ended."""
-        for number, is_from_kernel in self._arrived():
+        for number, is_from_kernel in self._arrived_signals():
             is_hangup = number == signal.SIGHUP and os.getsid(0) == os.getpid()
             if not is_from_kernel or is_hangup:
-                delay_s = GROUP_SIGNAL_S if number in _OFTEN_SENT_TO_GROUPS else 0.0
+                delay_s = GROUP_SIGNAL_S if number in _GROUP_SIGNALS else 0.0
                 self._due.append((time.monotonic() + delay_s, number))
             elif number == signal.SIGINT:
                 self._unhandled_ctrl_c += 1
-            elif number in _STOPPED_BY_TERMINAL:  # this process would stop with the program
+            elif number in _TERMINAL_STOP_SIGNALS:  # this process would stop with the program
                 os.kill(os.getpid(), signal.SIGSTOP)
         while self._unhandled_ctrl_c:
             self._unhandled_ctrl_c -= 1
@@ -255,31 +255,31 @@ class _SignalPassing:
         wait = self._recorder.end_wait
         # The same Ctrl-C may have been what ended the program.
         has_waited = wait is not None and wait.waited_s > MIN_WAITED_S
-        if has_waited or now_s < self._ctrl_c_s + IN_A_ROW_S:
+        if has_waited or now_s < self._ctrl_c_s + REPEATED_CTRL_C_S:
             self._recorder.skip_end_xrays()
         self._ctrl_c_s = now_s
 
-    def _arrived(self) -> Iterator[tuple[int, bool]]:
+    def _arrived_signals(self) -> Iterator[tuple[int, bool]]:
         """Yield each signal that has arrived, and whether it came from the kernel."""
         if self._blocked_before is None:
             return
         while (info := signal.sigtimedwait(self._handlers, 0)) is not None:
             yield info.si_signo, info.si_code > 0
 
-    def _handle(self, number: int, frame: object) -> None:
-        if number not in _OF_TERMINAL:
+    def _handle_signal(self, number: int, frame: object) -> None:
+        if number not in _TERMINAL_SIGNALS:
             self._pass_on(number)
         elif number == signal.SIGINT:
             self._unhandled_ctrl_c += 1
 
     def _pass_on(self, number: int) -> None:
-        if number in _STOPPING:
+        if number in _STOPPING_SIGNALS:
             self._recorder.program_is_stopping()
         self._process.send_signal(number)
 
     def __exit__(self, *error: object) -> None:
         if self._blocked_before is not None:
-            for _ in self._arrived():  # the program has ended
+            for _ in self._arrived_signals():  # the program has ended
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_before)
         for number, handler in self._handlers.items():

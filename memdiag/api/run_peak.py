@@ -17,7 +17,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
-from memdiag.records.codec import escaped
+from memdiag.records.codec import escaped_record
 from memdiag.records.profile import PeakNode, Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import NoNodeMemory, arena_peak
@@ -38,10 +38,10 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         MeasurementError: the interpreter cannot be started.
     """
     if job.runs is None or not profile.outcome.completed:
-        return _without(profile, "the model was not run to the end")
-    profile = _with_details(profile, ctx)
+        return _profile_without_run_peak(profile, "the model was not run to the end")
+    profile = _with_arena_details(profile, ctx)
     if ctx.runtime < NODE_MEMORY_SINCE:
-        return _without(
+        return _profile_without_run_peak(
             profile,
             f"onnxruntime {ctx.runtime} does not write the memory of nodes in its profile, as"
             f" {NODE_MEMORY_SINCE} and newer do",
@@ -49,7 +49,7 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
     try:
         measured = arena_peak(job, scratch, _free_resident_bytes)
     except NoNodeMemory as reason:
-        return _without(profile, str(reason))
+        return _profile_without_run_peak(profile, str(reason))
     estimated = None if profile.estimate is None else ctx.activations(ctx.sizes)
     node = ""
     if estimated is not None and estimated.scope is not None and estimated.node is not None:
@@ -71,7 +71,7 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         largest=measured.largest,
         free_resident_bytes=measured.free_resident_bytes,
     )
-    return escaped(msgspec.structs.replace(profile, run_peak=peak))
+    return escaped_record(msgspec.structs.replace(profile, run_peak=peak))
 
 
 def _free_resident_bytes(pid: int) -> int | None:
@@ -109,22 +109,24 @@ def _names_in_model(ctx: AnalysisContext, executed: Sequence[tuple[str, str]]) -
     }
 
 
-def _with_details(profile: Profile, ctx: AnalysisContext) -> Profile:
+def _with_arena_details(profile: Profile, ctx: AnalysisContext) -> Profile:
     """Return `profile` with the arena of the estimated run, and the growth of its values."""
     if profile.estimate is None:
         return profile
-    doubled = _doubled(ctx.model, ctx.sizes)
+    doubled = _doubled_dim_sizes(ctx.model, ctx.sizes)
     estimate = session_estimate(profile, ctx).with_run_details(profile.estimate, doubled)
     return msgspec.structs.replace(profile, estimate=estimate)
 
 
-def _doubled(model: ModelFile, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def _doubled_dim_sizes(
+    model_file: ModelFile, sizes: Mapping[str, int]
+) -> dict[str, dict[str, int]]:
     """Return for each free dimension the sizes of all if it is twice as large as in `sizes`."""
     try:
-        return size_grid(model, sizes).doubled(sizes)
+        return size_grid(model_file, sizes).doubled(sizes)
     except UsageError:  # arrays that were given have shapes that the model does not declare
         return {}
 
 
-def _without(profile: Profile, reason: str) -> Profile:
-    return escaped(msgspec.structs.replace(profile, run_peak_failure=reason))
+def _profile_without_run_peak(profile: Profile, reason: str) -> Profile:
+    return escaped_record(msgspec.structs.replace(profile, run_peak_failure=reason))

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from memdiag.api.arguments import check_at_least_one, check_dims, limits
+from memdiag.api.arguments import check_at_least_one, check_dims, child_process_limits
 from memdiag.api.estimating.sizes import DimSizes, size_steps
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
@@ -22,11 +22,11 @@ from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.sweep import ExceededBudget, Placement, Sweep
 from memdiag.records.sweep_job import JobResult, SweepJob
-from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
+from memdiag.sweeps.dask_execution import DASK_SCHEME, LOCAL_CLUSTER, DaskExecution
 from memdiag.sweeps.job_process import unfinished_result
 from memdiag.sweeps.local_execution import LocalExecution
 from memdiag.sweeps.model_budget import ModelBudget, breach_sentence, parse_model_budget
-from memdiag.sweeps.model_sources import ModelSource, find_models
+from memdiag.sweeps.model_sources import ModelSource, find_sweep_models
 from memdiag.sweeps.placement import parse_machines, place_models
 from memdiag.sweeps.plan import (
     JobSettings,
@@ -35,15 +35,15 @@ from memdiag.sweeps.plan import (
     plan_jobs,
     with_needed_memory,
 )
-from memdiag.sweeps.store import Store, check_version, job_column
-from memdiag.sweeps.summary import summarize
+from memdiag.sweeps.store import SweepStore, check_version, job_column
+from memdiag.sweeps.summary import summarize_sweep
 from memdiag.system.cpu_limit import cpus_allowed
 from memdiag.system.memory_limit import most_available_bytes
 from memdiag.units import some_of
 
-LOCAL = "local"
+LOCAL_EXECUTION = "local"
 
-MAX_STEPS = 8
+MAX_SWEEP_RANGE_SIZES = 8
 """Sizes of a dimension into which a range is divided at most."""
 
 FLUSH_S = 60.0
@@ -99,7 +99,7 @@ class SweepOutcome:
     interrupted: bool = False
 
 
-class Execution(Protocol):
+class SweepExecution(Protocol):
     """Where jobs run."""
 
     @property
@@ -124,7 +124,7 @@ def sweep(
     session_options: Mapping[str, str | Sequence[str]] | None = None,
     runs: int = DEFAULT_RUNS,
     retry_failed: bool = False,
-    on: str = LOCAL,
+    on: str = LOCAL_EXECUTION,
     processes: int | None = None,
     memory_bytes: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -214,7 +214,7 @@ def sweep_answers(
     is_same = against is not None and Path(against).resolve() == outcome.store.resolve()
     if against is not None and not is_same:
         check_version(Path(against))
-    found = summarize(
+    found = summarize_sweep(
         outcome.store,
         against=outcome.store if is_same else None if against is None else Path(against),
         new_keys=outcome.new_keys if is_same else None,
@@ -235,7 +235,7 @@ def run_sweep(
     runs: int = DEFAULT_RUNS,
     budget: Mapping[str, str] | None = None,
     retry_failed: bool = False,
-    on: str = LOCAL,
+    on: str = LOCAL_EXECUTION,
     processes: int | None = None,
     memory_bytes: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -248,7 +248,7 @@ def run_sweep(
     Raises:
         UsageError, RecordError, ReportError: as in `sweep`.
     """
-    limits(timeout_s=timeout_s)
+    child_process_limits(timeout_s=timeout_s)
     if math.isinf(timeout_s):
         raise UsageError("--timeout must be a number of seconds.")
     if memory_bytes is not None and memory_bytes <= 0:
@@ -259,15 +259,15 @@ def run_sweep(
     check_at_least_one("--jobs", processes)
     if not paths:
         raise UsageError("no model was given. Name models, folders, patterns, lists or URLs.")
-    sizes = _sizes(dims or {})
-    options = _options(session_options or {})
+    sizes = _requested_sizes(dims or {})
+    options = _requested_options(session_options or {})
     model_budget = parse_model_budget(budget) if budget is not None else None
-    opened = Store(Path(store))
+    opened = SweepStore(Path(store))
     outcome = SweepOutcome(store=Path(store))
     on_progress(SweepProgress(step="reading the store"))
     opened.repair()
-    releases = _releases(onnxruntime, outcome.notes, on_progress)
-    models = find_models(
+    releases = _requested_releases(onnxruntime, outcome.notes, on_progress)
+    models = find_sweep_models(
         [str(path) for path in paths],
         on_progress=lambda name: on_progress(SweepProgress(step=f"reading {name}")),
     )
@@ -276,7 +276,7 @@ def run_sweep(
     settings = JobSettings(runs=runs, timeout_s=timeout_s)
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
     file_bytes = {model.digest: model.file_bytes for model in models}
-    with _execution(on, processes, memory_bytes) as execution:
+    with _open_execution(on, processes, memory_bytes) as execution:
         on_progress(SweepProgress(step="looking for the machines"))
         machines = execution.machine_classes()
         # What could not be read, as a path that was wrong, is no answer of a later sweep.
@@ -298,11 +298,11 @@ def run_sweep(
             keys = [job.key(machine) for job in new for machine in machines]
             opened.remove([key for key in keys if key in statuses])
         for key in done:
-            _count(outcome, opened, key, statuses[key], model_budget)
+            _count_job(outcome, opened, key, statuses[key], model_budget)
         on_progress(SweepProgress(step="estimating", total=len(new), machines=execution.machines))
         planned = with_needed_memory(new, file_bytes, execution.estimate)
         try:
-            _run(planned, execution, opened, outcome, model_budget, on_progress)
+            _run_jobs(planned, execution, opened, outcome, model_budget, on_progress)
         except KeyboardInterrupt:
             outcome.interrupted = True
         finally:
@@ -310,10 +310,10 @@ def run_sweep(
     return outcome
 
 
-def _run(
+def _run_jobs(
     planned: Sequence[PlannedJob],
-    execution: Execution,
-    store: Store,
+    execution: SweepExecution,
+    store: SweepStore,
     outcome: SweepOutcome,
     budget: ModelBudget | None,
     on_progress: OnSweepProgress,
@@ -332,7 +332,7 @@ def _run(
             if key is None:
                 yield each
             else:
-                _count(outcome, store, key, store.result(key).status, budget)
+                _count_job(outcome, store, key, store.result(key).status, budget)
                 done += 1
 
     def report(step: str) -> None:
@@ -353,7 +353,7 @@ def _run(
     for result in execution.run(not_done()):
         if store.add(result):
             outcome.new_keys.add(result.key)
-        _count(outcome, store, result.key, result.status, budget)
+        _count_job(outcome, store, result.key, result.status, budget)
         done += 1
         failed += result.status != "completed"
         report(f"{result.job.model} · {result.job.onnxruntime}")
@@ -362,8 +362,8 @@ def _run(
             flushed = time.monotonic()
 
 
-def _count(
-    outcome: SweepOutcome, store: Store, key: str, status: str, budget: ModelBudget | None
+def _count_job(
+    outcome: SweepOutcome, store: SweepStore, key: str, status: str, budget: ModelBudget | None
 ) -> None:
     """Add a job of the store to `outcome`."""
     outcome.keys.append(key)
@@ -405,7 +405,7 @@ def _unreadable_jobs(
 
 
 def _store_unreadable(
-    store: Store,
+    store: SweepStore,
     models: Sequence[ModelSource],
     releases: Mapping[str, str],
     settings: JobSettings,
@@ -422,22 +422,25 @@ def _store_unreadable(
 
 
 @contextmanager
-def _execution(on: str, processes: int | None, memory_bytes: int | None) -> Iterator[Execution]:
+def _open_execution(
+    on: str, processes: int | None, memory_bytes: int | None
+) -> Iterator[SweepExecution]:
     count = processes or max(1, int(cpus_allowed(os.getpid()) or 1))
     memory = memory_bytes or most_available_bytes()
-    if on == LOCAL:
+    if on == LOCAL_EXECUTION:
         with LocalExecution(processes=count, memory_bytes=memory) as execution:
             yield execution
         return
-    if on != LOCAL_CLUSTER and not on.startswith(SCHEME):
+    if on != LOCAL_CLUSTER and not on.startswith(DASK_SCHEME):
         raise UsageError(
-            f"--on cannot be {on!r}. Write {LOCAL}, {LOCAL_CLUSTER}, or {SCHEME}host:port."
+            f"--on cannot be {on!r}. Write {LOCAL_EXECUTION}, {LOCAL_CLUSTER}, or"
+            f" {DASK_SCHEME}host:port."
         )
     with DaskExecution(on, processes=count, memory_bytes=memory) as cluster:
         yield cluster
 
 
-def _releases(
+def _requested_releases(
     onnxruntime: Sequence[str], notes: list[str], on_progress: OnSweepProgress
 ) -> dict[str, str]:
     """Return the releases, each with its interpreter, or empty for its own environment.
@@ -452,31 +455,31 @@ def _releases(
     for version in versions:
         on_progress(SweepProgress(step=f"looking for onnxruntime {version}"))
         try:
-            if version == runtimes.LATEST:
-                version, note = runtimes.latest()
+            if version == runtimes.LATEST_VERSION:
+                version, note = runtimes.latest_version()
                 notes += [f"latest is {version}: {note}"] if note else []
-            runtimes.runtime(version)
+            runtimes.runtime_interpreter(version)
         except ProvisionError as error:
             notes.append(f"onnxruntime {version} is left out: {error}")
         else:
             found[version] = ""
     for path in environments:
-        python = runtimes.existing(path)
-        release = runtimes.version_of(python)
+        python = runtimes.existing_interpreter(path)
+        release = runtimes.interpreter_version(python)
         if release is None:
             raise UsageError(f"{path}: it has no onnxruntime. Install it there.")
         found[release] = str(python)
     if not onnxruntime:
         require_runtime("name releases with --onnxruntime")
         release = str(Runtime.installed())
-        own = runtimes.installed() or ""
+        own = runtimes.distribution_version() or ""
         found[own or release] = "" if own else sys.executable
     if not found:
         raise UsageError(" ".join(notes))
     return found
 
 
-def _sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
+def _requested_sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
     """Return the sizes of each dimension.
 
     Raises:
@@ -491,7 +494,7 @@ def _sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
                     f"dimension {name!r}: {low}..{high} is not a range of sizes. Give the lowest"
                     " size first."
                 )
-            found[name] = size_steps(low, high, MAX_STEPS)
+            found[name] = size_steps(low, high, MAX_SWEEP_RANGE_SIZES)
         else:
             found[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
         for each in found[name]:
@@ -501,7 +504,7 @@ def _sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
     return found
 
 
-def _options(session_options: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+def _requested_options(session_options: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
     """Return the values of each session option.
 
     Raises:

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from memdiag.api.budget import pinned
+from memdiag.api.budget import pinned_environment
 from memdiag.api.estimate import estimate
 from memdiag.api.profile import profile
 from memdiag.comparison import runtimes
 from memdiag.errors import MeasurementError, MemdiagError, ProvisionError
-from memdiag.records.codec import escaped
+from memdiag.records.codec import escaped_record
 from memdiag.records.sweep_job import JobResult, JobStatus, SweepJob
 from memdiag.sweeps.job_process import JobRequest, unfinished_result
-from memdiag.sweeps.model_sources import content_digest, local_path
+from memdiag.sweeps.model_sources import local_path, model_files_digest
 
-MAX_SENTENCE = 1000
+MAX_JOB_SENTENCE = 1000
 """Characters of the sentence of a job that failed."""
 
 
@@ -39,19 +39,19 @@ def run_job(request: JobRequest) -> JobResult:
         msgspec.structs.replace(job, digest=""), status="unreadable", is_alone=request.is_alone
     )
     try:
-        path = _model(request)
-        result = _profile(result, path, request.memory_limit_bytes)
+        path = _job_model_path(request)
+        result = _profiled_result(result, path, request.memory_limit_bytes)
     except (OSError, ProvisionError, MeasurementError, _OtherContentError) as error:
-        result = msgspec.structs.replace(undone, sentence=str(error)[:MAX_SENTENCE])
+        result = msgspec.structs.replace(undone, sentence=str(error)[:MAX_JOB_SENTENCE])
     except MemdiagError as error:
-        result = msgspec.structs.replace(result, sentence=str(error)[:MAX_SENTENCE])
+        result = msgspec.structs.replace(result, sentence=str(error)[:MAX_JOB_SENTENCE])
     except Exception as error:  # a defect: the sweep goes on
-        sentence = f"unexpected {type(error).__name__}: {error}"[:MAX_SENTENCE]
+        sentence = f"unexpected {type(error).__name__}: {error}"[:MAX_JOB_SENTENCE]
         result = msgspec.structs.replace(result, sentence=sentence)
     return msgspec.structs.replace(result, duration_s=round(time.perf_counter() - started, 6))
 
 
-def needed_bytes(request: JobRequest) -> int | None:
+def estimated_job_bytes(request: JobRequest) -> int | None:
     """Return the largest resident set that a job is expected to need; None if it is not known."""
     job = request.job
     try:
@@ -74,7 +74,7 @@ class _OtherContentError(Exception):
     """Raised if a model has other content than that which is to be measured."""
 
 
-def _model(request: JobRequest) -> Path:
+def _job_model_path(request: JobRequest) -> Path:
     """Return the path of the model of a job.
 
     Raises:
@@ -85,20 +85,20 @@ def _model(request: JobRequest) -> Path:
     path = local_path(request.path or request.job.address)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file on this machine.")
-    if request.path and content_digest(path) != request.job.digest:
+    if request.path and model_files_digest(path) != request.job.digest:
         raise _OtherContentError(f"{path}: the file on this machine has other content.")
     return path
 
 
-def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> JobResult:
+def _profiled_result(result: JobResult, model: Path, memory_limit_bytes: int | None) -> JobResult:
     job = result.job
     found = profile(
         model,
         runs=job.runs,
         dims=job.dims,
         session_options=job.options,
-        environment=pinned({}),  # so that figures are reproducible
-        python=_interpreter(job),
+        environment=pinned_environment({}),  # so that figures are reproducible
+        python=_job_interpreter(job),
         timeout_s=job.timeout_s,
         memory_limit_bytes=memory_limit_bytes,
     )
@@ -106,12 +106,12 @@ def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> 
     status: JobStatus = outcome.status
     sentence = "" if status == "completed" else f"{outcome.phase}: {outcome.message}"
     return msgspec.structs.replace(
-        result, status=status, sentence=sentence[:MAX_SENTENCE], profile=found
+        result, status=status, sentence=sentence[:MAX_JOB_SENTENCE], profile=found
     )
 
 
-def _interpreter(job: SweepJob) -> Path:
-    return Path(job.python) if job.python else runtimes.runtime(job.onnxruntime)
+def _job_interpreter(job: SweepJob) -> Path:
+    return Path(job.python) if job.python else runtimes.runtime_interpreter(job.onnxruntime)
 
 
 def main() -> None:
@@ -124,9 +124,9 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=JobRequest)
         if request.work == "estimate":
-            answer = msgspec.json.encode(needed_bytes(request))
+            answer = msgspec.json.encode(estimated_job_bytes(request))
         else:
-            answer = msgspec.json.encode(escaped(run_job(request)))
+            answer = msgspec.json.encode(escaped_record(run_job(request)))
         answers.write(answer + b"\n")
         answers.flush()
 

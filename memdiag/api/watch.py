@@ -23,8 +23,8 @@ from memdiag.records.run import ProgramRun
 from memdiag.system.open_files import max_open_files
 from memdiag.units import counted
 
-PERIOD_S: Final = 0.1
-MIN_PERIOD_S: Final = 0.001
+WATCH_PERIOD_S: Final = 0.1
+MIN_WATCH_PERIOD_S: Final = 0.001
 
 
 _NO_SEARCH_NOTE = (
@@ -37,7 +37,7 @@ def watch(
     pid: int,
     *,
     duration_s: float | None = None,
-    period_s: float = PERIOD_S,
+    period_s: float = WATCH_PERIOD_S,
     xray: bool = True,
     models: Sequence[str | os.PathLike[str]] | None = None,
     request_folder: str | os.PathLike[str] | None = None,
@@ -91,7 +91,7 @@ def watch(
         stack.enter_context(max_open_files())
         if request_folder is not None:
             stack.enter_context(control_file(Path(request_folder), recorder.address))
-        signals = stack.enter_context(_counting_signals())
+        signals = stack.enter_context(_SignalCounter())
 
         def has_ended() -> bool:
             is_over = duration_s is not None and recorder.now_s() >= duration_s
@@ -127,7 +127,7 @@ def _check_times(duration_s: float | None, period_s: float) -> None:
     """Raise UsageError if a time is out of bounds."""
     if duration_s is not None and not duration_s > 0:
         raise UsageError(f"a recording cannot last {duration_s} s. Give a time above 0.")
-    if not period_s >= MIN_PERIOD_S:
+    if not period_s >= MIN_WATCH_PERIOD_S:
         raise UsageError(f"samples cannot be {period_s} s apart. Give a time from 1 ms.")
 
 
@@ -154,7 +154,7 @@ def _command_of(pid: int) -> tuple[str, ...]:
     return tuple(os.fsdecode(word) for word in words[:-1])
 
 
-class _counting_signals:  # a context manager
+class _SignalCounter:  # a context manager
     """Counts the signals that ask for an end, which then raise nothing.
 
     Only the main thread can handle signals.
@@ -167,15 +167,15 @@ class _counting_signals:  # a context manager
         self.count = 0
         self._handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> "_counting_signals":
+    def __enter__(self) -> "_SignalCounter":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                self._handlers[number] = signal.signal(number, self._handle)
+                self._handlers[number] = signal.signal(number, self._count_signal)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _count_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

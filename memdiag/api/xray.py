@@ -7,12 +7,12 @@ from pathlib import Path
 
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.fused_weights import fused_search_targets
-from memdiag.attribution.intervals import Ranges, normal
+from memdiag.attribution.intervals import ByteRanges, normalized_ranges
 from memdiag.attribution.owners import BaselinePages
 from memdiag.attribution.process_xray import take_xray
-from memdiag.attribution.provenance import with_provenance
+from memdiag.attribution.provenance import attribution_with_makers
 from memdiag.attribution.search_target import SearchTarget, search_target
-from memdiag.attribution.stopped_process import stopped
+from memdiag.attribution.stopped_process import paused_process
 from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.process_files import guess_models, with_guess_note
@@ -63,7 +63,7 @@ def xray(
                     raise
         targets = [search_target(file) for file in files]
         if pause:
-            stack.enter_context(stopped(pid))
+            stack.enter_context(paused_process(pid))
         found = take_xray(pid, targets)
     return with_guess_note(found, are_used) if given is None else found
 
@@ -84,11 +84,11 @@ class ChildXray:
         failure: the reason of a failed X-ray; None if none failed.
     """
 
-    def __init__(self, model: ModelFile, job: Job, scratch: Path) -> None:
+    def __init__(self, model_file: ModelFile, job: Job, scratch: Path) -> None:
         self.attribution: Attribution | None = None
         self.by_phase: dict[PhaseName, Attribution] = {}
         self.failure: str | None = None
-        self._model = model
+        self._model = model_file
         self._job = job
         self._scratch = scratch
         self._baseline: BaselinePages | None = None
@@ -103,7 +103,10 @@ class ChildXray:
                     # Removed first, so that the phases are in the order in which they ended.
                     self.by_phase.pop(phase, None)
                     self.by_phase[phase] = self._take_xray(
-                        pid, [self._target], arena, cache=self._cache(cache, phase)
+                        pid,
+                        [self._child_search_target],
+                        arena,
+                        cache=self._key_value_cache(cache, phase),
                     )
                 case AtSteady():
                     self._take_steady_xray(moment)
@@ -112,18 +115,22 @@ class ChildXray:
 
     def _take_steady_xray(self, steady: AtSteady) -> None:
         pid, arena, log, trimmed, ranges = steady
-        cache = self._cache(ranges)
-        found = self._take_xray(pid, [self._target], arena, heap_trimmed=trimmed, cache=cache)
-        self.attribution = with_provenance(found, [self._target], log)
+        cache = self._key_value_cache(ranges)
+        found = self._take_xray(
+            pid, [self._child_search_target], arena, heap_trimmed=trimmed, cache=cache
+        )
+        self.attribution = attribution_with_makers(found, [self._child_search_target], log)
         with ExitStack() as stack:
-            fused = fused_search_targets(self._target, found, [self._job], self._scratch, stack)
+            fused = fused_search_targets(
+                self._child_search_target, found, [self._job], self._scratch, stack
+            )
             if fused:
-                targets = [self._target, *fused]
+                targets = [self._child_search_target, *fused]
                 found = self._take_xray(pid, targets, arena, heap_trimmed=trimmed, cache=cache)
-                self.attribution = with_provenance(found, targets, log)
+                self.attribution = attribution_with_makers(found, targets, log)
 
     @cached_property
-    def _target(self) -> SearchTarget:
+    def _child_search_target(self) -> SearchTarget:
         return search_target(self._model)
 
     def _take_xray(
@@ -133,23 +140,23 @@ class ChildXray:
         arena: AddressRanges,
         *,
         heap_trimmed: bool = False,
-        cache: tuple[str, Ranges] | None = None,
+        cache: tuple[str, ByteRanges] | None = None,
     ) -> Attribution:
         return take_xray(
             pid,
             targets,
             baseline=self._baseline,
-            logged_arena=normal(arena) if arena else None,
+            logged_arena=normalized_ranges(arena) if arena else None,
             heap_trimmed=heap_trimmed,
             cache=cache,
         )
 
-    def _cache(
+    def _key_value_cache(
         self, ranges: AddressRanges, phase: PhaseName = "decode"
-    ) -> tuple[str, Ranges] | None:
+    ) -> tuple[str, ByteRanges] | None:
         """Return the name of the KV cache, which is its formula, and its memory; None if empty."""
         generation = self._job.generation
         if generation is None or not ranges:
             return None
         name = generation.prefill_cache if phase == "prefill" else generation.cache
-        return name, normal(ranges)
+        return name, normalized_ranges(ranges)

@@ -19,21 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution import intervals
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.errors import XrayError
 
-PAGE = mmap.PAGESIZE
+PAGE_BYTES = mmap.PAGESIZE
 
-_PRESENT = np.uint64(1 << 63)
-_FILE = np.uint64(1 << 61)
-_EXCLUSIVE = np.uint64(1 << 56)
+_PRESENT_BIT = np.uint64(1 << 63)
+_FILE_PAGE_BIT = np.uint64(1 << 61)
+_EXCLUSIVE_BIT = np.uint64(1 << 56)
 _MAX_ENTRIES_PER_READ = 1 << 17
-_HEADER = re.compile(
+_SMAPS_HEADER = re.compile(
     rb"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)"
 )
-_FIELD = re.compile(rb"(\w+): +(\d+) kB")
-_OCTAL = re.compile(r"\\([0-7]{3})")
-_DELETED = " (deleted)"
+_SMAPS_FIELD = re.compile(rb"(\w+): +(\d+) kB")
+_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
+_DELETED_SUFFIX = " (deleted)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,20 +102,20 @@ class AddressSpace:
 
     pid: int
     regions: tuple[Region, ...]
-    resident: Ranges
-    anonymous: Ranges
-    exclusive: Ranges
+    resident: ByteRanges
+    anonymous: ByteRanges
+    exclusive: ByteRanges
     partial: bool
     drift_bytes: int
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of the resident set: the sum of all resident ranges."""
-        return intervals.total(self.resident)
+        return intervals.total_bytes(self.resident)
 
-    def resident_bytes_of(self, ranges: Ranges) -> int:
+    def resident_bytes_of(self, ranges: ByteRanges) -> int:
         """Return the number of resident bytes in the set `ranges`."""
-        return intervals.total(intervals.intersect(self.resident, ranges))
+        return intervals.total_bytes(intervals.intersect(self.resident, ranges))
 
     def region_at(self, address: int) -> Region | None:
         """Return the region that contains `address`; None if there is none."""
@@ -137,13 +137,13 @@ def read_address_space(pid: int) -> AddressSpace:
     Raises:
         XrayError: the process does not exist, or access is denied.
     """
-    smaps, pagemap = _open(pid, "smaps"), -1
+    smaps, pagemap = _open_proc_file(pid, "smaps"), -1
     try:
-        pagemap = _open(pid, "pagemap")
-        regions = tuple(_ascending(parse_smaps(_read_all(smaps))))
+        pagemap = _open_proc_file(pid, "pagemap")
+        regions = tuple(_ascending_regions(parse_smaps(_read_whole_file(smaps))))
         if not regions:
             raise no_such_process(pid)
-        return _with_pages(pid, regions, pagemap)
+        return _measured_address_space(pid, regions, pagemap)
     finally:
         os.close(smaps)
         if pagemap >= 0:
@@ -155,15 +155,15 @@ def parse_smaps(text: bytes) -> Iterator[Region]:
     header: tuple[bytes, ...] | None = None
     fields: dict[bytes, int] = {}
     for line in text.split(b"\n"):
-        if field := _FIELD.match(line):
+        if field := _SMAPS_FIELD.match(line):
             fields[field[1]] = int(field[2]) * 1024
-        elif found := _HEADER.fullmatch(line):
+        elif found := _SMAPS_HEADER.fullmatch(line):
             if header:
-                yield _region(header, fields)
+                yield _parsed_region(header, fields)
             header, fields = found.groups(), {}
     # If the process ends meanwhile, the last region may be incomplete, without figures.
     if header and b"Rss" in fields:
-        yield _region(header, fields)
+        yield _parsed_region(header, fields)
 
 
 def access_denied(pid: int) -> XrayError:
@@ -194,7 +194,7 @@ def is_file(region: Region, files: Iterable[Path]) -> bool:
     return False
 
 
-def _open(pid: int, name: str) -> int:
+def _open_proc_file(pid: int, name: str) -> int:
     try:
         return os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError) as error:
@@ -213,7 +213,7 @@ def _open(pid: int, name: str) -> int:
         ) from error
 
 
-def _read_all(file: int) -> bytes:
+def _read_whole_file(file: int) -> bytes:
     chunks = []
     try:
         while chunk := os.read(file, 1 << 20):
@@ -225,11 +225,11 @@ def _read_all(file: int) -> bytes:
     return b"".join(chunks)
 
 
-def _region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
+def _parsed_region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
     start, end, permissions, offset, major, minor, inode, raw = header
     # The kernel escapes only line feeds in a name, as octal numbers.
-    path = _OCTAL.sub(lambda code: chr(int(code[1], 8)), os.fsdecode(raw))
-    deleted = path.endswith(_DELETED) and path.startswith("/")
+    path = _OCTAL_ESCAPE.sub(lambda code: chr(int(code[1], 8)), os.fsdecode(raw))
+    deleted = path.endswith(_DELETED_SUFFIX) and path.startswith("/")
     return Region(
         start=int(start, 16),
         end=int(end, 16),
@@ -237,14 +237,14 @@ def _region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
         offset=int(offset, 16),
         device=(int(major, 16), int(minor, 16)),
         inode=int(inode),
-        path=path.removesuffix(_DELETED) if deleted else path,
+        path=path.removesuffix(_DELETED_SUFFIX) if deleted else path,
         deleted=deleted,
         rss=fields.get(b"Rss", 0),
         anonymous=fields.get(b"Anonymous", 0),
     )
 
 
-def _ascending(regions: Iterable[Region]) -> Iterator[Region]:
+def _ascending_regions(regions: Iterable[Region]) -> Iterator[Region]:
     """Skip regions that overlap earlier ones: the map may change between two reads."""
     reach = 0
     for region in regions:
@@ -253,9 +253,9 @@ def _ascending(regions: Iterable[Region]) -> Iterator[Region]:
             yield region
 
 
-def _with_pages(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressSpace:
-    resident, anonymous = [intervals.empty()], [intervals.empty()]
-    exclusive = [intervals.empty()]
+def _measured_address_space(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressSpace:
+    resident, anonymous = [intervals.empty_ranges()], [intervals.empty_ranges()]
+    exclusive = [intervals.empty_ranges()]
     partial, drift = False, 0
     for region in regions:
         if not region.rss:
@@ -265,10 +265,10 @@ def _with_pages(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressS
             partial = True
             break
         counted = _resident_pages(flags, region)
-        drift += abs(int(counted.sum()) * PAGE - region.rss)
-        resident.append(_runs(counted, region.start))
-        anonymous.append(_runs(counted & (flags & _FILE == 0), region.start))
-        exclusive.append(_runs(counted & (flags & _EXCLUSIVE != 0), region.start))
+        drift += abs(int(counted.sum()) * PAGE_BYTES - region.rss)
+        resident.append(_page_ranges(counted, region.start))
+        anonymous.append(_page_ranges(counted & (flags & _FILE_PAGE_BIT == 0), region.start))
+        exclusive.append(_page_ranges(counted & (flags & _EXCLUSIVE_BIT != 0), region.start))
     return AddressSpace(
         pid=pid,
         regions=regions,
@@ -282,13 +282,13 @@ def _with_pages(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressS
 
 def _page_flags(region: Region, pagemap: int) -> NDArray[np.uint64] | None:
     """Return one entry per page up to the last resident page; None if the process ended."""
-    count = region.size // PAGE
+    count = region.size // PAGE_BYTES
     chunks: list[NDArray[np.uint64]] = []
     position, resident = 0, 0
     while position < count:
         wanted = min(_MAX_ENTRIES_PER_READ, count - position)
         try:
-            data = os.pread(pagemap, wanted * 8, (region.start // PAGE + position) * 8)
+            data = os.pread(pagemap, wanted * 8, (region.start // PAGE_BYTES + position) * 8)
         except OSError:
             return None
         if len(data) < wanted * 8:
@@ -297,8 +297,8 @@ def _page_flags(region: Region, pagemap: int) -> NDArray[np.uint64] | None:
         chunks.append(chunk)
         position += wanted
         # Some programs reserve terabytes: stop at the kernel's count of resident pages.
-        resident += int(((chunk & _PRESENT != 0) & ~_may_be_zeros(chunk, region)).sum())
-        if resident * PAGE >= region.rss:
+        resident += int(((chunk & _PRESENT_BIT != 0) & ~_may_be_zeros(chunk, region)).sum())
+        if resident * PAGE_BYTES >= region.rss:
             break
     return np.concatenate(chunks)
 
@@ -308,7 +308,7 @@ def _may_be_zeros(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_
 
     It is never exclusive. Only its huge version is marked as a page of a file.
     """
-    marks = _EXCLUSIVE | _FILE if region.file_backed else _EXCLUSIVE
+    marks = _EXCLUSIVE_BIT | _FILE_PAGE_BIT if region.file_backed else _EXCLUSIVE_BIT
     unmarked: NDArray[np.bool_] = np.equal(flags & marks, 0)
     return unmarked
 
@@ -319,16 +319,16 @@ def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.boo
     Pages of zeros cannot be distinguished from pages shared with a forked process, except by
     number: if a region has both, the first ones are assumed to count.
     """
-    present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT, 0)
-    surplus = int(present.sum()) - region.rss // PAGE
+    present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT_BIT, 0)
+    surplus = int(present.sum()) - region.rss // PAGE_BYTES
     if surplus > 0:
         ambiguous = np.flatnonzero(present & _may_be_zeros(flags, region))
         present[ambiguous[max(len(ambiguous) - surplus, 0) :]] = False
     return present
 
 
-def _runs(pages: NDArray[np.bool_], start: int) -> Ranges:
+def _page_ranges(pages: NDArray[np.bool_], start: int) -> ByteRanges:
     """Return the runs of true pages as byte ranges, for a region that starts at `start`."""
     steps = np.diff(np.concatenate(([False], pages, [False])).astype(np.int8))
     first, last = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
-    return np.stack((first, last), axis=1).astype(np.int64) * PAGE + start
+    return np.stack((first, last), axis=1).astype(np.int64) * PAGE_BYTES + start

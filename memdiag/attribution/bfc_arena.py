@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE, AddressSpace
+from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace
 from memdiag.attribution.heap import Heap
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.process_memory import WORD, ProcessMemory
 
 _BINS_BYTES = 21 * 56  # at the start of the object, which has 1,488 to 1,536 bytes
@@ -46,19 +46,19 @@ _HEAD_WORDS = 8
 _REGION_BYTES = 40
 _CHUNK_STRUCT_BYTES = (56, 64, 72, 80)
 _CHUNK_WORDS = 6  # words that are read of a chunk's record
-_UNIT = 256
+_CHUNK_UNIT_BYTES = 256
 """Sizes of chunks and regions are multiples of this (kMinAllocationSize)."""
 
-_NONE = (1 << 64) - 1
+_NO_CHUNK = (1 << 64) - 1
 _MAX_VECTOR = 64 << 20  # bytes
-_IS_MMAPPED = 2  # malloc's flag in the size of a chunk
+_MMAPPED_CHUNK_FLAG = 2  # malloc's flag in the size of a chunk
 _MAX_ALLOCATIONS = 1 << 48
 _NAME_WORD = 2  # in the block of the object: size, table of functions, name
 _HOST_NAME = "Cpu"
 _MEMORY_NAME = re.compile(rb"([A-Z]\w{1,30})\0")
-_MAX_ATTEMPTS = 3  # a running process changes its chunks meanwhile
+_MAX_ARENA_ATTEMPTS = 3  # a running process changes its chunks meanwhile
 
-Words = NDArray[np.uint64]
+WordArray = NDArray[np.uint64]
 
 
 class ArenaObject(NamedTuple):
@@ -76,13 +76,13 @@ class ArenaObject(NamedTuple):
     address: int
     used_bytes: int
     slack_bytes: int
-    slack: Ranges
-    in_use: Ranges
+    slack: ByteRanges
+    in_use: ByteRanges
     memory: str = ""
 
 
 @dataclass(frozen=True, eq=False)
-class Arenas:
+class ProcessArenas:
     """The chunks of all arenas of a process in host memory, and the arenas of other devices.
 
     Attributes:
@@ -95,9 +95,9 @@ class Arenas:
         device_objects: the arenas of other devices whose chunks are consistent.
     """
 
-    chunks: Ranges = field(default_factory=intervals.empty)
+    chunks: ByteRanges = field(default_factory=intervals.empty_ranges)
     used: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    inconsistent: Ranges = field(default_factory=intervals.empty)
+    inconsistent: ByteRanges = field(default_factory=intervals.empty_ranges)
     objects: tuple[ArenaObject, ...] = ()
     device_objects: tuple[ArenaObject, ...] = ()
 
@@ -107,14 +107,14 @@ class Arenas:
         return bool(len(self.chunks) or len(self.inconsistent))
 
     @property
-    def in_use(self) -> Ranges:
+    def in_use(self) -> ByteRanges:
         """The bytes of chunks in use as onnxruntime counts them, including rounding."""
-        return intervals.normal(self.chunks[self.used])
+        return intervals.normalized_ranges(self.chunks[self.used])
 
     @property
-    def slack(self) -> Ranges:
+    def slack(self) -> ByteRanges:
         """The bytes of free chunks, which the arena retains for later runs."""
-        return intervals.normal(self.chunks[~self.used])
+        return intervals.normalized_ranges(self.chunks[~self.used])
 
     def is_in_use(self, address: int, nbytes: int) -> bool | None:
         """Return whether `nbytes` bytes at `address` are in one chunk in use.
@@ -128,7 +128,7 @@ class Arenas:
         return bool(start <= address and address + nbytes <= end and self.used[index])
 
 
-def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arenas:
+def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> ProcessArenas:
     """Return the arenas whose objects are in blocks of `heap`, as read from `memory`.
 
     Never raises because of the memory's content. Little is read: the vectors, and the ends of the
@@ -142,23 +142,25 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
             found.append(arena)
             objects[arena] = address
     consistent = [
-        (arena.on_device, _object(address, arena.chunks, arena.memory))
+        (arena.on_device, _arena_object(address, arena.chunks, arena.memory))
         for arena, address in objects.items()
         if arena.chunks
     ]
     return replace(
-        _merged([arena for arena in found if not arena.on_device]),
+        _merged_arenas([arena for arena in found if not arena.on_device]),
         objects=tuple(arena for on_device, arena in consistent if not on_device),
         device_objects=tuple(arena for on_device, arena in consistent if on_device),
     )
 
 
-def _object(address: int, chunks: Sequence["_ArenaChunk"], memory: str) -> ArenaObject:
+def _arena_object(address: int, chunks: Sequence["_ArenaChunk"], memory: str) -> ArenaObject:
     slack, in_use = (
-        intervals.normal([(chunk.start, chunk.end) for chunk in chunks if chunk.used is used])
+        intervals.normalized_ranges(
+            [(chunk.start, chunk.end) for chunk in chunks if chunk.used is used]
+        )
         for used in (False, True)
     )
-    used_bytes, slack_bytes = intervals.total(in_use), intervals.total(slack)
+    used_bytes, slack_bytes = intervals.total_bytes(in_use), intervals.total_bytes(slack)
     return ArenaObject(address, used_bytes, slack_bytes, slack, in_use, memory)
 
 
@@ -220,12 +222,14 @@ def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> 
         for first in range(0, len(same_size), _MAX_BLOCKS_PER_READ):
             starts = same_size[first : first + _MAX_BLOCKS_PER_READ]
             content, _ = memory.read_blocks(starts, rest)
-            row, word = divmod(_heads(content.reshape(-1).view(np.uint64)), rest // WORD)
+            row, word = divmod(
+                _arena_head_indices(content.reshape(-1).view(np.uint64)), rest // WORD
+            )
             inside = word <= rest // WORD - _HEAD_WORDS
             yield from (starts[row[inside]] + word[inside] * WORD).tolist()
 
 
-def _heads(words: Words) -> NDArray[np.int64]:
+def _arena_head_indices(words: WordArray) -> NDArray[np.int64]:
     """Return the indices in `words` at which an arena's two vectors and two numbers may start."""
     starts = max(len(words) - _HEAD_WORDS + 1, 0)
     # Numbers are unsigned: a negative difference is very large.
@@ -237,7 +241,7 @@ def _heads(words: Words) -> NDArray[np.int64]:
     fits &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
     fits &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
     fits &= (end - chunks >= _CHUNK_STRUCT_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
-    fits &= (unused == _NONE) | (unused < (end - chunks) // _CHUNK_STRUCT_BYTES[0])
+    fits &= (unused == _NO_CHUNK) | (unused < (end - chunks) // _CHUNK_STRUCT_BYTES[0])
     fits &= (following >= 1) & (following < _MAX_ALLOCATIONS)
     heads: NDArray[np.int64] = indices[fits]
     return heads
@@ -246,9 +250,9 @@ def _heads(words: Words) -> NDArray[np.int64]:
 def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaContent | None:
     """Return the arena whose vectors start at `address`; None if it is not an arena."""
     found = None
-    for _ in range(_MAX_ATTEMPTS):
-        head = _read(memory, address, _HEAD_WORDS * WORD)
-        if head is None or not len(_heads(head)):
+    for _ in range(_MAX_ARENA_ATTEMPTS):
+        head = _read_words(memory, address, _HEAD_WORDS * WORD)
+        if head is None or not len(_arena_head_indices(head)):
             continue
         name = _memory_name(address, memory, heap)
         regions = _read_regions(head, memory, heap)
@@ -267,7 +271,7 @@ def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaConten
 def _memory_name(address: int, memory: ProcessMemory, heap: Heap) -> str:
     """Return the name of the memory of the arena with the vectors at `address`; empty if none."""
     block = heap.chunk_at(address)
-    words = None if block is None else _read(memory, block.start, (_NAME_WORD + 1) * WORD)
+    words = None if block is None else _read_words(memory, block.start, (_NAME_WORD + 1) * WORD)
     if words is None:
         return ""
     text = np.zeros(32, np.uint8)
@@ -277,7 +281,7 @@ def _memory_name(address: int, memory: ProcessMemory, heap: Heap) -> str:
 
 
 def _read_regions(
-    head: Words, memory: ProcessMemory, heap: Heap, *, on_device: bool = False
+    head: WordArray, memory: ProcessMemory, heap: Heap, *, on_device: bool = False
 ) -> list[_ArenaRegion] | None:
     """Return the regions of the arena with `head`; None if one of them is invalid.
 
@@ -289,22 +293,27 @@ def _read_regions(
         return None
     regions, previous_end = [], 0
     for start, size, end, _, handles in words.reshape(-1, _REGION_BYTES // WORD).tolist():
-        whole = start + size == end and size > 0 and size % _UNIT == 0 and start >= previous_end
+        whole = (
+            start + size == end
+            and size > 0
+            and size % _CHUNK_UNIT_BYTES == 0
+            and start >= previous_end
+        )
         if not whole:
             return None
         if on_device:
             if any(heap.chunk_at(each) is not None for each in (start, end - 1)):
                 return None
-        elif not _is_in_use(memory, heap, start, size):
+        elif not _is_memory_in_use(memory, heap, start, size):
             return None
-        if not _is_in_use(memory, heap, handles, size // _UNIT * WORD):
+        if not _is_memory_in_use(memory, heap, handles, size // _CHUNK_UNIT_BYTES * WORD):
             return None
         regions.append(_ArenaRegion(start, end, handles))
         previous_end = end
     return regions
 
 
-def _is_in_use(
+def _is_memory_in_use(
     memory: ProcessMemory, heap: Heap, start: int, size: int, allocated: int | None = None
 ) -> bool:
     """Return whether `size` bytes from `start`, of `allocated` ones or as many, are in use."""
@@ -314,25 +323,27 @@ def _is_in_use(
 
 def _is_mapped_alone(memory: ProcessMemory, start: int, size: int) -> bool:
     """Return whether malloc mapped a chunk whose header states that it is for this region alone."""
-    page = start - start % PAGE
-    header = _read(memory, page, 2 * WORD)
+    page = start - start % PAGE_BYTES
+    header = _read_words(memory, page, 2 * WORD)
     if header is None:
         return False
     previous, flagged = header.tolist()
-    end = page + flagged - flagged % PAGE
-    is_header = previous == 0 and flagged % PAGE == _IS_MMAPPED and start - page >= 2 * WORD
-    return is_header and start + size <= end < start + size + 2 * PAGE
+    end = page + flagged - flagged % PAGE_BYTES
+    is_header = (
+        previous == 0 and flagged % PAGE_BYTES == _MMAPPED_CHUNK_FLAG and start - page >= 2 * WORD
+    )
+    return is_header and start + size <= end < start + size + 2 * PAGE_BYTES
 
 
 def _read_chunks(
-    head: Words, regions: list[_ArenaRegion], memory: ProcessMemory, heap: Heap
+    head: WordArray, regions: list[_ArenaRegion], memory: ProcessMemory, heap: Heap
 ) -> tuple[_ArenaChunk, ...] | None:
     """Return the chunks of all `regions`; None if they do not fill the regions without gaps."""
     first, last, capacity, _, following = head[3:].tolist()
-    if not _is_in_use(memory, heap, first, last - first, capacity - first):
+    if not _is_memory_in_use(memory, heap, first, last - first, capacity - first):
         return None
-    words = _read(memory, first, last - first)
-    handles = [_read(memory, region.handles, WORD) for region in regions]
+    words = _read_words(memory, first, last - first)
+    handles = [_read_words(memory, region.handles, WORD) for region in regions]
     if words is None or any(handle is None for handle in handles):
         return None
     starts = [int(handle[0]) for handle in handles if handle is not None]
@@ -342,7 +353,7 @@ def _read_chunks(
         records = words.reshape(-1, nbytes // WORD)[:, :_CHUNK_WORDS].tolist()
         chunks: list[_ArenaChunk] = []
         for region, start in zip(regions, starts, strict=True):
-            chain = _chain(records, start, region, following)
+            chain = _region_chunks(records, start, region, following)
             if chain is None:
                 break
             chunks.extend(chain)
@@ -351,7 +362,7 @@ def _read_chunks(
     return None
 
 
-def _chain(
+def _region_chunks(
     records: list[list[int]], index: int, region: _ArenaRegion, following: int
 ) -> list[_ArenaChunk] | None:
     """Return the chunks of `region`, the first at `index`; None if they are inconsistent.
@@ -359,23 +370,23 @@ def _chain(
     Allocation ids are below `following`.
     """
     chain: list[_ArenaChunk] = []
-    address, before = region.start, _NONE
+    address, before = region.start, _NO_CHUNK
     while index < len(records):
         size, requested, allocation, start, previous, after = records[index]
-        used = allocation != _NONE
-        if start != address or previous != before or size % _UNIT:
+        used = allocation != _NO_CHUNK
+        if start != address or previous != before or size % _CHUNK_UNIT_BYTES:
             return None
         if used and (requested > size or not 0 < allocation < following):
             return None
         chain.append(_ArenaChunk(address, address + size, used))
         address, before, index = address + size, index, after
-    return chain if address == region.end and index == _NONE else None
+    return chain if address == region.end and index == _NO_CHUNK else None
 
 
-def _merged(arenas: Sequence[_ArenaContent]) -> Arenas:
+def _merged_arenas(arenas: Sequence[_ArenaContent]) -> ProcessArenas:
     """Return all arenas as one; regions of two arenas with different chunks are inconsistent."""
     unique = list(dict.fromkeys(arenas))
-    all_regions: Ranges = np.array(
+    all_regions: ByteRanges = np.array(
         [region for arena in unique for region in arena.regions], np.int64
     ).reshape(-1, 2)
     chunks: list[_ArenaChunk] = []
@@ -392,14 +403,16 @@ def _merged(arenas: Sequence[_ArenaContent]) -> Arenas:
     chunks.sort()
     extents = np.array([chunk[:2] for chunk in chunks], np.int64).reshape(-1, 2)
     used = np.array([chunk.used for chunk in chunks], np.bool_)
-    return Arenas(chunks=extents, used=used, inconsistent=intervals.normal(inconsistent))
+    return ProcessArenas(
+        chunks=extents, used=used, inconsistent=intervals.normalized_ranges(inconsistent)
+    )
 
 
-def _read_block(memory: ProcessMemory, heap: Heap, address: int, nbytes: int) -> Words | None:
+def _read_block(memory: ProcessMemory, heap: Heap, address: int, nbytes: int) -> WordArray | None:
     """Return the words at `address`; None if they are not in one block in use."""
-    return _read(memory, address, nbytes) if heap.is_in_use(address, nbytes) else None
+    return _read_words(memory, address, nbytes) if heap.is_in_use(address, nbytes) else None
 
 
-def _read(memory: ProcessMemory, address: int, nbytes: int) -> Words | None:
+def _read_words(memory: ProcessMemory, address: int, nbytes: int) -> WordArray | None:
     buffer = np.zeros(nbytes, np.uint8)
     return buffer.view(np.uint64) if memory.read_into(address, buffer) == nbytes else None

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from memdiag.attribution.layout import LayoutHints, Quantization
-from memdiag.attribution.virtual_copy import Combine
+from memdiag.attribution.virtual_copy import CombineFunction
 from memdiag.model.tensor_types import Array
 
-_FP32 = np.dtype(np.float32)
+_FP32_DTYPE = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
-class Values:
+class ElementValues:
     """An array of values that are computed element by element from equally shaped views.
 
     Attributes:
@@ -26,7 +26,7 @@ class Values:
 
     sources: tuple[Array, ...]
     dtype: np.dtype[Any]
-    combine: Combine | None = None
+    combine: CombineFunction | None = None
     parameters: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -34,23 +34,23 @@ class Values:
         """The shape of each source and of the result."""
         return self.sources[0].shape
 
-    def viewed(self, view: Callable[[Array], Array]) -> "Values":
+    def viewed(self, view: Callable[[Array], Array]) -> "ElementValues":
         """Return the values with `view` (a function that moves no data) applied to each source."""
         return replace(self, sources=tuple(view(source) for source in self.sources))
 
 
-def unchanged(weight: Array) -> Values:
+def unchanged_values(weight: Array) -> ElementValues:
     """Return the values of `weight` without conversion."""
-    return Values((weight,), weight.dtype)
+    return ElementValues((weight,), weight.dtype)
 
 
-def cast(weight: Array) -> Iterator[Values]:
+def cast_values(weight: Array) -> Iterator[ElementValues]:
     """Yield the values of `weight` converted to fp32, if it is float16 or bfloat16."""
     if weight.dtype == np.float16 or weight.dtype.name == "bfloat16":
-        yield Values((weight,), _FP32, _widen, {"from": weight.dtype.name})
+        yield ElementValues((weight,), _FP32_DTYPE, _widen_to_fp32, {"from": weight.dtype.name})
 
 
-def dequantized(weight: Array, hints: LayoutHints) -> Iterator[Values]:
+def dequantized_values(weight: Array, hints: LayoutHints) -> Iterator[ElementValues]:
     """Yield ``(weight - zero_point) * scale`` in fp32 for each quantization that fits the weight.
 
     Formula and rounding of both steps are as in ONNX's DequantizeLinear. With scales per block,
@@ -61,16 +61,18 @@ def dequantized(weight: Array, hints: LayoutHints) -> Iterator[Values]:
     for quantization in hints.quantizations:
         views = _quantized_views(weight, quantization)
         if views is not None:
-            combine = _dequantize if len(views) == 3 else _scale
-            yield Values(views, _FP32, combine, {"from": weight.dtype.name})
+            combine = _dequantize_values if len(views) == 3 else _scale_values
+            yield ElementValues(views, _FP32_DTYPE, combine, {"from": weight.dtype.name})
 
 
-def as_fp32(weight: Array, hints: LayoutHints) -> Iterator[Values]:
+def fp32_values(weight: Array, hints: LayoutHints) -> Iterator[ElementValues]:
     """Yield the arrays in fp32 of the weight's shape that a kernel may read for `weight`."""
     if weight.dtype == np.float32:
-        yield unchanged(weight)
-    yield from cast(weight)
-    yield from (values for values in dequantized(weight, hints) if values.shape == weight.shape)
+        yield unchanged_values(weight)
+    yield from cast_values(weight)
+    yield from (
+        values for values in dequantized_values(weight, hints) if values.shape == weight.shape
+    )
 
 
 def _quantized_views(weight: Array, quantization: Quantization) -> tuple[Array, ...] | None:
@@ -99,14 +101,14 @@ def _quantized_views(weight: Array, quantization: Quantization) -> tuple[Array, 
     return divided, *(np.broadcast_to(np.expand_dims(p, axis + 1), divided.shape) for p in parts)
 
 
-def _widen(values: Array) -> Array:
+def _widen_to_fp32(values: Array) -> Array:
     return values.astype(np.float32)
 
 
-def _scale(values: Array, scale: Array) -> Array:
+def _scale_values(values: Array, scale: Array) -> Array:
     return np.multiply(values, scale, dtype=np.float32)
 
 
-def _dequantize(values: Array, zero: Array, scale: Array) -> Array:
+def _dequantize_values(values: Array, zero: Array, scale: Array) -> Array:
     difference = np.subtract(values, zero, dtype=np.int32)
     return np.multiply(difference, scale, dtype=np.float32, casting="same_kind")

@@ -18,7 +18,7 @@ MAX_MISSING_SHARE = 0.02
 
 def fused_search_targets(
     target: SearchTarget,
-    found: Attribution,
+    attribution: Attribution,
     jobs: Iterable[Job],
     folder: Path,
     opened: ExitStack,
@@ -29,7 +29,7 @@ def fused_search_targets(
 
     Args:
         target: a model that was searched for.
-        found: the X-ray, in which weights may be missing.
+        attribution: the X-ray, in which weights may be missing.
         jobs: the sessions of the model that are optimized differently. Each optimized model is
             written by a child that is not measured; a model that cannot be written is left out.
         folder: for the optimized models; it must exist as long as they are searched for.
@@ -43,7 +43,7 @@ def fused_search_targets(
     """
     if target.model.is_ort_format:
         return []  # a session computes no tensors from the weights of an optimized graph
-    missing = missing_bytes(target, found, index=index)
+    missing = missing_bytes(target, attribution, index=index)
     if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in target.model.weights):
         return []
     targets: list[SearchTarget] = []

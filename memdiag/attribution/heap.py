@@ -23,33 +23,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE, AddressSpace
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.process_memory import WORD, ProcessMemory
 
-State = Literal["in_use", "free", "top"]
+ChunkState = Literal["in_use", "free", "top"]
 """``top`` is the free chunk at a heap's end, from which malloc splits new chunks."""
 
-_STATES: tuple[State, ...] = ("in_use", "free", "top")
-_IN_USE, _FREE, _TOP = range(3)
+_CHUNK_STATES: tuple[ChunkState, ...] = ("in_use", "free", "top")
+_CHUNK_IN_USE, _CHUNK_FREE, _CHUNK_TOP = range(3)
 
-_PREV_INUSE, _IS_MMAPPED = 1, 2
-_FLAGS = 7
-_HEADER = 16
-_MIN_CHUNK = 32
-_ALIGNMENT = 16
-_INVALID = _IS_MMAPPED | _ALIGNMENT >> 1
+_PREVIOUS_IN_USE_FLAG, _MMAPPED_SIZE_FLAG = 1, 2
+_SIZE_FLAGS = 7
+_CHUNK_HEADER_BYTES = 16
+_MIN_CHUNK_BYTES = 32
+_CHUNK_ALIGNMENT_BYTES = 16
+_INVALID_SIZE_BITS = _MMAPPED_SIZE_FLAG | _CHUNK_ALIGNMENT_BYTES >> 1
 """Bits that no size in a heap has: it is a multiple of the alignment, and not mapped alone."""
 
 HEAP_ALIGNMENT = 64 << 20
 """HEAP_MAX_SIZE of a 64-bit glibc: heaps of arenas except the main arena start at multiples."""
 
 _MAX_ARENA_HEADER = 4096  # more than heap_info and malloc_state take: 2248 bytes up to glibc 2.41
-_WINDOW = 64 << 10
-_MAX_CHUNKS = 8_000_000
-_MAX_ATTEMPTS = 3  # a running process changes its chain during the walk
+_WINDOW_BYTES = 64 << 10
+_MAX_HEAP_CHUNKS = 8_000_000
+_MAX_WALK_ATTEMPTS = 3  # a running process changes its chain during the walk
 
-_GLIBC = re.compile(r"libc\.so\.6|libc-2\.\d+\.so")
+_GLIBC_FILE_NAME = re.compile(r"libc\.so\.6|libc-2\.\d+\.so")
 _OTHER_ALLOCATORS = {
     "jemalloc": re.compile(r"libjemalloc\b.*"),
     "tcmalloc": re.compile(r"libtcmalloc.*"),
@@ -69,7 +69,7 @@ class MallocChunk(NamedTuple):
 
     start: int
     end: int
-    state: State
+    state: ChunkState
 
 
 class UnknownArea(NamedTuple):
@@ -108,14 +108,14 @@ class Heap:
     def chunks(self) -> Iterator[MallocChunk]:
         """Yield every known chunk, in the order of addresses."""
         for start, end, state in zip(self.starts, self.ends, self.states, strict=True):
-            yield MallocChunk(start, end, _STATES[state])
+            yield MallocChunk(start, end, _CHUNK_STATES[state])
 
     def chunk_at(self, address: int) -> MallocChunk | None:
         """Return the known chunk that contains `address`; None if there is none."""
         at = bisect.bisect_right(self.starts, address) - 1
         if at < 0 or address >= self.ends[at]:
             return None
-        return MallocChunk(self.starts[at], self.ends[at], _STATES[self.states[at]])
+        return MallocChunk(self.starts[at], self.ends[at], _CHUNK_STATES[self.states[at]])
 
     def is_in_use(self, address: int, nbytes: int) -> bool | None:
         """Return whether `nbytes` bytes at `address` are in one chunk in use.
@@ -129,26 +129,28 @@ class Heap:
             return None
         return first == last
 
-    def blocks_in_use(self, min_bytes: int, max_bytes: int) -> Ranges:
+    def blocks_in_use(self, min_bytes: int, max_bytes: int) -> ByteRanges:
         """Return the chunks in use of `min_bytes` to `max_bytes`, ``[n, 2]``.
 
         They are in the order of addresses. Adjacent chunks are not joined.
         """
-        blocks = self._blocks(_IN_USE)
+        blocks = self._ranges_in_state(_CHUNK_IN_USE)
         sizes = blocks[:, 1] - blocks[:, 0]
         return blocks[(min_bytes <= sizes) & (sizes <= max_bytes)]
 
     @property
-    def in_use(self) -> Ranges:
+    def in_use(self) -> ByteRanges:
         """The bytes of chunks in use, headers included."""
-        return intervals.normal(self._blocks(_IN_USE))
+        return intervals.normalized_ranges(self._ranges_in_state(_CHUNK_IN_USE))
 
     @property
-    def retained(self) -> Ranges:
+    def retained(self) -> ByteRanges:
         """The bytes of free and top chunks, headers included, which the allocator retains."""
-        return intervals.union(self._blocks(_FREE), self._blocks(_TOP))
+        return intervals.union(
+            self._ranges_in_state(_CHUNK_FREE), self._ranges_in_state(_CHUNK_TOP)
+        )
 
-    def _blocks(self, state: int) -> Ranges:
+    def _ranges_in_state(self, state: int) -> ByteRanges:
         matches = np.frombuffer(self.states, np.int8) == state if self.states else np.zeros(0, bool)
         starts = np.array(self.starts, np.int64)[matches]
         return np.stack((starts, np.array(self.ends, np.int64)[matches]), axis=1)
@@ -168,7 +170,7 @@ def read_heap(space: AddressSpace, memory: ProcessMemory) -> Heap:
             if region.path == "[heap]" and region.rss
         )
         return Heap(allocator, unknown=tuple(unknown))
-    walker = _Walker(memory)
+    walker = _HeapWalker(memory)
     for area in _heap_areas(space):
         walker.walk(area, space)
     return Heap(allocator, walker.starts, walker.ends, walker.states, unknown=tuple(walker.unknown))
@@ -183,10 +185,10 @@ def recognise_allocator(space: AddressSpace) -> str | None:
     for allocator, pattern in _OTHER_ALLOCATORS.items():
         if any(pattern.fullmatch(name) for name in names):
             return allocator
-    return "glibc" if any(_GLIBC.fullmatch(name) for name in names) else None
+    return "glibc" if any(_GLIBC_FILE_NAME.fullmatch(name) for name in names) else None
 
 
-class _Area(NamedTuple):
+class _HeapArea(NamedTuple):
     """Adjacent regions that may contain one heap, or several mapped chunks.
 
     Attributes:
@@ -201,13 +203,13 @@ class _Area(NamedTuple):
     resident: bool
 
 
-class _InconsistentError(Exception):
+class _InconsistentHeapError(Exception):
     """The chain of sizes does not end at the end of the area. The text describes the cause."""
 
 
-def _heap_areas(space: AddressSpace) -> Iterator[_Area]:
+def _heap_areas(space: AddressSpace) -> Iterator[_HeapArea]:
     """Yield the writable private anonymous memory, adjacent regions joined."""
-    current = _Area(0, 0, main=False, resident=False)
+    current = _HeapArea(0, 0, main=False, resident=False)
     for region in space.regions:
         main = region.path == "[heap]"
         if not main and not (region.nameless and region.permissions == "rw-p"):
@@ -219,46 +221,50 @@ def _heap_areas(space: AddressSpace) -> Iterator[_Area]:
             continue
         if current.resident:
             yield current
-        current = _Area(region.start, region.end, main, region.rss > 0)
+        current = _HeapArea(region.start, region.end, main, region.rss > 0)
     if current.resident:
         yield current
 
 
-class _Walker:
+class _HeapWalker:
     """Collects the chunks of areas, which must be in ascending order."""
 
     def __init__(self, memory: ProcessMemory) -> None:
         self.starts, self.ends = array("q"), array("q")
         self.states = array("b")
         self.unknown: list[UnknownArea] = []
-        self._words = _Words(memory)
+        self._words = _WordReader(memory)
 
-    def walk(self, area: _Area, space: AddressSpace) -> None:
+    def walk(self, area: _HeapArea, space: AddressSpace) -> None:
         """Add the chunks of `area`, or the reason why they are not known."""
         start, end = area.start, area.end
         if area.main:
-            self._heap(start, end, range(start, start + 1))
+            self._walk_heap(start, end, range(start, start + 1))
             return
         for heap_start, heap_end in self._arena_heaps(start, end):
             if start < heap_start:
                 self._mapped_chunks(start, heap_start, space)
-            headers = range(heap_start + 2 * _HEADER, heap_start + _MAX_ARENA_HEADER, _ALIGNMENT)
-            self._heap(heap_start, heap_end, headers)
+            headers = range(
+                heap_start + 2 * _CHUNK_HEADER_BYTES,
+                heap_start + _MAX_ARENA_HEADER,
+                _CHUNK_ALIGNMENT_BYTES,
+            )
+            self._walk_heap(heap_start, heap_end, headers)
             start = heap_end
         if start < end:
             self._mapped_chunks(start, end, space)
 
-    def _heap(self, start: int, end: int, firsts: range) -> None:
+    def _walk_heap(self, start: int, end: int, firsts: range) -> None:
         """Walk the heap ``[start, end)`` from the first of `firsts` at which a chain starts."""
         reason = ""
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in range(_MAX_WALK_ATTEMPTS):
             self._words.discard()
             for first in firsts:
                 count = len(self.starts)
                 try:
-                    self._add(start, first + WORD, _IN_USE)
-                    self._chain(first, end)
-                except _InconsistentError as error:
+                    self._add_chunk(start, first + WORD, _CHUNK_IN_USE)
+                    self._follow_chain(first, end)
+                except _InconsistentHeapError as error:
                     reason = str(error)
                     del self.starts[count:], self.ends[count:], self.states[count:]
                 else:
@@ -267,7 +273,7 @@ class _Walker:
             reason = "no chain of chunks ends at the end of this arena's heap"
         self.unknown.append(UnknownArea(start, end, reason))
 
-    def _chain(self, first: int, end: int) -> None:
+    def _follow_chain(self, first: int, end: int) -> None:
         """Follow the chain from the chunk at `first` to the heap's `end`.
 
         A heap has up to millions of chunks: the loop calls nothing but `append` for each of them.
@@ -276,25 +282,29 @@ class _Walker:
         count = len(self.ends)
         address, low, high = first, 0, 0
         size = self._words.at(address + WORD)
-        if not size & _PREV_INUSE:
-            raise _InconsistentError("the first chunk follows a free one")
+        if not size & _PREVIOUS_IN_USE_FLAG:
+            raise _InconsistentHeapError("the first chunk follows a free one")
         while True:
-            length = size & ~_FLAGS
+            length = size & ~_SIZE_FLAGS
             after = address + length
-            if size & _INVALID or length < _MIN_CHUNK or after > end - _HEADER:
+            if (
+                size & _INVALID_SIZE_BITS
+                or length < _MIN_CHUNK_BYTES
+                or after > end - _CHUNK_HEADER_BYTES
+            ):
                 break
-            if after > high - _HEADER:
-                words, low, high = self._words.read(after, _HEADER)
-                if len(self.ends) > _MAX_CHUNKS:
-                    raise _InconsistentError(f"there are more than {_MAX_CHUNKS:,} chunks")
+            if after > high - _CHUNK_HEADER_BYTES:
+                words, low, high = self._words.read(after, _CHUNK_HEADER_BYTES)
+                if len(self.ends) > _MAX_HEAP_CHUNKS:
+                    raise _InconsistentHeapError(f"there are more than {_MAX_HEAP_CHUNKS:,} chunks")
             at = (after - low) // WORD
             size = words[at + 1]
-            if size & _PREV_INUSE:
-                add_state(_IN_USE)
+            if size & _PREVIOUS_IN_USE_FLAG:
+                add_state(_CHUNK_IN_USE)
             elif words[at] == length:
-                add_state(_FREE)
+                add_state(_CHUNK_FREE)
             else:
-                raise _InconsistentError(
+                raise _InconsistentHeapError(
                     f"the free chunk at {address:#x} has another size at its end"
                 )
             # The word before its size belongs to the previous chunk.
@@ -307,20 +317,20 @@ class _Walker:
 
     def _last_state(self, address: int, size: int, end: int) -> int:
         """Return the state of the chunk at `address`, with its flags in `size`: the heap's last."""
-        length = size & ~_FLAGS
+        length = size & ~_SIZE_FLAGS
         after = address + length
-        if size & _INVALID or after > end:
-            raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
+        if size & _INVALID_SIZE_BITS or after > end:
+            raise _InconsistentHeapError(f"the chunk at {address:#x} has an invalid size")
         if after == end:
-            return _TOP
-        if length >= _MIN_CHUNK:
-            raise _InconsistentError(f"no chunk fits after the chunk at {address:#x}")
+            return _CHUNK_TOP
+        if length >= _MIN_CHUNK_BYTES:
+            raise _InconsistentHeapError(f"no chunk fits after the chunk at {address:#x}")
         # An old top chunk ends with headers without content, at the very end of a heap.
-        if end - address > 2 * _MIN_CHUNK or length not in (0, _HEADER):
-            raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
-        return _IN_USE
+        if end - address > 2 * _MIN_CHUNK_BYTES or length not in (0, _CHUNK_HEADER_BYTES):
+            raise _InconsistentHeapError(f"the chunk at {address:#x} has an invalid size")
+        return _CHUNK_IN_USE
 
-    def _add(self, start: int, end: int, state: int) -> None:
+    def _add_chunk(self, start: int, end: int, state: int) -> None:
         self.starts.append(start)
         self.ends.append(end)
         self.states.append(state)
@@ -332,11 +342,15 @@ class _Walker:
             self._words.discard()
             try:
                 arena, previous, size = (self._words.at(at + WORD * n) for n in range(3))
-            except _InconsistentError:
+            except _InconsistentHeapError:
                 arena = previous = size = 0
-            first = previous == 0 and _HEADER < arena - at <= 0x80
+            first = previous == 0 and _CHUNK_HEADER_BYTES < arena - at <= 0x80
             later = previous % HEAP_ALIGNMENT == 0 and previous and arena % HEAP_ALIGNMENT <= 0x80
-            if (first or later) and size % PAGE == 0 and 0 < size <= min(end - at, HEAP_ALIGNMENT):
+            if (
+                (first or later)
+                and size % PAGE_BYTES == 0
+                and 0 < size <= min(end - at, HEAP_ALIGNMENT)
+            ):
                 yield at, at + size
             at += HEAP_ALIGNMENT
 
@@ -348,20 +362,22 @@ class _Walker:
         self._words.discard()
         at = start
         while at < end and (length := self._mapped_length(at, end)):
-            self._add(at, at + length, _IN_USE)
+            self._add_chunk(at, at + length, _CHUNK_IN_USE)
             at += length
         if at < end:
             for first, after in self._last_chain(at, end, space):
-                self._add(first, after, _IN_USE)
+                self._add_chunk(first, after, _CHUNK_IN_USE)
 
     def _mapped_length(self, at: int, end: int) -> int:
         """Return the bytes of the mapped chunk that starts at the page `at`; 0 if there is none."""
         try:
             previous, size = self._words.at(at), self._words.at(at + WORD)
-        except _InconsistentError:
+        except _InconsistentHeapError:
             return 0
-        length = size & ~_FLAGS
-        valid = previous == 0 and size & _FLAGS == _IS_MMAPPED and length % PAGE == 0
+        length = size & ~_SIZE_FLAGS
+        valid = (
+            previous == 0 and size & _SIZE_FLAGS == _MMAPPED_SIZE_FLAG and length % PAGE_BYTES == 0
+        )
         return length if valid and 0 < length <= end - at else 0
 
     def _last_chain(self, start: int, end: int, space: AddressSpace) -> list[tuple[int, int]]:
@@ -369,7 +385,8 @@ class _Walker:
         area = np.array([[start, end]], np.int64)
         resident = intervals.intersect(space.resident, area)
         pages = [
-            np.arange(int(low), int(high), PAGE, dtype=np.int64) for low, high in resident.tolist()
+            np.arange(int(low), int(high), PAGE_BYTES, dtype=np.int64)
+            for low, high in resident.tolist()
         ]
         chain: list[tuple[int, int]] = []
         headers = self._words.headers(np.concatenate([np.empty(0, np.int64), *pages]))
@@ -379,12 +396,12 @@ class _Walker:
         return chain[::-1]
 
 
-class _Words:
+class _WordReader:
     """Reads 64-bit words of another process through a moving window."""
 
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
-        self._window = np.zeros(_WINDOW, np.uint8)
+        self._window = np.zeros(_WINDOW_BYTES, np.uint8)
         self._words = self._window.data.cast("Q")
         self._start = self._end = 0
 
@@ -412,17 +429,22 @@ class _Words:
         self._start = address
         self._end = address + self._memory.read_into(address, self._window)
         if self._end - address < nbytes:
-            raise _InconsistentError(f"the memory at {address:#x} cannot be read")
+            raise _InconsistentHeapError(f"the memory at {address:#x} cannot be read")
         return self._words, self._start, self._end
 
     def headers(self, pages: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Return (page, size) of each of `pages` that starts with the header of a mapped chunk."""
-        blocks, mapped = self._memory.read_blocks(pages, _HEADER)
+        blocks, mapped = self._memory.read_blocks(pages, _CHUNK_HEADER_BYTES)
         words = blocks.view(np.uint64)
         # An invalid size may be negative as a signed number, and is then rejected.
         sizes = words[:, 1].astype(np.int64)
-        fits = mapped & (words[:, 0] == 0) & (sizes % PAGE == _IS_MMAPPED) & (sizes > PAGE)
+        fits = (
+            mapped
+            & (words[:, 0] == 0)
+            & (sizes % PAGE_BYTES == _MMAPPED_SIZE_FLAG)
+            & (sizes > PAGE_BYTES)
+        )
         return [
-            (int(page), int(size) & ~_FLAGS)
+            (int(page), int(size) & ~_SIZE_FLAGS)
             for page, size in zip(pages[fits], sizes[fits], strict=True)
         ]

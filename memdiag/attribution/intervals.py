@@ -10,25 +10,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Ranges = NDArray[np.int64]
+ByteRanges = NDArray[np.int64]
 """Byte ranges ``[n, 2]``: start address, and end address (exclusive)."""
 
 LAST_ADDRESS = (1 << 63) - 1
 """Above all memory of a process on known systems (user space ends at 2**57)."""
 
 
-def empty() -> Ranges:
+def empty_ranges() -> ByteRanges:
     """Return the empty set."""
     return np.empty((0, 2), np.int64)
 
 
-def normal(ranges: Iterable[Sequence[int]] | Ranges) -> Ranges:
+def normalized_ranges(ranges: Iterable[Sequence[int]] | ByteRanges) -> ByteRanges:
     """Return the normal set of the bytes in `ranges`, which may overlap and be in any order."""
     if not isinstance(ranges, np.ndarray):
         ranges = np.array([(start, end) for start, end in ranges], np.int64).reshape(-1, 2)
     ranges = ranges[ranges[:, 0] < ranges[:, 1]]
     if not len(ranges):
-        return empty()
+        return empty_ranges()
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     reach = np.maximum.accumulate(ranges[:, 1])
     first = np.concatenate(([True], ranges[1:, 0] > reach[:-1]))
@@ -37,12 +37,12 @@ def normal(ranges: Iterable[Sequence[int]] | Ranges) -> Ranges:
     return np.stack((starts, ends), axis=1)
 
 
-def union(*sets: Ranges) -> Ranges:
+def union(*sets: ByteRanges) -> ByteRanges:
     """Return the bytes that are in any of `sets`. They need not be normal."""
-    return normal(np.concatenate((empty(), *sets)))
+    return normalized_ranges(np.concatenate((empty_ranges(), *sets)))
 
 
-def intersect(first: Ranges, second: Ranges) -> Ranges:
+def intersect(first: ByteRanges, second: ByteRanges) -> ByteRanges:
     """Return the bytes that are in both sets."""
     low = np.searchsorted(second[:, 1], first[:, 0], side="right")
     high = np.searchsorted(second[:, 0], first[:, 1], side="left")
@@ -56,12 +56,12 @@ def intersect(first: Ranges, second: Ranges) -> Ranges:
     return np.stack((starts, ends), axis=1).astype(np.int64, copy=False)
 
 
-def subtract(ranges: Ranges, removed: Ranges) -> Ranges:
+def subtract(ranges: ByteRanges, removed: ByteRanges) -> ByteRanges:
     """Return the bytes of `ranges` that are not in `removed`."""
     edges = np.concatenate(([0], removed.ravel(), [LAST_ADDRESS])).reshape(-1, 2)
     return intersect(ranges, edges[edges[:, 0] < edges[:, 1]])
 
 
-def total(ranges: Ranges) -> int:
+def total_bytes(ranges: ByteRanges) -> int:
     """Return the number of bytes in the set."""
     return int((ranges[:, 1] - ranges[:, 0]).sum())

@@ -12,47 +12,49 @@ from memdiag.attribution.weight_operators import (
     SAME_AXES,
     InputIndices,
 )
-from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
-from memdiag.model.readers import Reader
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer_attribute, integers_attribute
+from memdiag.model.readers import WeightReader
 from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
 
-_BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
-_SIGNED = ("int4", "int8")
+_BITS_BY_DTYPE = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
+_SIGNED_DTYPES = ("int4", "int8")
 
 FUSED_BLOCK = 32
 """The block of a weight that has none: session.qdq_matmulnbits_block_size."""
 
 
-def layout_hints(graphs: GraphIndex, weight: Weight, readers: Sequence[Reader]) -> LayoutHints:
+def layout_hints(
+    graphs: GraphIndex, weight: Weight, readers: Sequence[WeightReader]
+) -> LayoutHints:
     """Return the hints for `weight` from the nodes that read it."""
     return LayoutHints(
-        permutations=_unique(_permutations(readers, len(weight.shape))),
-        groups=_unique(_positive_attributes(readers, GROUPED_FILTERS, "group", 1)),
-        heads=_unique(_positive_attributes(readers, ATTENTION_WEIGHTS, "num_heads", 0)),
-        quantizations=tuple(_quantizations(graphs, weight, readers)),
+        permutations=_unique_values(_weight_permutations(readers, len(weight.shape))),
+        groups=_unique_values(_positive_attributes(readers, GROUPED_FILTERS, "group", 1)),
+        heads=_unique_values(_positive_attributes(readers, ATTENTION_WEIGHTS, "num_heads", 0)),
+        quantizations=tuple(_weight_quantizations(graphs, weight, readers)),
         block_quantizations=tuple(_block_quantizations(graphs, weight, readers)),
     )
 
 
-def _quantizations(
-    graphs: GraphIndex, weight: Weight, readers: Iterable[Reader]
+def _weight_quantizations(
+    graphs: GraphIndex, weight: Weight, readers: Iterable[WeightReader]
 ) -> Iterator[Quantization]:
     for reader in readers:
         scope, node, input_index = reader.use
         steps = {*reader.through} - {"Identity"}
         if node.op_type == "DequantizeLinear" and input_index == 0 and not steps:
-            scale, zero_point = _constants(graphs, scope, node, (1, 2))
+            scale, zero_point = _constant_inputs(graphs, scope, node, (1, 2))
             if scale is None or (zero_point is None and _has_input(node, 2)):
                 continue
-            axis = integer(node, "axis", 1)
+            axis = integer_attribute(node, "axis", 1)
             if zero_point is not None and zero_point.size == scale.size == 1:
                 zero_point = zero_point.reshape(scale.shape)
             yield Quantization(
                 scale=scale,
                 zero_point=zero_point,
                 axis=axis + len(weight.shape) if axis < 0 else axis,
-                block_size=integer(node, "block_size", 0),
+                block_size=integer_attribute(node, "block_size", 0),
             )
         if node.op_type == "Mul" and steps == {"Cast"}:
             factor = graphs.constant(scope, node, 1 - input_index)
@@ -62,7 +64,7 @@ def _quantizations(
 
 
 def _block_quantizations(
-    graphs: GraphIndex, weight: Weight, readers: Iterable[Reader]
+    graphs: GraphIndex, weight: Weight, readers: Iterable[WeightReader]
 ) -> Iterator[BlockQuantization]:
     for reader in readers:
         scope, node, input_index = reader.use
@@ -73,7 +75,7 @@ def _block_quantizations(
         elif (
             node.op_type in ("MatMul", "Gemm")
             and input_index == 1
-            and not integer(node, "transB", 0)
+            and not integer_attribute(node, "transB", 0)
             and [step.node.op_type for step in steps] == ["DequantizeLinear"]
         ):
             quantization = _dequantized_blocks(graphs, *steps[0], weight)
@@ -86,19 +88,19 @@ def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> BlockQu
 
     Scales are None if they are not constant, or if the zero points are unknown.
     """
-    bits, columns = integer(node, "bits", 4), integer(node, "N", 0)
-    depth, block_size = integer(node, "K", 0), integer(node, "block_size", 0)
+    bits, columns = integer_attribute(node, "bits", 4), integer_attribute(node, "N", 0)
+    depth, block_size = integer_attribute(node, "K", 0), integer_attribute(node, "block_size", 0)
     if bits not in (4, 8) or min(columns, depth, block_size) < 1:
         return None
     blocks = -(-depth // block_size)
-    scales, points = _constants(graphs, scope, node, (2, 3))
+    scales, points = _constant_inputs(graphs, scope, node, (2, 3))
     zeros = None
     if _has_input(node, 3):
         size = columns * _packed_bytes(blocks, bits)
         if points is None or points.dtype != np.uint8 or points.size != size:
             scales = None
         else:
-            zeros = _unpacked(points.reshape(columns, -1), bits)[:, :blocks]
+            zeros = _unpacked_values(points.reshape(columns, -1), bits)[:, :blocks]
     if scales is not None and scales.size != columns * blocks:
         scales = None
     return BlockQuantization(
@@ -119,12 +121,12 @@ def _dequantized_blocks(
     A scale per tensor or per column is expanded to blocks of 32. None if onnxruntime does not
     convert the weight to a MatMulNBits, because of its type, rank, axis or shape.
     """
-    bits = _BITS.get(weight.dtype)
+    bits = _BITS_BY_DTYPE.get(weight.dtype)
     if bits is None or len(weight.shape) != 2 or not weight.nbytes:
         return None
     depth, columns = weight.shape
-    axis, block_size = integer(node, "axis", 1), integer(node, "block_size", 0)
-    scales, points = _constants(graphs, scope, node, (1, 2))
+    axis, block_size = integer_attribute(node, "axis", 1), integer_attribute(node, "block_size", 0)
+    scales, points = _constant_inputs(graphs, scope, node, (1, 2))
     if scales is None or block_size < 0 or (points is None and _has_input(node, 2)):
         return None
     blocks = -(-depth // (block_size or FUSED_BLOCK))
@@ -134,13 +136,13 @@ def _dequantized_blocks(
         fits = scales.size == 1 or (axis in (1, -1) and scales.shape == (columns,))
     if not fits or (points is not None and points.nbytes != _packed_bytes(scales.size, bits)):
         return None
-    shape, signed = (columns, blocks), weight.dtype in _SIGNED
+    shape, signed = (columns, blocks), weight.dtype in _SIGNED_DTYPES
     zeros: Array | None = None
     if points is not None:
-        values = _unpacked(points.reshape(1, -1).view(np.uint8), bits)[0, : scales.size]
+        values = _unpacked_values(points.reshape(1, -1).view(np.uint8), bits)[0, : scales.size]
         if signed:
             values = values ^ np.uint8(1 << bits - 1)
-        zeros = np.broadcast_to(_by_column(values.reshape(scales.shape)), shape)
+        zeros = np.broadcast_to(_columns_first(values.reshape(scales.shape)), shape)
     elif not signed:  # a signed 0 is half the range in the unsigned form, which is the default
         zeros = np.broadcast_to(np.uint8(0), shape)
     return BlockQuantization(
@@ -150,12 +152,12 @@ def _dequantized_blocks(
         bits=bits,
         by_row=True,
         signed=signed,
-        scales=np.broadcast_to(_by_column(scales), shape),
+        scales=np.broadcast_to(_columns_first(scales), shape),
         zero_points=zeros,
     )
 
 
-def _permutations(readers: Iterable[Reader], rank: int) -> Iterator[tuple[int, ...]]:
+def _weight_permutations(readers: Iterable[WeightReader], rank: int) -> Iterator[tuple[int, ...]]:
     """Yield the permutation of each Transpose node, combined with the Transposes before it."""
     for reader in readers:
         if reader.node.op_type != "Transpose":
@@ -163,7 +165,7 @@ def _permutations(readers: Iterable[Reader], rank: int) -> Iterator[tuple[int, .
         order = tuple(range(rank))
         for step in (*(step.node for step in reader.path), reader.node):
             if step.op_type == "Transpose":
-                perm = integers(step, "perm") or tuple(reversed(range(rank)))
+                perm = integers_attribute(step, "perm") or tuple(reversed(range(rank)))
                 if sorted(perm) != [*range(rank)]:
                     break
                 order = tuple(order[axis] for axis in perm)
@@ -174,21 +176,21 @@ def _permutations(readers: Iterable[Reader], rank: int) -> Iterator[tuple[int, .
 
 
 def _positive_attributes(
-    readers: Iterable[Reader], input_indices: InputIndices, name: str, default: int
+    readers: Iterable[WeightReader], input_indices: InputIndices, name: str, default: int
 ) -> Iterator[int]:
     for reader in readers:
         if reader.input_index in input_indices.get(reader.node.op_type, ()):
-            number = integer(reader.node, name, default)
+            number = integer_attribute(reader.node, name, default)
             if number > 0:
                 yield number
 
 
-def _by_column(values: Array) -> Array:
+def _columns_first(values: Array) -> Array:
     """Return scales or zero points with columns as first axis, ``[N, blocks]`` or ``[N, 1]``."""
     return values.T if values.ndim == 2 else values.reshape(-1, 1)
 
 
-def _constants(
+def _constant_inputs(
     graphs: GraphIndex, scope: Scope, node: Node, inputs: tuple[int, int]
 ) -> tuple[Array | None, Array | None]:
     first, second = (graphs.constant(scope, node, index) for index in inputs)
@@ -204,12 +206,12 @@ def _packed_bytes(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
 
 
-def _unpacked(rows: Array, bits: int) -> Array:
+def _unpacked_values(rows: Array, bits: int) -> Array:
     """Return the values of rows of packed bytes, the low bits first."""
     if bits == 8:
         return rows
     return np.stack((rows & 15, rows >> 4), axis=-1).reshape(len(rows), -1)
 
 
-def _unique(values: Iterator[Any]) -> tuple[Any, ...]:
+def _unique_values(values: Iterator[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))

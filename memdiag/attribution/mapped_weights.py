@@ -29,28 +29,28 @@ class MappedWeight(NamedTuple):
     resident_bytes: int
 
 
-def mapped_weights(space: AddressSpace, model: ModelFile) -> Iterator[MappedWeight]:
-    """Yield the weights of `model` that are wholly mapped by a region of `space`.
+def mapped_weights(space: AddressSpace, model_file: ModelFile) -> Iterator[MappedWeight]:
+    """Yield the weights of `model_file` that are wholly mapped by a region of `space`.
 
     Of weights that share the same bytes of a file only the first is returned.
     """
-    by_file = {path.name: path for path in model.files}
+    by_file = {path.name: path for path in model_file.files}
     for path in by_file.values():
         regions = [region for region in space.regions if is_file(region, [path])]
         if not regions:
             continue
         seen: set[tuple[int, int | None]] = set()
-        for weight in model.weights:
-            if weight.file is None or (model.path.parent / weight.file).resolve() != path:
+        for weight in model_file.weights:
+            if weight.file is None or (model_file.path.parent / weight.file).resolve() != path:
                 continue
             for region in regions:
-                address = _address(weight, region)
+                address = _weight_address(weight, region)
                 if address is not None and (address, weight.length) not in seen:
                     seen.add((address, weight.length))
-                    yield _mapped(space, weight, address, path.name)
+                    yield _mapped_weight(space, weight, address, path.name)
 
 
-def _address(weight: Weight, region: Region) -> int | None:
+def _weight_address(weight: Weight, region: Region) -> int | None:
     if weight.offset is None or weight.length is None:
         return None
     start = weight.offset - region.offset
@@ -59,7 +59,7 @@ def _address(weight: Weight, region: Region) -> int | None:
     return region.start + start
 
 
-def _mapped(space: AddressSpace, weight: Weight, address: int, file: str) -> MappedWeight:
+def _mapped_weight(space: AddressSpace, weight: Weight, address: int, file: str) -> MappedWeight:
     assert weight.offset is not None
     assert weight.length is not None
     extent = np.array([[address, address + weight.length]], np.int64)

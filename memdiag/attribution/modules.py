@@ -14,24 +14,24 @@ from typing import Literal
 import numpy as np
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE, AddressSpace, Region
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, Region
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.process_memory import ProcessMemory
 
 ModuleKind = Literal["runtime", "provider", "python", "other"]
 
-_MAGIC = b"\x7fELF\x02\x01"
+_ELF_MAGIC = b"\x7fELF\x02\x01"
 _PT_LOAD = 1
-_HEADER_BYTES = 4096
+_ELF_HEADERS_BYTES = 4096
 _FILE_HEADER = struct.Struct("<32xQ14xHH")  # offset, size and number of the program headers
 _PROGRAM_HEADER = struct.Struct("<I12xQ16xQ8x")  # type, virtual address, size in memory
 
-_PYTHON = re.compile(
+_PYTHON_MODULE_PATH = re.compile(
     r".*/(site-packages|dist-packages|lib-dynload)/.*"
     r"|.*/(lib)?python[\d.]*\w*(\.so[\d.]*)?"
     r"|.*\.(cpython-\w+(-[\w-]+)?|abi3)\.so"
 )
-_PROVIDER = re.compile(
+_PROVIDER_FILE_NAME = re.compile(
     r"libonnxruntime_providers_(?!shared\b)\w+\.\w+"
     r"|lib(openvino|tbb|dnnl)[\w.-]*"
     r"|lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|curand|nvinfer|nvonnxparser|nvrtc|nvJitLink)"
@@ -40,7 +40,7 @@ _PROVIDER = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Module:
+class LoadedModule:
     """A program or library in memory.
 
     Attributes:
@@ -52,35 +52,35 @@ class Module:
 
     path: str
     kind: ModuleKind
-    ranges: Ranges
+    ranges: ByteRanges
 
 
-def kind_of(path: str, *, with_runtime: bool = True) -> ModuleKind:
+def module_kind(path: str, *, with_runtime: bool = True) -> ModuleKind:
     """Return the kind of the module at `path`, by its name and folder.
 
     `with_runtime` states whether the process has onnxruntime: other programs use some of the same
     libraries as its execution providers.
     """
-    if with_runtime and _PROVIDER.fullmatch(path.rpartition("/")[2]):
+    if with_runtime and _PROVIDER_FILE_NAME.fullmatch(path.rpartition("/")[2]):
         return "provider"
     if "onnxruntime" in path.rpartition("/")[2] or "/onnxruntime/" in path:
         return "runtime"
-    return "python" if _PYTHON.fullmatch(path) else "other"
+    return "python" if _PYTHON_MODULE_PATH.fullmatch(path) else "other"
 
 
-def read_modules(space: AddressSpace, memory: ProcessMemory) -> tuple[Module, ...]:
+def read_modules(space: AddressSpace, memory: ProcessMemory) -> tuple[LoadedModule, ...]:
     """Return the modules in `space` in the order of addresses, each loaded copy separately."""
     loaded = tuple(_loaded_modules(space, memory))
-    with_runtime = any(kind_of(path) == "runtime" for path, _ in loaded)
+    with_runtime = any(module_kind(path) == "runtime" for path, _ in loaded)
     return tuple(
-        Module(path=path, kind=kind_of(path, with_runtime=with_runtime), ranges=ranges)
+        LoadedModule(path=path, kind=module_kind(path, with_runtime=with_runtime), ranges=ranges)
         for path, ranges in loaded
     )
 
 
-def _loaded_modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[tuple[str, Ranges]]:
+def _loaded_modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[tuple[str, ByteRanges]]:
     """Yield the path and the pages of each module."""
-    buffer = np.zeros(_HEADER_BYTES, np.uint8)
+    buffer = np.zeros(_ELF_HEADERS_BYTES, np.uint8)
     # A library that is only read as a file has a header, but no executable mapping.
     loaded = {(r.device, r.inode) for r in space.regions if "x" in r.permissions}
     reach = 0
@@ -95,10 +95,10 @@ def _loaded_modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[tupl
             yield region.path, ranges
 
 
-def _loaded_ranges(region: Region, head: bytes) -> Ranges:
+def _loaded_ranges(region: Region, head: bytes) -> ByteRanges:
     """Return the pages of the module that `region` maps and whose file starts with `head`."""
-    if not head.startswith(_MAGIC) or len(head) < _FILE_HEADER.size:
-        return intervals.empty()
+    if not head.startswith(_ELF_MAGIC) or len(head) < _FILE_HEADER.size:
+        return intervals.empty_ranges()
     offset, size, count = _FILE_HEADER.unpack_from(head)
     spans: list[tuple[int, int]] = []
     for number in range(count):
@@ -107,8 +107,13 @@ def _loaded_ranges(region: Region, head: bytes) -> Ranges:
             break
         kind, address, nbytes = _PROGRAM_HEADER.unpack_from(head, at)
         if kind == _PT_LOAD and address + nbytes < intervals.LAST_ADDRESS - region.end:
-            spans.append((address // PAGE * PAGE, -(-(address + nbytes) // PAGE) * PAGE))
+            spans.append(
+                (
+                    address // PAGE_BYTES * PAGE_BYTES,
+                    -(-(address + nbytes) // PAGE_BYTES) * PAGE_BYTES,
+                )
+            )
     if not spans:
-        return intervals.empty()
+        return intervals.empty_ranges()
     base = region.start - min(start for start, _ in spans)
-    return intervals.normal([(base + start, base + end) for start, end in spans])
+    return intervals.normalized_ranges([(base + start, base + end) for start, end in spans])

@@ -11,14 +11,14 @@ from typing import NamedTuple, Self
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, Region, is_file
-from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.modules import Module, ModuleKind
+from memdiag.attribution.intervals import ByteRanges
+from memdiag.attribution.modules import LoadedModule, ModuleKind
 from memdiag.attribution.process_layout import ProcessLayout
 from memdiag.records.attribution import (
-    ARENA_IN_USE,
-    ARENA_SLACK,
-    ARENA_UNKNOWN,
-    HEAP_IN_USE,
+    ARENA_IN_USE_NAME,
+    ARENA_SLACK_NAME,
+    ARENA_UNKNOWN_NAME,
+    HEAP_IN_USE_NAME,
     PYTHON_MODULES,
     CopyKind,
     Owner,
@@ -50,7 +50,7 @@ class BaselinePages:
     """
 
     resident_bytes: int
-    anonymous: Ranges
+    anonymous: ByteRanges
 
     @classmethod
     def of(cls, space: AddressSpace) -> Self:
@@ -75,7 +75,7 @@ class Ownership:
     baseline_bytes: int | None
     named_share: float
     owners: tuple[Owner, ...]
-    ranges: tuple[Ranges, ...]
+    ranges: tuple[ByteRanges, ...]
 
 
 def assign_owners(
@@ -84,10 +84,10 @@ def assign_owners(
     layout: ProcessLayout,
     *,
     baseline: BaselinePages | None = None,
-    logged_arena: Ranges | None = None,
+    logged_arena: ByteRanges | None = None,
     model_files: Iterable[Path] = (),
     other_heap: str = "",
-    cache: tuple[str, Ranges] | None = None,
+    cache: tuple[str, ByteRanges] | None = None,
 ) -> Ownership:
     """Assign all resident bytes of `space` to owners.
 
@@ -109,44 +109,44 @@ def assign_owners(
         cache: the name of the KV cache that a program keeps between two runs, and its memory. None
             without one.
     """
-    claims = _Claims(space.resident, space.exclusive)
+    claims = _OwnerClaims(space.resident, space.exclusive)
     heap, arenas = layout.heap, layout.arenas
-    claims.add("allocator_retained", "freed blocks that malloc keeps", heap.retained)
-    claims.add("arena", ARENA_SLACK, arenas.slack)
+    claims.add_owner("allocator_retained", "freed blocks that malloc keeps", heap.retained)
+    claims.add_owner("arena", ARENA_SLACK_NAME, arenas.slack)
     if cache is not None:
-        claims.add("kv_cache", *cache)
+        claims.add_owner("kv_cache", *cache)
     for kind, ranges in _ranges_by_kind(copies).items():
-        claims.add("weights", kind, ranges)
+        claims.add_owner("weights", kind, ranges)
     files = tuple(model_files)
-    claims.add(
+    claims.add_owner(
         "external_data",
         "the model's files, mapped",
         _region_ranges(space, lambda region: is_file(region, files)),
     )
-    claims.add("arena", ARENA_IN_USE, arenas.in_use)
-    claims.add("arena", ARENA_UNKNOWN, arenas.inconsistent)
+    claims.add_owner("arena", ARENA_IN_USE_NAME, arenas.in_use)
+    claims.add_owner("arena", ARENA_UNKNOWN_NAME, arenas.inconsistent)
     if logged_arena is not None and not arenas.found:
-        claims.add("arena", ARENA_UNKNOWN, intervals.normal(logged_arena))
-    claims.add("thread_stacks", "stacks", layout.stacks)
+        claims.add_owner("arena", ARENA_UNKNOWN_NAME, intervals.normalized_ranges(logged_arena))
+    claims.add_owner("thread_stacks", "stacks", layout.stacks)
     for module_kind, (owner, name) in _MODULE_OWNERS.items():
-        claims.add(owner, name, _module_ranges(layout.modules, module_kind))
-    claims.add(
+        claims.add_owner(owner, name, _module_ranges(layout.modules, module_kind))
+    claims.add_owner(
         "other_libraries",
         "libraries",
         _region_ranges(space, lambda region: region.path == "[vdso]"),
     )
-    claims.add(
+    claims.add_owner(
         "mapped_files",
         "files and shared memory",
         _region_ranges(space, lambda region: region.file_backed),
     )
     if baseline is not None:
-        claims.add("python", "heap before the model was loaded", baseline.anonymous)
-    claims.add("python", "objects", layout.python_pools)
-    claims.add("other_heap", HEAP_IN_USE, heap.in_use)
+        claims.add_owner("python", "heap before the model was loaded", baseline.anonymous)
+    claims.add_owner("python", "objects", layout.python_pools)
+    claims.add_owner("other_heap", HEAP_IN_USE_NAME, heap.in_use)
     if other_heap:
-        claims.add("other_heap", other_heap, _region_ranges(space, _is_private_memory))
-    return claims.result(baseline)
+        claims.add_owner("other_heap", other_heap, _region_ranges(space, _is_private_memory))
+    return claims.ownership(baseline)
 
 
 _MODULE_OWNERS: dict[ModuleKind, tuple[OwnerKind, str]] = {
@@ -157,24 +157,24 @@ _MODULE_OWNERS: dict[ModuleKind, tuple[OwnerKind, str]] = {
 }
 
 
-class _Claims:
+class _OwnerClaims:
     """The ranges of the owners so far, and the resident ranges without an owner."""
 
-    def __init__(self, resident: Ranges, exclusive: Ranges) -> None:
-        self._total = intervals.total(resident)
+    def __init__(self, resident: ByteRanges, exclusive: ByteRanges) -> None:
+        self._total = intervals.total_bytes(resident)
         self._exclusive = exclusive
         self._unowned = resident
-        self._owned: dict[tuple[OwnerKind, str], list[Ranges]] = {}
+        self._owned: dict[tuple[OwnerKind, str], list[ByteRanges]] = {}
 
-    def add(self, kind: OwnerKind, name: str, ranges: Ranges) -> None:
+    def add_owner(self, kind: OwnerKind, name: str, ranges: ByteRanges) -> None:
         """Assign the bytes of `ranges` that have no owner yet."""
         claimed = intervals.intersect(self._unowned, ranges)
         self._unowned = intervals.subtract(self._unowned, ranges)
         self._owned.setdefault((kind, name), []).append(claimed)
 
-    def result(self, baseline: BaselinePages | None) -> Ownership:
+    def ownership(self, baseline: BaselinePages | None) -> Ownership:
         """Return the owners; the bytes without an owner are unnamed."""
-        unnamed = intervals.total(self._unowned)
+        unnamed = intervals.total_bytes(self._unowned)
         owned = {owner: intervals.union(*parts) for owner, parts in self._owned.items()}
         owned["unnamed", "unnamed"] = self._unowned
         owned = {owner: ranges for owner, ranges in owned.items() if len(ranges)}
@@ -189,8 +189,10 @@ class _Claims:
                 Owner(
                     kind=kind,
                     name=name,
-                    bytes=intervals.total(ranges),
-                    private_bytes=intervals.total(intervals.intersect(self._exclusive, ranges)),
+                    bytes=intervals.total_bytes(ranges),
+                    private_bytes=intervals.total_bytes(
+                        intervals.intersect(self._exclusive, ranges)
+                    ),
                 )
                 for (kind, name), ranges in owned.items()
             ),
@@ -198,21 +200,23 @@ class _Claims:
         )
 
 
-def _ranges_by_kind(copies: Sequence[CopyExtent]) -> dict[CopyKind, Ranges]:
+def _ranges_by_kind(copies: Sequence[CopyExtent]) -> dict[CopyKind, ByteRanges]:
     ranges: dict[CopyKind, list[tuple[int, int]]] = {}
     for copy in copies:
         ranges.setdefault(copy.kind, []).append((copy.address, copy.address + copy.nbytes))
-    return {kind: intervals.normal(pairs) for kind, pairs in ranges.items()}
+    return {kind: intervals.normalized_ranges(pairs) for kind, pairs in ranges.items()}
 
 
 def _is_private_memory(region: Region) -> bool:
     return region.permissions == "rw-p" and (region.nameless or region.path == "[heap]")
 
 
-def _region_ranges(space: AddressSpace, selected: Callable[[Region], bool]) -> Ranges:
+def _region_ranges(space: AddressSpace, selected: Callable[[Region], bool]) -> ByteRanges:
     """Return the ranges of the `selected` regions with resident pages."""
-    return intervals.normal([(r.start, r.end) for r in space.regions if r.rss and selected(r)])
+    return intervals.normalized_ranges(
+        [(r.start, r.end) for r in space.regions if r.rss and selected(r)]
+    )
 
 
-def _module_ranges(modules: tuple[Module, ...], kind: ModuleKind) -> Ranges:
+def _module_ranges(modules: tuple[LoadedModule, ...], kind: ModuleKind) -> ByteRanges:
     return intervals.union(*(module.ranges for module in modules if module.kind == kind))

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace
-from memdiag.attribution.bfc_arena import Arenas, read_arenas
+from memdiag.attribution.bfc_arena import ProcessArenas, read_arenas
 from memdiag.attribution.heap import Heap, read_heap
-from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.modules import Module, read_modules
+from memdiag.attribution.intervals import ByteRanges
+from memdiag.attribution.modules import LoadedModule, read_modules
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.python_heap import read_pools
 from memdiag.attribution.stacks import read_stacks
@@ -26,10 +26,10 @@ class ProcessLayout:
     """
 
     heap: Heap
-    arenas: Arenas
-    modules: tuple[Module, ...]
-    stacks: Ranges
-    python_pools: Ranges
+    arenas: ProcessArenas
+    modules: tuple[LoadedModule, ...]
+    stacks: ByteRanges
+    python_pools: ByteRanges
 
     def is_in_use(self, address: int, nbytes: int) -> bool | None:
         """Return whether `nbytes` bytes at `address` are in one block in use.

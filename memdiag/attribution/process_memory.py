@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.address_space import access_denied, no_such_process
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.model.tensor_types import Array
 
 WORD = 8
@@ -29,14 +29,14 @@ READ_CHUNK_BYTES = 256 << 10
 """Small enough for a chunk to stay in the cache until it is processed. Reading alone is faster in
 larger chunks, by half at 4 MiB."""
 
-MAX_RUNS_PER_CALL = 1024
+MAX_SPANS_PER_CALL = 1024
 """Maximum ranges of one system call (IOV_MAX)."""
 
-Runs = Sequence[tuple[int, int]] | Array
+MemorySpans = Sequence[tuple[int, int]] | Array
 """Runs to read, each (address, length in bytes): a sequence of pairs or an array ``[n, 2]``."""
 
-_POINTER = ctypes.c_void_p
-_MAX_OFFSET = (1 << 63) - 1
+_POINTER_TYPE = ctypes.c_void_p
+_MAX_FILE_OFFSET = (1 << 63) - 1
 
 
 class ProcessMemory:
@@ -57,11 +57,11 @@ class ProcessMemory:
         self.pid = pid
         self.ended = False
         self._file = -1
-        self._tables = _Tables()
+        self._tables = _CallTables()
         self._call = None if _shares_private_memory(pid) else _process_vm_readv()
-        if not self._probe():
+        if not self._is_call_permitted():
             self._call = None
-            self._file = self._open()
+            self._file = self._open_memory_file()
 
     def __enter__(self) -> Self:
         return self
@@ -80,9 +80,9 @@ class ProcessMemory:
 
         It is smaller than the buffer if the next byte is not mapped.
         """
-        return self._read(address, buffer.ctypes.data, buffer.nbytes)
+        return self._read_span(address, buffer.ctypes.data, buffer.nbytes)
 
-    def read_runs(self, runs: Runs, buffer: NDArray[np.uint8]) -> int:
+    def read_spans(self, runs: MemorySpans, buffer: NDArray[np.uint8]) -> int:
         """Read `runs` one after the other into the contiguous `buffer`; return the bytes read.
 
         Reading stops at the first byte that is not mapped.
@@ -94,11 +94,11 @@ class ProcessMemory:
         if int(table[:, 1].sum()) > buffer.nbytes:
             raise ValueError("the buffer is smaller than the runs")
         pointer, done = buffer.ctypes.data, 0
-        for first in range(0, len(table), MAX_RUNS_PER_CALL):
-            part = table[first : first + MAX_RUNS_PER_CALL]
+        for first in range(0, len(table), MAX_SPANS_PER_CALL):
+            part = table[first : first + MAX_SPANS_PER_CALL]
             wanted = int(part[:, 1].sum())
             self._tables.remote[: len(part)] = part
-            got = self._transfer(len(part), pointer + done, wanted)
+            got = self._transfer_spans(len(part), pointer + done, wanted)
             done += got
             if got < wanted:
                 break
@@ -116,7 +116,7 @@ class ProcessMemory:
         runs = np.stack((addresses, np.full(len(addresses), nbytes)), axis=1)
         done = 0
         while done < len(runs):
-            got = self.read_runs(runs[done:], blocks[done:].reshape(-1)) // nbytes
+            got = self.read_spans(runs[done:], blocks[done:].reshape(-1)) // nbytes
             mapped[done : done + got] = True
             done += got + 1
             if self.ended:
@@ -124,7 +124,7 @@ class ProcessMemory:
         return blocks, mapped
 
     def iter_chunks(
-        self, ranges: Ranges, buffer: NDArray[np.uint8], *, overlap: int = 0
+        self, ranges: ByteRanges, buffer: NDArray[np.uint8], *, overlap: int = 0
     ) -> Iterator[tuple[int, int]]:
         """Read each chunk of `ranges` to the start of `buffer`, and yield its (address, length).
 
@@ -141,25 +141,25 @@ class ProcessMemory:
         for start, end in ranges.tolist():
             while start < end:
                 wanted = min(end - start, size)
-                got = self._read(start, pointer, wanted)
+                got = self._read_span(start, pointer, wanted)
                 if got:
                     yield start, got
                 if start + wanted >= end or got < wanted:
                     break
                 start += wanted - overlap
 
-    def _probe(self) -> bool:
+    def _is_call_permitted(self) -> bool:
         """Return whether the system call is permitted, by a call for an unmapped address."""
         if self._call is None:
             return False
         byte = np.zeros(1, np.uint8)
         self._tables.remote[0] = (0, 1)
-        code = self._raw(1, byte.ctypes.data, 1)
+        code = self._call_system(1, byte.ctypes.data, 1)
         if code == -errno.ESRCH:
             raise no_such_process(self.pid)
         return code >= 0 or code == -errno.EFAULT
 
-    def _open(self) -> int:
+    def _open_memory_file(self) -> int:
         try:
             return os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError) as error:
@@ -167,22 +167,22 @@ class ProcessMemory:
         except OSError as error:
             raise access_denied(self.pid) from error
 
-    def _read(self, address: int, pointer: int, nbytes: int) -> int:
+    def _read_span(self, address: int, pointer: int, nbytes: int) -> int:
         self._tables.remote[0] = (address, nbytes)
-        return self._transfer(1, pointer, nbytes)
+        return self._transfer_spans(1, pointer, nbytes)
 
-    def _transfer(self, count: int, pointer: int, nbytes: int) -> int:
+    def _transfer_spans(self, count: int, pointer: int, nbytes: int) -> int:
         """Read the first `count` entries of the table of runs to `pointer`, `nbytes` in total."""
         if self._call is None:
-            return self._from_file(count, pointer, nbytes)
-        code = self._raw(count, pointer, nbytes)
+            return self._transfer_from_file(count, pointer, nbytes)
+        code = self._call_system(count, pointer, nbytes)
         if code >= 0:
             return code
         if code == -errno.ESRCH:
             self.ended = True
         return 0
 
-    def _raw(self, count: int, pointer: int, nbytes: int) -> int:
+    def _call_system(self, count: int, pointer: int, nbytes: int) -> int:
         """Make the system call; return the number of bytes read, or the negative error number."""
         assert self._call is not None
         tables = self._tables
@@ -190,11 +190,11 @@ class ProcessMemory:
         code: int = self._call(self.pid, tables.local_at, 1, tables.remote_at, count, 0)
         return code if code >= 0 else -ctypes.get_errno()
 
-    def _from_file(self, count: int, pointer: int, nbytes: int) -> int:
+    def _transfer_from_file(self, count: int, pointer: int, nbytes: int) -> int:
         view = memoryview((ctypes.c_ubyte * nbytes).from_address(pointer)).cast("B")
         done = 0
         for address, length in self._tables.remote[:count].tolist():
-            if address + length > _MAX_OFFSET:
+            if address + length > _MAX_FILE_OFFSET:
                 break
             end = done + length
             while done < end:
@@ -210,12 +210,12 @@ class ProcessMemory:
         return done
 
 
-class _Tables(threading.local):
+class _CallTables(threading.local):
     """Arguments of one call, (address, length) each: one table per thread."""
 
     def __init__(self) -> None:
         self.local = np.zeros((1, 2), np.uint64)
-        self.remote = np.zeros((MAX_RUNS_PER_CALL, 2), np.uint64)
+        self.remote = np.zeros((MAX_SPANS_PER_CALL, 2), np.uint64)
         self.local_at = self.local.ctypes.data
         self.remote_at = self.remote.ctypes.data
 
@@ -239,6 +239,6 @@ def _process_vm_readv() -> Any:
     call = getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
     if call is not None:
         unsigned = ctypes.c_ulong
-        call.argtypes = [ctypes.c_int, _POINTER, unsigned, _POINTER, unsigned, unsigned]
+        call.argtypes = [ctypes.c_int, _POINTER_TYPE, unsigned, _POINTER_TYPE, unsigned, unsigned]
         call.restype = ctypes.c_ssize_t
     return call

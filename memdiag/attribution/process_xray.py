@@ -9,12 +9,12 @@ import numpy as np
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.heap import Heap
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.mapped_weights import mapped_weights
 from memdiag.attribution.owners import BaselinePages, CopyExtent, Ownership, assign_owners
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.search import FoundCopy, search
+from memdiag.attribution.search import FoundCopy, search_copies
 from memdiag.attribution.search_target import (
     SearchTarget,
     WeightContent,
@@ -23,10 +23,10 @@ from memdiag.attribution.search_target import (
 from memdiag.attribution.session_arenas import session_arenas
 from memdiag.paths import distinct_names, path_text
 from memdiag.records.attribution import (
-    ARENA_IN_USE,
+    ARENA_IN_USE_NAME,
     ATTRIBUTION_SCHEMA,
-    HEAP_IN_USE,
-    HEAP_UNKNOWN,
+    HEAP_IN_USE_NAME,
+    HEAP_UNKNOWN_NAME,
     ArenaUsage,
     Attribution,
     Backing,
@@ -50,10 +50,10 @@ def take_xray(
     targets: Sequence[SearchTarget],
     *,
     baseline: BaselinePages | None = None,
-    logged_arena: Ranges | None = None,
+    logged_arena: ByteRanges | None = None,
     sessions: Mapping[int, int] | None = None,
     heap_trimmed: bool = False,
-    cache: tuple[str, Ranges] | None = None,
+    cache: tuple[str, ByteRanges] | None = None,
 ) -> Attribution:
     """Return the owners of the resident memory of process `pid`.
 
@@ -82,7 +82,7 @@ def take_xray(
     with ProcessMemory(pid) as memory:
         space = read_address_space(pid)
         process_layout = read_process_layout(space, memory)
-        searched = search(
+        searched = search_copies(
             space,
             memory,
             [content for target in targets for content in target.weights],
@@ -94,7 +94,13 @@ def take_xray(
     models = [target for target in targets if not target.fused]
     model_index = _ModelIndex(targets)
     copies = [
-        _copy(found, space, process_layout, found.content in fused, model_index.of(found.content))
+        _copy_record(
+            found,
+            space,
+            process_layout,
+            found.content in fused,
+            model_index.models_of(found.content),
+        )
         for found in searched.found
     ]
     copies += _mapped_copies(space, models)
@@ -122,7 +128,7 @@ def take_xray(
         copies=tuple(copies),
         indistinct=tuple(group for target in targets for group in target.unidentifiable),
         partial=partial,
-        notes=tuple(_notes(space, process_layout.heap, heap_trimmed, partial)),
+        notes=tuple(_xray_notes(space, process_layout.heap, heap_trimmed, partial)),
         timing=ScanTiming(
             total_s=round(time.perf_counter() - started, 6),
             scan_s=round(searched.scan_s, 6),
@@ -130,7 +136,7 @@ def take_xray(
             scanned_bytes=searched.scanned_bytes,
             verified_bytes=searched.verified_bytes,
         ),
-        arenas=_arenas(owned_arenas, space, process_layout, ownership),
+        arenas=_arena_usages(owned_arenas, space, process_layout, ownership),
         device_arenas=tuple(
             DeviceArena(
                 device=arena.memory, used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes
@@ -162,7 +168,7 @@ def _owned_arenas(
     return {arena: numbers[session] for session, arena in owned.items()}
 
 
-def _arenas(
+def _arena_usages(
     sessions: Mapping[int, int], space: AddressSpace, layout: ProcessLayout, ownership: Ownership
 ) -> tuple[ArenaUsage, ...]:
     """Return the arenas, with the numbers of the sessions to which they belong."""
@@ -170,7 +176,7 @@ def _arenas(
         *(
             ranges
             for owner, ranges in zip(ownership.owners, ownership.ranges, strict=True)
-            if owner.kind == "arena" and owner.name == ARENA_IN_USE
+            if owner.kind == "arena" and owner.name == ARENA_IN_USE_NAME
         )
     )
     return tuple(
@@ -179,13 +185,13 @@ def _arenas(
             used_bytes=arena.used_bytes,
             slack_bytes=arena.slack_bytes,
             resident_slack_bytes=space.resident_bytes_of(arena.slack),
-            resident_used_bytes=intervals.total(intervals.intersect(in_use, arena.in_use)),
+            resident_used_bytes=intervals.total_bytes(intervals.intersect(in_use, arena.in_use)),
         )
         for index, arena in enumerate(layout.arenas.objects)
     )
 
 
-def _copy(
+def _copy_record(
     found: FoundCopy,
     space: AddressSpace,
     process_layout: ProcessLayout,
@@ -202,7 +208,7 @@ def _copy(
         parameters=copy.parameters,
         bytes=copy.nbytes,
         resident_bytes=space.resident_bytes_of(extent),
-        private_bytes=intervals.total(intervals.intersect(space.exclusive, extent)),
+        private_bytes=intervals.total_bytes(intervals.intersect(space.exclusive, extent)),
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
@@ -227,7 +233,7 @@ class _ModelIndex:
                 for content in target.weights:
                     self._models.setdefault(content_probe(content.values), set()).add(index)
 
-    def of(self, content: WeightContent) -> tuple[int, ...]:
+    def models_of(self, content: WeightContent) -> tuple[int, ...]:
         """Return the indices of the models with `content`; empty for a single model."""
         if not self._models:
             return ()
@@ -267,10 +273,12 @@ def _other_heap(heap: Heap, trimmed: bool) -> str:
     """Return the name of the heap of an allocator other than glibc's; empty if it is not known."""
     if heap.allocator not in OTHER_ALLOCATORS:
         return ""
-    return HEAP_IN_USE if trimmed and heap.allocator in TRIMMED_ALLOCATORS else HEAP_UNKNOWN
+    return (
+        HEAP_IN_USE_NAME if trimmed and heap.allocator in TRIMMED_ALLOCATORS else HEAP_UNKNOWN_NAME
+    )
 
 
-def _notes(space: AddressSpace, heap: Heap, trimmed: bool, partial: bool) -> list[str]:
+def _xray_notes(space: AddressSpace, heap: Heap, trimmed: bool, partial: bool) -> list[str]:
     notes = []
     if partial:
         notes.append("the process ended while it was read: the results are partial")
@@ -278,7 +286,7 @@ def _notes(space: AddressSpace, heap: Heap, trimmed: bool, partial: bool) -> lis
         notes.append(
             "the C library is musl, whose heap memdiag does not support: it is in the row unnamed"
         )
-    elif heap.allocator != "glibc" and _other_heap(heap, trimmed) != HEAP_IN_USE:
+    elif heap.allocator != "glibc" and _other_heap(heap, trimmed) != HEAP_IN_USE_NAME:
         name = f"{heap.allocator}, not glibc's" if heap.allocator else "not glibc's"
         notes.append(
             f"the allocator is {name}: freed blocks cannot be distinguished from blocks in use"

@@ -12,21 +12,21 @@ from functools import cache
 import msgspec
 
 from memdiag.attribution.layout import Layout
-from memdiag.attribution.layouts import layouts
+from memdiag.attribution.layouts import all_layouts
 from memdiag.attribution.search_target import SearchTarget, WeightContent
 from memdiag.attribution.weight_operators import (
-    FILTERS,
+    FILTER_INPUTS,
     MATRIX_PRODUCTS,
     SAME_AXES,
     WEIGHT_FORMS,
     InputIndices,
 )
-from memdiag.model.graph_index import NCHWC_DOMAIN, integer, node_label
+from memdiag.model.graph_index import NCHWC_DOMAIN, integer_attribute, node_label
 from memdiag.model.model_file import ModelFile
-from memdiag.model.readers import Reader
-from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
+from memdiag.model.readers import WeightReader
+from memdiag.records.attribution import WHOLE_FILE_COPY_NAME, Attribution, Copy
 from memdiag.records.weights import qualified_name
-from memdiag.runner.log import OPENVINO, LogEvidence
+from memdiag.runner.log import OPENVINO_NAME, LogEvidence
 
 _CONSTANT_FOLDING = "ConstantFolding"
 _NCHWC_TRANSFORMER = "NchwcTransformer"
@@ -34,7 +34,7 @@ _TRANSPOSE_OPTIMIZER = "TransposeOptimizer"
 """Changes initializers in place, so that they keep their names."""
 
 
-_FOLDED = {
+_FOLDED_BY_LAYOUT = {
     "transposed": ("Transpose",),
     "cast": ("Cast",),
     "dequantized": ("DequantizeLinear", "Mul"),
@@ -46,10 +46,10 @@ _RARELY_FOLDED = ("DequantizeLinear",)
 _NOT_REMOVED = ""
 
 # onnxruntime's name for the result of a fusion, such as ConvBnFusion_W_conv1.weight.
-_FUSION = re.compile(r"[A-Za-z]+Fusion(?=_)")
+_FUSION_NAME = re.compile(r"[A-Za-z]+Fusion(?=_)")
 
 
-def with_provenance(
+def attribution_with_makers(
     attribution: Attribution, targets: Sequence[SearchTarget], log: LogEvidence
 ) -> Attribution:
     """Return `attribution` with the maker of each copy as far as it is known.
@@ -61,20 +61,20 @@ def with_provenance(
         targets: the models that were searched for.
         log: the evidence from onnxruntime's log of the same process.
     """
-    provenance = _Provenance(targets, log)
+    provenance = _CopyMakers(targets, log)
     copies = tuple(
         msgspec.structs.replace(copy, made_by=provenance.maker(copy)) for copy in attribution.copies
     )
     return msgspec.structs.replace(attribution, copies=copies)
 
 
-class _Provenance:
+class _CopyMakers:
     """Determines the maker of a copy."""
 
     def __init__(self, targets: Sequence[SearchTarget], log: LogEvidence) -> None:
         self._changed = log.changed
         self._reserved = log.reserved
-        self._has_compiled = OPENVINO in log.removed.values()
+        self._has_compiled = OPENVINO_NAME in log.removed.values()
         self._contents = {
             (content.names, target.fused): content
             for target in targets
@@ -101,28 +101,28 @@ class _Provenance:
         if layout is not None and layout.packed_inputs:
             return self._prepack_maker(copy, content, layout)
         if layout is not None and layout.libraries:
-            return _label(OPENVINO, content.readers) if self._has_compiled else None
+            return _maker_label(OPENVINO_NAME, content.readers) if self._has_compiled else None
         if copy.layout == "reordered_nchwc":
             return (
-                _label(_NCHWC_TRANSFORMER, _readers_of(content, FILTERS))
+                _maker_label(_NCHWC_TRANSFORMER, _readers_by_inputs(content, FILTER_INPUTS))
                 if _NCHWC_TRANSFORMER in self._changed
                 else None
             )
         if fused:
             return self._fused_maker(content, unchanged=copy.layout == "original")
-        if copy.layout in _FOLDED:
-            return self._folding_maker(content, _FOLDED[copy.layout])
+        if copy.layout in _FOLDED_BY_LAYOUT:
+            return self._folding_maker(content, _FOLDED_BY_LAYOUT[copy.layout])
         if self._is_compiled(content):
             # onnxruntime removed its own when the provider had copied it.
-            return _label(OPENVINO, content.readers)
-        return "loading from bytes" if MODEL_FILE in content.names else "parse"
+            return _maker_label(OPENVINO_NAME, content.readers)
+        return "loading from bytes" if WHOLE_FILE_COPY_NAME in content.names else "parse"
 
     def _is_compiled(self, content: WeightContent) -> bool:
         """Return whether onnxruntime removed these weights when OpenVINO had compiled the graph."""
-        return all(self._removed_by.get(name) == OPENVINO for name in content.names)
+        return all(self._removed_by.get(name) == OPENVINO_NAME for name in content.names)
 
     def _prepack_maker(self, copy: Copy, content: WeightContent, layout: Layout) -> str | None:
-        readers = _readers_of(content, layout.packed_inputs)
+        readers = _readers_by_inputs(content, layout.packed_inputs)
         if "transB" in copy.parameters:
             transposed = copy.parameters["transB"] == "1"
             readers = [
@@ -133,8 +133,8 @@ class _Provenance:
         reserved = nodes if self._reserved is None else self._reserved.get(copy.bytes, 0)
         if layout.reserves_buffer and not reserved:
             # Not prepacked: a product packs its operand when it runs, also when it is folded.
-            return _label("kernel", readers, one_of=True)
-        return _label("prepack", readers, one_of=0 < reserved < nodes)
+            return _maker_label("kernel", readers, one_of=True)
+        return _maker_label("prepack", readers, one_of=0 < reserved < nodes)
 
     def _folding_maker(self, content: WeightContent, steps: Collection[str]) -> str | None:
         """Return the maker of a transposed or converted copy of a weight of the model."""
@@ -150,20 +150,22 @@ class _Provenance:
         removed_by = {self._removed_by.get(name, self._not_in_log) for name in content.names}
         transformer = removed_by.pop() if len(removed_by) == 1 else None
         if transformer == _CONSTANT_FOLDING:
-            return _label(_CONSTANT_FOLDING, folded)
+            return _maker_label(_CONSTANT_FOLDING, folded)
         if transformer == _NOT_REMOVED and len(direct) == 1:
             # Its only consumer still reads it: nothing was folded, but its kernel ran.
-            return _label("kernel", [reader for reader in direct if reader.node.op_type in steps])
+            return _maker_label(
+                "kernel", [reader for reader in direct if reader.node.op_type in steps]
+            )
         if transformer and (len(direct) == 1 or not folded):
             # The transformer that removed the readers made their result, unless it is the weight.
             if all(
                 reader.node.op_type in steps or reader.node.op_type not in WEIGHT_FORMS
                 for reader in direct
             ):
-                return _label(transformer, direct)
+                return _maker_label(transformer, direct)
             return None
         if _CONSTANT_FOLDING in self._changed:
-            return _label(
+            return _maker_label(
                 _CONSTANT_FOLDING,
                 [reader for reader in folded if reader.node.op_type not in _RARELY_FOLDED],
             )
@@ -174,12 +176,12 @@ class _Provenance:
         if unchanged:
             blocked = [
                 reader
-                for reader in _readers_of(content, FILTERS)
+                for reader in _readers_by_inputs(content, FILTER_INPUTS)
                 if reader.node.domain == NCHWC_DOMAIN
             ]
             if blocked and _NCHWC_TRANSFORMER in self._changed:
                 # It makes every filter of these convolutions, after all other changes.
-                return _label(_NCHWC_TRANSFORMER, blocked)
+                return _maker_label(_NCHWC_TRANSFORMER, blocked)
             name = content.names[0]
             node = self._output_nodes.get(name)
             if (
@@ -189,16 +191,16 @@ class _Provenance:
             ):
                 # A node whose output is now an initializer was folded.
                 return f"{_CONSTANT_FOLDING} · {node}"
-            fusion = _FUSION.match(name)
+            fusion = _FUSION_NAME.match(name)
             if fusion and name in self._new_names:
-                return _label(fusion[0], content.readers)
+                return _maker_label(fusion[0], content.readers)
         only = [*self._changed] if len(self._changed) == 1 else ["optimize"]
-        return _label(only[0], content.readers)
+        return _maker_label(only[0], content.readers)
 
 
 @cache
 def _layouts_by_name() -> Mapping[str, Layout]:
-    return {layout.name: layout for layout in layouts()}
+    return {layout.name: layout for layout in all_layouts()}
 
 
 def _removed_by(
@@ -235,7 +237,7 @@ def _output_nodes(models: Sequence[ModelFile], names: Collection[str]) -> dict[s
     }
 
 
-def reads_transposed(reader: Reader) -> bool | None:
+def reads_transposed(reader: WeightReader) -> bool | None:
     """Return whether a matrix product multiplies with the transposed weight.
 
     It does so by an attribute or by a Transpose before it. Return None if that is unknown, and for
@@ -244,10 +246,10 @@ def reads_transposed(reader: Reader) -> bool | None:
     through = reader.through
     if reader.node.op_type not in MATRIX_PRODUCTS or {*through} - {*SAME_AXES, "Transpose"}:
         return None
-    return bool(integer(reader.node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
+    return bool(integer_attribute(reader.node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
 
 
-def _readers_of(content: WeightContent, input_indices: InputIndices) -> list[Reader]:
+def _readers_by_inputs(content: WeightContent, input_indices: InputIndices) -> list[WeightReader]:
     return [
         reader
         for reader in content.readers
@@ -255,7 +257,9 @@ def _readers_of(content: WeightContent, input_indices: InputIndices) -> list[Rea
     ]
 
 
-def _label(maker: str, readers: Iterable[Reader], *, one_of: bool = False) -> str | None:
+def _maker_label(
+    maker: str, readers: Iterable[WeightReader], *, one_of: bool = False
+) -> str | None:
     nodes = list(dict.fromkeys(reader.node.label for reader in readers))
     if len(nodes) < 2:
         return f"{maker} · {nodes[0]}" if nodes else None

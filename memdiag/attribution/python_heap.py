@@ -13,33 +13,33 @@ from numpy.typing import NDArray
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.process_memory import ProcessMemory
 
 POOL_BYTES: Final = 16 << 10
-_HEADER_BYTES = 48
+_POOL_HEADER_BYTES = 48
 _CLASS_BYTES = 16
 _SIZE_CLASSES = 32
 
 
-def read_pools(space: AddressSpace, memory: ProcessMemory, *, known: Ranges) -> Ranges:
+def read_pools(space: AddressSpace, memory: ProcessMemory, *, known: ByteRanges) -> ByteRanges:
     """Return the byte ranges of the pools in `space`, outside of `known` (ranges with an owner).
 
     Debug builds and free-threaded builds have another heap, without such pools.
     """
-    anonymous = intervals.normal(
+    anonymous = intervals.normalized_ranges(
         [(r.start, r.end) for r in space.regions if r.nameless and r.permissions == "rw-p"]
     )
     ranges = intervals.subtract(intervals.intersect(space.anonymous, anonymous), known)
     starts = -(-ranges[:, 0] // POOL_BYTES) * POOL_BYTES
     candidates = [
-        np.arange(int(start), int(end) - _HEADER_BYTES, POOL_BYTES, dtype=np.int64)
+        np.arange(int(start), int(end) - _POOL_HEADER_BYTES, POOL_BYTES, dtype=np.int64)
         for start, end in zip(starts, ranges[:, 1], strict=True)
     ]
     addresses = np.concatenate([np.empty(0, np.int64), *candidates])
-    headers, mapped = memory.read_blocks(addresses, _HEADER_BYTES)
+    headers, mapped = memory.read_blocks(addresses, _POOL_HEADER_BYTES)
     pools = addresses[mapped & _are_pools(headers.view(np.uint32).astype(np.int64))]
-    return intervals.normal(np.stack((pools, pools + POOL_BYTES), axis=1))
+    return intervals.normalized_ranges(np.stack((pools, pools + POOL_BYTES), axis=1))
 
 
 def _are_pools(words: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -47,7 +47,7 @@ def _are_pools(words: NDArray[np.int64]) -> NDArray[np.bool_]:
     count, size_class, following, last = words[:, 0], words[:, 9], words[:, 10], words[:, 11]
     size = (size_class + 1) * _CLASS_BYTES
     fits: NDArray[np.bool_] = (size_class < _SIZE_CLASSES) & (last == POOL_BYTES - size)
-    fits &= count * size <= POOL_BYTES - _HEADER_BYTES
-    fits &= (following > _HEADER_BYTES) & (following <= POOL_BYTES)
-    fits &= (following - _HEADER_BYTES) % size == 0
+    fits &= count * size <= POOL_BYTES - _POOL_HEADER_BYTES
+    fits &= (following > _POOL_HEADER_BYTES) & (following <= POOL_BYTES)
+    fits &= (following - _POOL_HEADER_BYTES) % size == 0
     return fits

@@ -17,23 +17,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.virtual_copy import VirtualCopy
 
-STEP = 64
+SCAN_STEP_BYTES = 64
 """Bytes from one key in memory to the next."""
 
 BUFFER_BYTES = 2 << 20
 """Size of a thread's buffer: large enough that the steps in Python cost little beside reading."""
 
-MAX_THREADS = 2
+MAX_SCAN_THREADS = 2
 """More threads would gain little, and slow down the process that is read."""
 
 SPAN_BYTES = 8 << 20
 """Bytes that a thread scans at a time: small enough that both threads are busy until the end."""
 
-_WORDS_PER_STEP = STEP // 8
+_WORDS_PER_STEP = SCAN_STEP_BYTES // 8
 _MAX_PENDING_STEPS = 1 << 14
 _MAX_VOTES = 1 << 20
 _MAX_CANDIDATES_PER_COPY = 1 << 16
@@ -43,7 +43,7 @@ _MAX_ANCHORS = 64
 _MIN_ANCHORS = 8
 _BYTES_PER_ANCHOR = 4096
 _MAX_ANCHORS_PER_ALIGNMENT = 8
-_ALIGNMENTS = range(0, STEP, 8)
+_ANCHOR_ALIGNMENTS = range(0, SCAN_STEP_BYTES, 8)
 _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _TABLE_ENTRIES_PER_KEY = 64
 _TABLE_BITS = (16, 22)
@@ -55,12 +55,12 @@ BYTES_PER_READ = 1 << 20
 RELEASE_BYTES = 32 << 20
 """Mapped bytes of the model that are released at once."""
 
-_Votes = NDArray[np.int64]
+_VoteRows = NDArray[np.int64]
 """Votes ``[n, 3]``: index of the copy, address at which it would start, number of votes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Anchors:
+class CopyAnchors:
     """Anchors of many copies: offsets of a copy whose bytes are searched for.
 
     Attributes:
@@ -97,7 +97,7 @@ class AnchorFilter:
         max_steps: maximum number of steps in one call.
     """
 
-    def __init__(self, anchors: Anchors, max_steps: int) -> None:
+    def __init__(self, anchors: CopyAnchors, max_steps: int) -> None:
         self._table, self._shift = anchors.table, anchors.shift
         self._hashes = np.empty(max_steps, np.uint64)
         self._marks = np.empty(max_steps, np.bool_)
@@ -129,7 +129,7 @@ class CopyCandidate:
 
 def choose_anchors(
     copies: Sequence[VirtualCopy], release: Callable[[], None] = lambda: None
-) -> Anchors:
+) -> CopyAnchors:
     """Return anchors for `copies`, spread over each copy, none where its bytes are not distinctive.
 
     Plain copies may also start at multiples of 16 (malloc's alignment, for strings and Python
@@ -166,7 +166,7 @@ def choose_anchors(
     shift = np.uint64(64 - bits)
     table = np.zeros(1 << bits, np.bool_)
     table[(sorted_keys * _HASH_MULTIPLIER) >> shift] = True
-    return Anchors(
+    return CopyAnchors(
         keys=sorted_keys,
         copies=all_owners[chosen],
         offsets=all_offsets[chosen],
@@ -176,8 +176,8 @@ def choose_anchors(
     )
 
 
-def scan(
-    memory: ProcessMemory, ranges: Ranges, anchors: Anchors, *, threads: int | None = None
+def scan_for_copies(
+    memory: ProcessMemory, ranges: ByteRanges, anchors: CopyAnchors, *, threads: int | None = None
 ) -> tuple[list[CopyCandidate], int]:
     """Return the candidates in `ranges`, the best supported first, and the number of bytes read.
 
@@ -185,7 +185,7 @@ def scan(
         memory: the memory to scan.
         ranges: resident ranges, so that reading makes no further page resident.
         anchors: the anchors to search for.
-        threads: number of threads; None for one per processor, at most `MAX_THREADS`. Does not
+        threads: number of threads; None for one per processor, at most `MAX_SCAN_THREADS`. Does not
             affect the result.
     """
     spans = deque(
@@ -193,23 +193,23 @@ def scan(
         for start, end in ranges.tolist()
         for address in range(start, end, SPAN_BYTES)
     )
-    count = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    count = threads or min(MAX_SCAN_THREADS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(count) as pool:
         try:
             parts = list(pool.map(lambda _: _scan_spans(memory, spans, anchors), range(count)))
         finally:
             spans.clear()  # if a thread fails, or on Ctrl-C, the other threads stop soon
     votes = _sum_votes([part for part, _ in parts])
-    return _candidates(votes, anchors), sum(bytes_read for _, bytes_read in parts)
+    return _copy_candidates(votes, anchors), sum(bytes_read for _, bytes_read in parts)
 
 
 def _scan_spans(
-    memory: ProcessMemory, spans: deque[tuple[int, int]], anchors: Anchors
-) -> tuple[_Votes, int]:
+    memory: ProcessMemory, spans: deque[tuple[int, int]], anchors: CopyAnchors
+) -> tuple[_VoteRows, int]:
     """Scan spans until none is left; return the votes and the number of bytes read."""
     buffer = np.empty(BUFFER_BYTES, np.uint8)
     words = buffer.view(np.uint64)
-    anchor_filter = AnchorFilter(anchors, BUFFER_BYTES // STEP)
+    anchor_filter = AnchorFilter(anchors, BUFFER_BYTES // SCAN_STEP_BYTES)
     votes = _VoteCounter(anchors)
     bytes_read = 0
     while True:
@@ -219,21 +219,21 @@ def _scan_spans(
             return votes.result(), bytes_read
         for address, nbytes in memory.iter_chunks(np.array([span]), buffer):
             bytes_read += nbytes
-            lead = -address % STEP // 8
+            lead = -address % SCAN_STEP_BYTES // 8
             steps = words[lead : nbytes // 8 : _WORDS_PER_STEP]
             possible = anchor_filter.possible_anchors(steps)
             if len(possible):
-                votes.add(address + lead * 8 + possible * STEP, steps[possible])
+                votes.add(address + lead * 8 + possible * SCAN_STEP_BYTES, steps[possible])
 
 
 class _VoteCounter:
     """Counts, for each copy and start address, the anchors found."""
 
-    def __init__(self, anchors: Anchors) -> None:
+    def __init__(self, anchors: CopyAnchors) -> None:
         self._anchors = anchors
         self._pending: list[tuple[NDArray[np.int64], NDArray[np.uint64]]] = []
         self._pending_count = 0
-        self._rows: list[_Votes] = []
+        self._rows: list[_VoteRows] = []
         self._row_count = 0
         self._max_rows = _MAX_VOTES
 
@@ -245,7 +245,7 @@ class _VoteCounter:
         if self._pending_count > _MAX_PENDING_STEPS:
             self._match_pending()
 
-    def result(self) -> _Votes:
+    def result(self) -> _VoteRows:
         """Return the votes of all keys that were added."""
         self._match_pending()
         return _sum_votes(self._rows)
@@ -266,7 +266,7 @@ class _VoteCounter:
             self._max_rows = _MAX_VOTES + 2 * self._row_count
 
 
-def _sum_votes(parts: list[_Votes]) -> _Votes:
+def _sum_votes(parts: list[_VoteRows]) -> _VoteRows:
     """Return the sorted rows of all `parts`, with the votes for equal copy and start summed."""
     rows = np.concatenate([np.empty((0, 3), np.int64), *parts])
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
@@ -276,7 +276,7 @@ def _sum_votes(parts: list[_Votes]) -> _Votes:
     return np.stack((rows[first, 0], rows[first, 1], sums), axis=1)
 
 
-def _candidates(votes: _Votes, anchors: Anchors) -> list[CopyCandidate]:
+def _copy_candidates(votes: _VoteRows, anchors: CopyAnchors) -> list[CopyCandidate]:
     """Return the candidates with enough votes, sorted by their share of the copy's anchors."""
     votes = votes[(votes[:, 2] >= np.minimum(2, anchors.counts[votes[:, 0]])) & (votes[:, 1] > 0)]
     votes = votes[np.lexsort((-votes[:, 2], votes[:, 0]))]
@@ -291,8 +291,12 @@ def _anchor_offsets(copy: VirtualCopy) -> NDArray[np.int64]:
     """Return evenly spread offsets in `copy`, outside of derived and unspecified bytes."""
     last = copy.nbytes - _KEY_BYTES
     count = int(np.clip(copy.nbytes // _BYTES_PER_ANCHOR, _MIN_ANCHORS, _MAX_ANCHORS))
-    starts = np.linspace(0, max(0, last - STEP), num=count).astype(np.int64) // STEP * STEP
-    alignments = _ALIGNMENTS if copy.kind == "original" else (0,)
+    starts = (
+        np.linspace(0, max(0, last - SCAN_STEP_BYTES), num=count).astype(np.int64)
+        // SCAN_STEP_BYTES
+        * SCAN_STEP_BYTES
+    )
+    alignments = _ANCHOR_ALIGNMENTS if copy.kind == "original" else (0,)
     offsets = np.unique(np.concatenate([starts + alignment for alignment in alignments]))
     offsets = offsets[offsets <= last]
     for start, length in (*copy.unspecified, *copy.derived):
@@ -306,7 +310,7 @@ def _evenly_spread(owners: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDA
     Every anchor is found where the copy starts, and each makes more steps look like anchors. The
     first and the last are kept: they determine the start of repetitive content.
     """
-    groups = owners * STEP + offsets % STEP
+    groups = owners * SCAN_STEP_BYTES + offsets % SCAN_STEP_BYTES
     order = np.argsort(groups, kind="stable")
     first = np.searchsorted(groups[order], groups[order], side="left")
     size = np.searchsorted(groups[order], groups[order], side="right") - first

@@ -8,22 +8,22 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.attribution.address_space import AddressSpace
-from memdiag.attribution.layouts import layouts
+from memdiag.attribution.layouts import all_layouts
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import (
     BYTES_PER_READ,
     RELEASE_BYTES,
     CopyCandidate,
     choose_anchors,
-    scan,
+    scan_for_copies,
 )
 from memdiag.attribution.search_target import WeightContent
 from memdiag.attribution.virtual_copy import MAX_EXPECTED_BYTES, VirtualCopy
 
-_MAX_FAILURES = 1024
+_MAX_FAILED_CANDIDATES = 1024
 """Failed candidates of one copy after which its content is assumed to be repetitive."""
 
-_BLOCKS = 16
+_COMPARED_BLOCKS = 16
 _BLOCK_BYTES = 64
 
 
@@ -61,7 +61,7 @@ class SearchResult(NamedTuple):
     verified_bytes: int
 
 
-def search(
+def search_copies(
     space: AddressSpace,
     memory: ProcessMemory,
     contents: Sequence[WeightContent],
@@ -78,7 +78,7 @@ def search(
     loaded = {region.name for region in space.regions if region.file_backed}
     searched_layouts = [
         layout
-        for layout in layouts()
+        for layout in all_layouts()
         if not layout.libraries or any(name.startswith(layout.libraries) for name in loaded)
     ]
     copies: list[VirtualCopy] = []
@@ -91,16 +91,18 @@ def search(
     anchors = choose_anchors(copies, release)
     release()
     started = time.perf_counter()
-    candidates, scanned_bytes = scan(memory, space.anonymous, anchors)
+    candidates, scanned_bytes = scan_for_copies(memory, space.anonymous, anchors)
     scanned = time.perf_counter()
-    verifier = Verifier(memory, release)
+    verifier = CopyVerifier(memory, release)
     extents = _FoundExtents()
     failures: Counter[int] = Counter()
     found = []
     # Large copies first: a smaller copy inside one is a part of it, whatever else it equals.
     for candidate in sorted(candidates, key=lambda c: (-copies[c.copy].nbytes, c.copy)):
         copy = copies[candidate.copy]
-        if failures[candidate.copy] > _MAX_FAILURES or extents.cover(candidate, copy.nbytes):
+        if failures[candidate.copy] > _MAX_FAILED_CANDIDATES or extents.cover(
+            candidate, copy.nbytes
+        ):
             continue
         verified = verifier.verify(copy, candidate.address)
         if not verified:
@@ -120,7 +122,7 @@ def search(
     )
 
 
-class Verifier:
+class CopyVerifier:
     """Compares copies with a process's memory, through one reused buffer.
 
     Args:
@@ -146,13 +148,13 @@ class Verifier:
         if not self._agrees_in_blocks(copy, address):
             return 0
         verified = 0
-        for runs in copy.expected_runs():
+        for runs in copy.expected_spans():
             size = len(runs.expected)
             extents = np.empty((len(runs.offsets), 2), np.int64)
             extents[:, 0] = runs.offsets + address
-            extents[:, 1] = runs.run_bytes
+            extents[:, 1] = runs.span_bytes
             actual = self._buffer[:size]
-            if self._memory.read_runs(extents, actual) < size:
+            if self._memory.read_spans(extents, actual) < size:
                 return 0
             if not np.array_equal(actual, runs.expected):
                 return 0
@@ -164,7 +166,7 @@ class Verifier:
     def _agrees_in_blocks(self, copy: VirtualCopy, address: int) -> bool:
         """Return whether evenly spread blocks of `copy` are at `address`, a quick first test."""
         last = max(0, copy.nbytes - _BLOCK_BYTES)
-        offsets = np.unique(np.linspace(0, last, num=_BLOCKS).astype(np.int64) // 8 * 8)
+        offsets = np.unique(np.linspace(0, last, num=_COMPARED_BLOCKS).astype(np.int64) // 8 * 8)
         for start, length in (*copy.unspecified, *copy.derived):
             offsets = offsets[(offsets + _BLOCK_BYTES <= start) | (offsets >= start + length)]
         length = min(_BLOCK_BYTES, copy.nbytes)
@@ -173,7 +175,7 @@ class Verifier:
         expected = copy.blocks(offsets, length)
         extents = np.stack((offsets + address, np.full(len(offsets), length)), axis=1)
         actual = self._buffer[: expected.size]
-        if self._memory.read_runs(extents, actual) < expected.size:
+        if self._memory.read_spans(extents, actual) < expected.size:
             return False
         if not np.array_equal(actual, expected.reshape(-1)):
             return False

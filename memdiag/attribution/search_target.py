@@ -15,26 +15,26 @@ from memdiag.model.attribute_lists import attribute_lists, list_values
 from memdiag.model.equal_weights import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
-from memdiag.model.readers import Reader, readers
+from memdiag.model.readers import WeightReader, find_readers
 from memdiag.model.tensor_types import Array
-from memdiag.records.attribution import MODEL_FILE, Attribution, Unidentifiable
+from memdiag.records.attribution import WHOLE_FILE_COPY_NAME, Attribution, Unidentifiable
 from memdiag.records.weights import Weight, qualified_name
 
-MIN_WEIGHT_BYTES = 256
+MIN_SEARCHED_BYTES = 256
 """Smaller weights match by chance too easily."""
 
-MIN_FILE_BYTES = 64 << 10
+MIN_SEARCHED_FILE_BYTES = 64 << 10
 """Smaller model files are not searched for as a whole."""
 
-FEW_VALUES = "the same few values throughout"
+FEW_VALUES_REASON = "the same few values throughout"
 """Reason of weights whose content is not distinct."""
 
-_MAX_NAMES = 20
-_PROBES = 32
-_PROBE_BYTES = 64
+_MAX_UNIDENTIFIABLE_NAMES = 20
+_CONTENT_PROBES = 32
+_CONTENT_PROBE_BYTES = 64
 
 # onnx returns a bfloat16 type only if the package that defines it is installed.
-_BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+_BFLOAT16_DTYPE = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class WeightContent:
     names: tuple[str, ...]
     values: Array
     hints: LayoutHints
-    readers: tuple[Reader, ...]
+    readers: tuple[WeightReader, ...]
 
 
 class SearchTarget(NamedTuple):
@@ -81,16 +81,19 @@ class SearchTarget(NamedTuple):
         return self.fused_from is not None
 
 
-def search_target(model: ModelFile) -> SearchTarget:
-    """Return the search target of `model`: its weights, and its file as a whole."""
-    contents, unidentifiable = weight_contents(model)
-    if model.file_bytes >= MIN_FILE_BYTES:
+def search_target(model_file: ModelFile) -> SearchTarget:
+    """Return the search target of `model_file`: its weights, and its file as a whole."""
+    contents, unidentifiable = weight_contents(model_file)
+    if model_file.file_bytes >= MIN_SEARCHED_FILE_BYTES:
         # A program may keep the bytes of the file that it loaded from.
         file = WeightContent(
-            names=(MODEL_FILE,), values=model.file_bytes_view, hints=LayoutHints(), readers=()
+            names=(WHOLE_FILE_COPY_NAME,),
+            values=model_file.file_bytes_view,
+            hints=LayoutHints(),
+            readers=(),
         )
         contents = (*contents, file)
-    return SearchTarget(model, contents, unidentifiable)
+    return SearchTarget(model_file, contents, unidentifiable)
 
 
 def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchTarget:
@@ -102,7 +105,7 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
     names = frozenset(qualified_name(weight) for weight in original.model.weights)
     contents, unidentifiable = weight_contents(optimized, known=names)
     new = tuple(content for content in contents if content_probe(content.values) not in known)
-    constant = tuple(group for group in unidentifiable if group.reason == FEW_VALUES)
+    constant = tuple(group for group in unidentifiable if group.reason == FEW_VALUES_REASON)
     return SearchTarget(optimized, new, constant, fused_from=original.model)
 
 
@@ -120,37 +123,39 @@ def missing_bytes(target: SearchTarget, attribution: Attribution, *, index: int 
         if copy.in_use is not False and (not copy.models or index in copy.models)
         for name in copy.weights
     }
-    found.add(MODEL_FILE)
+    found.add(WHOLE_FILE_COPY_NAME)
     return sum(content.values.nbytes for content in target.weights if not found & {*content.names})
 
 
 def weight_contents(
-    model: ModelFile, *, min_bytes: int = MIN_WEIGHT_BYTES, known: Collection[str] = ()
+    model_file: ModelFile, *, min_bytes: int = MIN_SEARCHED_BYTES, known: Collection[str] = ()
 ) -> tuple[tuple[WeightContent, ...], tuple[Unidentifiable, ...]]:
-    """Return the weights of `model` with an identifiable content, and the others by reason.
+    """Return the weights of `model_file` with an identifiable content, and the others by reason.
 
     Args:
-        model: the open model.
+        model_file: the open model.
         min_bytes: minimum size of an identifiable weight in bytes.
         known: qualified names of weights to leave out of the second result.
     """
-    graphs = GraphIndex(model)
+    graphs = GraphIndex(model_file)
     groups: dict[int, list[tuple[Weight, Array]]] = defaultdict(list)
     group_of = {
-        weight: -1 - n for n, group in enumerate(identical_weights(model)) for weight in group
+        weight: -1 - n for n, group in enumerate(identical_weights(model_file)) for weight in group
     }
     unidentifiable: dict[str, list[Weight]] = defaultdict(list)
-    for index, weight in enumerate(model.weights):
-        values = _with_bfloat16(np.ascontiguousarray(model.data(weight)), weight)
+    for index, weight in enumerate(model_file.weights):
+        values = _bfloat16_values(np.ascontiguousarray(model_file.data(weight)), weight)
         reason = _unidentifiable_reason(values, min_bytes)
         if reason:
             if qualified_name(weight) not in known:
                 unidentifiable[reason].append(weight)
         else:
             groups[group_of.get(weight, index)].append((weight, values))
-    contents = [content for group in groups.values() for content in _contents(group, graphs)]
-    for found in attribute_lists(model):
-        values = list_values(model, found)
+    contents = [
+        content for group in groups.values() for content in _equal_weight_contents(group, graphs)
+    ]
+    for found in attribute_lists(model_file):
+        values = list_values(model_file, found)
         reason = _unidentifiable_reason(values, min_bytes)
         if reason:
             if qualified_name(found.weight) not in known:
@@ -158,13 +163,13 @@ def weight_contents(
         else:
             names = (qualified_name(found.weight),)
             contents.append(WeightContent(names, values, LayoutHints(), readers=()))
-    model.release()
+    model_file.release()
     return tuple(contents), tuple(
         Unidentifiable(
             reason=reason,
             count=len(weights),
             bytes=sum(weight.nbytes for weight in weights),
-            weights=tuple(qualified_name(weight) for weight in weights[:_MAX_NAMES]),
+            weights=tuple(qualified_name(weight) for weight in weights[:_MAX_UNIDENTIFIABLE_NAMES]),
         )
         for reason, weights in unidentifiable.items()
     )
@@ -172,35 +177,40 @@ def weight_contents(
 
 def content_probe(values: Array) -> tuple[int, bytes]:
     """Return (bytes, evenly spread blocks) of `values`, which differ for different contents."""
-    data = _as_bytes(values)
+    data = _bytes_of_values(values)
     return len(data), _probe_blocks(data).tobytes()
 
 
-def _contents(group: list[tuple[Weight, Array]], graphs: GraphIndex) -> Iterator[WeightContent]:
+def _equal_weight_contents(
+    group: list[tuple[Weight, Array]], graphs: GraphIndex
+) -> Iterator[WeightContent]:
     """Yield a content for each type and shape of the weights of `group`, all of equal bytes."""
     names = tuple(dict.fromkeys(qualified_name(weight) for weight, _ in group))
-    all_readers: list[Reader] = []
+    all_readers: list[WeightReader] = []
     forms: dict[tuple[Any, ...], tuple[Array, list[LayoutHints]]] = {}
     for weight, values in group:
-        weight_readers = tuple(readers(graphs, weight))
+        weight_readers = tuple(find_readers(graphs, weight))
         all_readers += weight_readers
         hints = layout_hints(graphs, weight, weight_readers)
         forms.setdefault((values.dtype, values.shape), (values, []))[1].append(hints)
     for values, all_hints in forms.values():
         yield WeightContent(
-            names=names, values=values, hints=_merged(all_hints), readers=tuple(all_readers)
+            names=names, values=values, hints=_merged_hints(all_hints), readers=tuple(all_readers)
         )
 
 
-def _merged(all_hints: Sequence[LayoutHints]) -> LayoutHints:
+def _merged_hints(all_hints: Sequence[LayoutHints]) -> LayoutHints:
     if len(all_hints) == 1:
         return all_hints[0]
     return LayoutHints(
-        **{field.name: tuple(_union(all_hints, field.name)) for field in fields(LayoutHints)}
+        **{
+            field.name: tuple(_union_of_hints(all_hints, field.name))
+            for field in fields(LayoutHints)
+        }
     )
 
 
-def _union(all_hints: Iterable[LayoutHints], field: str) -> Iterator[Any]:
+def _union_of_hints(all_hints: Iterable[LayoutHints], field: str) -> Iterator[Any]:
     seen: list[Any] = []
     for hints in all_hints:
         for value in getattr(hints, field):
@@ -216,28 +226,30 @@ def _unidentifiable_reason(values: Array, min_bytes: int) -> str | None:
         return "strings, which have no fixed layout"
     if values.nbytes < min_bytes:
         return f"smaller than {min_bytes} bytes each"
-    blocks = _probe_blocks(_as_bytes(values))
+    blocks = _probe_blocks(_bytes_of_values(values))
     words = blocks[:, : blocks.shape[1] // 8 * 8].reshape(len(blocks), -1, 8)
     if np.all(words == words[:, :1]) or len(np.unique(words.reshape(-1, 8), axis=0)) < 4:
-        return FEW_VALUES
+        return FEW_VALUES_REASON
     return None
 
 
-def _with_bfloat16(values: Array, weight: Weight) -> Array:
+def _bfloat16_values(values: Array, weight: Weight) -> Array:
     """Return `values` as bfloat16 if that is the weight's type and onnx supports it."""
-    if weight.dtype == "bfloat16" and _BFLOAT16.name == "bfloat16":
-        return values.view(_BFLOAT16)
+    if weight.dtype == "bfloat16" and _BFLOAT16_DTYPE.name == "bfloat16":
+        return values.view(_BFLOAT16_DTYPE)
     return values
 
 
-def _as_bytes(values: Array) -> NDArray[np.uint8]:
+def _bytes_of_values(values: Array) -> NDArray[np.uint8]:
     return values.reshape(-1).view(np.uint8)
 
 
 def _probe_blocks(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return evenly spread blocks of `data`, ``[blocks, bytes]``."""
-    last = max(0, len(data) - _PROBE_BYTES)
+    last = max(0, len(data) - _CONTENT_PROBE_BYTES)
     # At whole words: a value that repeats every 8 bytes must look the same in every block.
-    starts = np.unique(np.linspace(0, last, num=_PROBES).astype(np.int64) // 8 * 8)
-    blocks: NDArray[np.uint8] = data[starts[:, None] + np.arange(min(_PROBE_BYTES, len(data)))]
+    starts = np.unique(np.linspace(0, last, num=_CONTENT_PROBES).astype(np.int64) // 8 * 8)
+    blocks: NDArray[np.uint8] = data[
+        starts[:, None] + np.arange(min(_CONTENT_PROBE_BYTES, len(data)))
+    ]
     return blocks

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace
 from memdiag.attribution.heap import Heap
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.process_memory import READ_CHUNK_BYTES, WORD, ProcessMemory
 
 MAX_POINTERS = 7
@@ -26,7 +26,7 @@ MAX_BLOCK_BYTES = 256 << 10
 """Larger blocks contain tensors, or arrays of a large graph, and are not on the way."""
 
 MAX_PATHS = 100_000
-_Path = tuple[int, ...]
+_PointerPath = tuple[int, ...]
 
 
 def session_arenas(
@@ -47,10 +47,10 @@ def session_arenas(
     """
     if not sessions or not arenas:
         return {}
-    pointers = _Pointers(space, memory, heap)
+    pointers = _BlockPointers(space, memory, heap)
     session_blocks = [pointers.block_at(address) for address in sessions]
     arena_blocks = [pointers.block_at(address) for address in arenas]
-    paths: set[_Path] = set()
+    paths: set[_PointerPath] = set()
     for block in arena_blocks:
         steps = pointers.steps_to(block)
         for session_block in session_blocks:
@@ -82,7 +82,7 @@ def session_arenas(
     }
 
 
-class _Pointers:
+class _BlockPointers:
     """Pointers from blocks of a heap to the first byte of a block in use.
 
     Args:
@@ -94,7 +94,7 @@ class _Pointers:
     def __init__(self, space: AddressSpace, memory: ProcessMemory, heap: Heap) -> None:
         self._blocks = heap.blocks_in_use(0, MAX_BLOCK_BYTES)
         self._starts = self._blocks[:, 0]
-        sources, targets = self._read(space, memory)
+        sources, targets = self._read_pointers(space, memory)
         index = np.searchsorted(self._starts, sources, side="right") - 1
         offsets = sources - self._starts[index]
         order = np.argsort(index, kind="stable")
@@ -106,12 +106,14 @@ class _Pointers:
         self._sources = index[backward]
         self._first_source = np.searchsorted(targets[backward], blocks)
 
-    def _read(
+    def _read_pointers(
         self, space: AddressSpace, memory: ProcessMemory
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the address of each pointer, and the index of the block that it points to."""
-        sources, targets = [intervals.empty()[:, 0]], [intervals.empty()[:, 0]]
-        readable: Ranges = intervals.intersect(intervals.normal(self._blocks), space.resident)
+        sources, targets = [intervals.empty_ranges()[:, 0]], [intervals.empty_ranges()[:, 0]]
+        readable: ByteRanges = intervals.intersect(
+            intervals.normalized_ranges(self._blocks), space.resident
+        )
         buffer = np.zeros(READ_CHUNK_BYTES, np.uint8)
         for address, length in memory.iter_chunks(readable, buffer):
             skipped = -address % WORD
@@ -135,7 +137,7 @@ class _Pointers:
         start, end = self._blocks[block].tolist()
         return int(end - start)
 
-    def follow(self, block: int, path: _Path) -> int:
+    def follow(self, block: int, path: _PointerPath) -> int:
         """Return the block to which the pointers at the offsets of `path` lead; -1 if they end."""
         for offset in path:
             if block < 0:
@@ -158,10 +160,10 @@ class _Pointers:
                         pending.append(source)
         return steps
 
-    def paths(self, block: int, steps: Mapping[int, int]) -> list[_Path]:
+    def paths(self, block: int, steps: Mapping[int, int]) -> list[_PointerPath]:
         """Return the offsets of the pointers of each path from `block` to where `steps` is 0."""
-        found: list[_Path] = []
-        pending: list[tuple[int, _Path, tuple[int, ...]]] = [(block, (), (block,))]
+        found: list[_PointerPath] = []
+        pending: list[tuple[int, _PointerPath, tuple[int, ...]]] = [(block, (), (block,))]
         while pending and len(found) < MAX_PATHS:
             current, path, passed = pending.pop()
             left = steps.get(current)

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE, AddressSpace, Region
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, Region
+from memdiag.attribution.intervals import ByteRanges
 
-_LIMIT = re.compile(r"^Max stack size +(\d+)", re.MULTILINE)
+_STACK_LIMIT_LINE = re.compile(r"^Max stack size +(\d+)", re.MULTILINE)
 _DEFAULT_BYTES = 8 << 20
 _MAX_GUARD_BYTES = 1 << 20
 
 
-def read_stacks(space: AddressSpace) -> Ranges:
+def read_stacks(space: AddressSpace) -> ByteRanges:
     """Return the byte ranges of the threads' stacks, as far as recognised; never raises."""
     stacks = [(r.start, r.end) for r in space.regions if r.path.startswith("[stack")]
     known_sizes: set[tuple[int, int]] = set()
@@ -36,12 +36,12 @@ def read_stacks(space: AddressSpace) -> Ranges:
             known_sizes.add((guard, region.size))
             stacks.append((region.start, region.end))
         else:
-            stacks.append(_from_pointer(space, region, pointer))
+            stacks.append(_stack_from_pointer(space, region, pointer))
     if known_sizes:
         for region in space.regions:
             if _may_be_stack(region) and (_guard_bytes(space, region), region.size) in known_sizes:
                 stacks.append((region.start, region.end))
-    return intervals.normal(stacks)
+    return intervals.normalized_ranges(stacks)
 
 
 def _stack_pointers(pid: int) -> Iterator[int]:
@@ -74,9 +74,9 @@ def _guard_bytes(space: AddressSpace, region: Region) -> int:
     return below.size
 
 
-def _from_pointer(space: AddressSpace, region: Region, pointer: int) -> tuple[int, int]:
+def _stack_from_pointer(space: AddressSpace, region: Region, pointer: int) -> tuple[int, int]:
     """Return the run of resident pages from the pointer on, at most the default stack size."""
-    page = pointer // PAGE * PAGE
+    page = pointer // PAGE_BYTES * PAGE_BYTES
     limit = np.array([[page, min(region.end, page + _default_bytes(space.pid))]], np.int64)
     runs = intervals.intersect(space.resident, limit)
     if not len(runs) or int(runs[0, 0]) != page:
@@ -88,7 +88,7 @@ def _default_bytes(pid: int) -> int:
     """Return the default stack size in bytes, from the process's limits."""
     try:
         with open(f"/proc/{pid}/limits") as file:
-            limit = _LIMIT.search(file.read())
+            limit = _STACK_LIMIT_LINE.search(file.read())
     except OSError:
         limit = None
     return int(limit[1]) if limit else _DEFAULT_BYTES

@@ -9,7 +9,7 @@ from memdiag.errors import XrayError
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[None]:
+def paused_process(pid: int) -> Iterator[None]:
     """Stop process `pid` for the duration of the block (SIGSTOP).
 
     Raises:

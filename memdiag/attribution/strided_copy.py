@@ -8,11 +8,11 @@ import numpy as np
 
 from memdiag.model.tensor_types import Array
 
-Box = tuple[slice, ...]
+SliceBox = tuple[slice, ...]
 
-MIN_RUN_BYTES = 4096
+MIN_SPAN_BYTES = 4096
 """Runs of this length are cheap to read from another process, and fill a page of a file."""
-MAX_RUNS = 1024
+MAX_BOX_SPANS = 1024
 """Maximum runs of a box: the limit of one vectored read of another process (IOV_MAX)."""
 
 _STAGE_BYTES = 256 << 10
@@ -23,7 +23,7 @@ _MAX_ROW_BYTES = 16 << 10
 """Contiguous axes are joined to rows up to this length."""
 _MAX_WIDE_ELEMENT_BYTES = 256
 """Short last axes that are contiguous on both sides are copied as one wide element each."""
-_MAX_SHORT_AXIS = 4
+_MAX_SINGLE_STEP_AXIS = 4
 
 
 def contiguous_axes(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
@@ -48,14 +48,14 @@ def max_box_extents(
 ) -> tuple[int, ...]:
     """Return the extents of the largest efficient box of at most `max_bytes` bytes.
 
-    First the runs in the copy grow to `MIN_RUN_BYTES`, then the runs in the source, then again the
-    runs in the copy up to `max_bytes`. A box has at most `MAX_RUNS` runs.
+    First the runs in the copy grow to `MIN_SPAN_BYTES`, then the runs in the source, then again the
+    runs in the copy up to `max_bytes`. A box has at most `MAX_BOX_SPANS` runs.
     """
     extents = [1] * len(shape)
     copy_order = range(len(shape) - 1, -1, -1)
     source_order = sorted(copy_order, key=lambda axis: abs(source_strides[axis]))
     max_elements = max(1, max_bytes // itemsize)
-    run = min(max_elements, max(1, MIN_RUN_BYTES // itemsize))
+    run = min(max_elements, max(1, MIN_SPAN_BYTES // itemsize))
 
     def grow(axis: int, goal: int) -> bool:
         """Lengthen one axis up to the limits; return whether the box now has the whole axis."""
@@ -63,7 +63,7 @@ def max_box_extents(
         extent = min(shape[axis], goal, max_elements // elements_per_index)
         while extent > extents[axis]:
             box = (*extents[:axis], extent, *extents[axis + 1 :])
-            if prod(box[: len(box) - contiguous_axes(box, strides, itemsize)]) <= MAX_RUNS:
+            if prod(box[: len(box) - contiguous_axes(box, strides, itemsize)]) <= MAX_BOX_SPANS:
                 extents[axis] = extent
                 break
             extent = (extent + extents[axis]) // 2
@@ -86,7 +86,7 @@ def max_box_extents(
 
 def iter_boxes(
     shape: tuple[int, ...], source_strides: tuple[int, ...], extents: tuple[int, ...]
-) -> Iterator[Box]:
+) -> Iterator[SliceBox]:
     """Yield boxes of at most `extents` that cover `shape` once, in the order of the source."""
     order = sorted(range(len(shape)), key=lambda axis: -abs(source_strides[axis]))
     axis_slices = [
@@ -144,7 +144,7 @@ def _copy_staged(view: Array, out: Array) -> None:
 def _copy_reordered(staged: Array, out: Array) -> None:
     """Copy between two axis orders; a short innermost axis is split, to keep inner loops long."""
     axis = min(range(out.ndim), key=lambda axis: (out.shape[axis] == 1, out.strides[axis]))
-    if out.shape[axis] > _MAX_SHORT_AXIS:
+    if out.shape[axis] > _MAX_SINGLE_STEP_AXIS:
         out[...] = staged
         return
     for index in range(out.shape[axis]):

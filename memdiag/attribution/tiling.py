@@ -8,11 +8,11 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from memdiag.attribution.element_values import Values
+from memdiag.attribution.element_values import ElementValues
 from memdiag.attribution.virtual_copy import CopySegment
 from memdiag.model.tensor_types import Array
 
-Order = Sequence[tuple[int, str]]
+AxisOrder = Sequence[tuple[int, str]]
 """Axes of a tiled copy, slowest first: (axis, "outer") is a block, (axis, "inner") within one."""
 
 PANEL_COLUMNS = 16
@@ -22,10 +22,10 @@ last panel is padded to this width."""
 _PANEL_ORDER = ((0, "outer"), (2, "outer"), (1, "outer"), (2, "inner"), (1, "inner"))
 
 
-def tiled(
-    values: Values,
+def tiled_segments(
+    values: ElementValues,
     blocks: Sequence[int],
-    order: Order,
+    order: AxisOrder,
     *,
     offset: int = 0,
     strides: Sequence[int] | None = None,
@@ -50,21 +50,21 @@ def tiled(
             begin, count, _ = ranges[axis]
             start += begin // blocks[axis] * stride if part == "outer" else 0
             shape.append(count if part == "outer" else blocks[axis])
-        views = tuple(_view(source, ranges, order) for source in values.sources)
+        views = tuple(_block_view(source, ranges, order) for source in values.sources)
         segments.append(
             CopySegment(start, values.dtype, tuple(shape), tuple(strides), views, values.combine)
         )
     return itemsize * prod(extents), tuple(segments)
 
 
-def row_major(values: Values) -> tuple[int, tuple[CopySegment, ...]]:
+def row_major_segments(values: ElementValues) -> tuple[int, tuple[CopySegment, ...]]:
     """Return (bytes, segments) of `values` laid out without gaps, the last axis fastest."""
     axes = range(len(values.shape))
-    return tiled(values, (1,) * len(values.shape), [(axis, "outer") for axis in axes])
+    return tiled_segments(values, (1,) * len(values.shape), [(axis, "outer") for axis in axes])
 
 
-def panels(
-    parts: Sequence[Values],
+def column_panel_segments(
+    parts: Sequence[ElementValues],
     *,
     depth: int,
     group: int = 1,
@@ -95,8 +95,8 @@ def panels(
             if inside or not count:
                 count, length = 1, min(depth - inside, height - done)
             padded = round_up(min(depth, rows - begin), rows_multiple)
-            _, part_segments = tiled(
-                part.viewed(partial(_slices, start=done, shape=(count, length, columns))),
+            _, part_segments = tiled_segments(
+                part.viewed(partial(_sliced_rows, start=done, shape=(count, length, columns))),
                 (1, group, PANEL_COLUMNS),
                 _PANEL_ORDER,
                 offset=offset + begin * pitch + inside * PANEL_COLUMNS * itemsize,
@@ -147,7 +147,7 @@ def _whole_and_partial_blocks(length: int, block: int) -> list[tuple[int, int, i
     return parts + ([(whole * block, 1, rest)] if rest else [])
 
 
-def _view(source: Array, ranges: Sequence[tuple[int, int, int]], order: Order) -> Array:
+def _block_view(source: Array, ranges: Sequence[tuple[int, int, int]], order: AxisOrder) -> Array:
     corner = source[tuple(slice(start, start + n * length) for start, n, length in ranges)]
     shape, strides = [], []
     for axis, part in order:
@@ -159,5 +159,5 @@ def _view(source: Array, ranges: Sequence[tuple[int, int, int]], order: Order) -
     return view
 
 
-def _slices(source: Array, start: int, shape: tuple[int, int, int]) -> Array:
+def _sliced_rows(source: Array, start: int, shape: tuple[int, int, int]) -> Array:
     return source[start : start + shape[0] * shape[1]].reshape(shape)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.strided_copy import (
-    Box,
+    SliceBox,
     contiguous_axes,
     copy_strided,
     iter_boxes,
@@ -22,14 +22,14 @@ from memdiag.attribution.strided_copy import (
 )
 from memdiag.model.tensor_types import Array
 
-Bytes = NDArray[np.uint8]
-Offsets = NDArray[np.int64]
-Combine = Callable[..., Array]
+CopyBytes = NDArray[np.uint8]
+OffsetArray = NDArray[np.int64]
+CombineFunction = Callable[..., Array]
 
 MAX_EXPECTED_BYTES = 4 << 20
 """Default size of the expected bytes that are produced at a time."""
 
-_MAX_SHORT_AXIS = 4
+_MAX_REPEATED_AXIS = 4
 
 
 @dataclass
@@ -80,7 +80,7 @@ class CopySegment:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     sources: tuple[Array | DeferredArray, ...]
-    combine: Combine | None = None
+    combine: CombineFunction | None = None
 
     @cached_property
     def end(self) -> int:
@@ -93,7 +93,7 @@ class CopySegment:
         """Number of bytes of the copy that the segment specifies."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def gather(self, positions: Offsets, out: Bytes) -> None:
+    def gather(self, positions: OffsetArray, out: CopyBytes) -> None:
         """Write the bytes at `positions` (bytes into the copy) into `out`, both one-dimensional.
 
         `out` is unchanged at positions that the segment does not specify. One element of the
@@ -113,14 +113,14 @@ class CopySegment:
             padding |= index >= source_extent
             indices.append(np.minimum(index, source_extent - 1))
         specified &= rest < self.dtype.itemsize
-        values = self._values([source[tuple(indices)] for source in self.sources])
+        values = self._combined_values([source[tuple(indices)] for source in self.sources])
         columns = np.minimum(rest, self.dtype.itemsize - 1)
         value_bytes = values.view(np.uint8).reshape(-1, self.dtype.itemsize)
         selected = value_bytes[np.arange(len(rest)), columns]
         selected[padding] = 0
         out[inside[specified]] = selected[specified]
 
-    def boxes(self, max_bytes: int) -> Iterator[tuple[Offsets, int, Bytes]]:
+    def boxes(self, max_bytes: int) -> Iterator[tuple[OffsetArray, int, CopyBytes]]:
         """Yield (offsets of runs in the copy, bytes of each run, the bytes of all runs joined).
 
         Boxes have at most `max_bytes` and are in the order of the source in memory, so that a
@@ -139,17 +139,17 @@ class CopySegment:
                 offsets = (offsets[:, None] + steps * self.strides[axis]).ravel()
             yield offsets, prod(shape[outer:]) * itemsize, self._box_bytes(box, shape)
 
-    def _box_bytes(self, box: Box, shape: tuple[int, ...]) -> Bytes:
+    def _box_bytes(self, box: SliceBox, shape: tuple[int, ...]) -> CopyBytes:
         views = [source[box] for source in self.sources]
         source_shape = views[0].shape
         if self.combine is None and source_shape == shape and views[0].flags.c_contiguous:
             return views[0].reshape(-1).view(np.uint8)
         padded = source_shape != shape
         result = np.zeros(shape, self.dtype) if padded else np.empty(shape, self.dtype)
-        self._write(views, result[tuple(slice(n) for n in source_shape)])
+        self._write_values(views, result[tuple(slice(n) for n in source_shape)])
         return result.reshape(-1).view(np.uint8)
 
-    def _write(self, views: list[Array], out: Array) -> None:
+    def _write_values(self, views: list[Array], out: Array) -> None:
         """Write the values of equally shaped views to `out`, in vectors as long as possible.
 
         Short axes along which a source is constant are processed one index at a time. The rest of
@@ -163,24 +163,24 @@ class CopySegment:
             for axis, (extent, stride) in enumerate(
                 zip(views[0].shape, views[0].strides, strict=True)
             )
-            if stride == 0 and extent <= _MAX_SHORT_AXIS
+            if stride == 0 and extent <= _MAX_REPEATED_AXIS
         ]
         for positions in np.ndindex(*(out.shape[axis] for axis in short)):
             index: list[Any] = [slice(None)] * out.ndim
             for axis, position in zip(short, positions, strict=True):
                 index[axis] = position
             target = out[tuple(index)]
-            values = self._values([_compact(view[tuple(index)]) for view in views])
+            values = self._combined_values([_compact_view(view[tuple(index)]) for view in views])
             copy_strided(np.broadcast_to(values, target.shape), target)
 
-    def _values(self, values: list[Array]) -> Array:
+    def _combined_values(self, values: list[Array]) -> Array:
         if self.combine is None:
             return values[0]
         return np.asarray(self.combine(*values), self.dtype)
 
 
 @dataclass(frozen=True)
-class ExpectedRuns:
+class ExpectedSpans:
     """Runs of a virtual copy, all of equal length, with their expected content.
 
     Attributes:
@@ -190,13 +190,13 @@ class ExpectedRuns:
     """
 
     offsets: NDArray[np.int64]
-    run_bytes: int
+    span_bytes: int
     expected: NDArray[np.uint8]
 
     @property
-    def runs(self) -> list[tuple[int, int]]:
+    def spans(self) -> list[tuple[int, int]]:
         """The runs as (offset, length) in bytes, in the order of their content in `expected`."""
-        return [(int(offset), self.run_bytes) for offset in self.offsets]
+        return [(int(offset), self.span_bytes) for offset in self.offsets]
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class VirtualCopy:
             segment.gather(positions, out)
         return out.reshape(len(offsets), length)
 
-    def expected_runs(self, max_bytes: int = MAX_EXPECTED_BYTES) -> Iterator[ExpectedRuns]:
+    def expected_spans(self, max_bytes: int = MAX_EXPECTED_BYTES) -> Iterator[ExpectedSpans]:
         """Yield runs of at most `max_bytes` in total that cover each specified byte exactly once.
 
         There are at most 1024 runs at a time. They are nearly in the order of the source, so that
@@ -252,10 +252,10 @@ class VirtualCopy:
         """
         for segment in self.segments:
             for offsets, run_bytes, expected in segment.boxes(max_bytes):
-                yield ExpectedRuns(offsets, run_bytes, expected)
+                yield ExpectedSpans(offsets, run_bytes, expected)
 
 
-def _compact(view: Array) -> Array:
+def _compact_view(view: Array) -> Array:
     """Return `view` as a scalar if it is constant; contiguous if it repeats no value; else
     unchanged."""
     if not any(view.strides) and view.size:

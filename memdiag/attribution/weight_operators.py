@@ -5,21 +5,24 @@ What else depends on the operator alone is in `memdiag.ort.operators`.
 
 from collections.abc import Mapping, Sequence
 
-from memdiag.model.readers import SAME_ORDER
+from memdiag.model.readers import SAME_ORDER_OPERATORS
 
 InputIndices = Mapping[str, Sequence[int]]
 """By operator: the indices of inputs."""
 
-FILTERS: InputIndices = {"Conv": (1,), "FusedConv": (1,)}
+FILTER_INPUTS: InputIndices = {"Conv": (1,), "FusedConv": (1,)}
 """Filters, which a graph transformer reorders into blocks of channels."""
 
-QUANTIZED_FILTERS: InputIndices = {**FILTERS, "QLinearConv": (3,)}
+QUANTIZED_FILTER_INPUTS: InputIndices = {**FILTER_INPUTS, "QLinearConv": (3,)}
 
-TRANSPOSED_FILTERS: InputIndices = {"ConvTranspose": (1,), "ConvTransposeWithDynamicPads": (1,)}
+TRANSPOSED_FILTER_INPUTS: InputIndices = {
+    "ConvTranspose": (1,),
+    "ConvTransposeWithDynamicPads": (1,),
+}
 
 PACKED_INPUTS: InputIndices = {
-    **QUANTIZED_FILTERS,
-    **TRANSPOSED_FILTERS,
+    **QUANTIZED_FILTER_INPUTS,
+    **TRANSPOSED_FILTER_INPUTS,
     "Attention": (1,),
     "DynamicQuantizeLSTM": (1, 2),
     "DynamicQuantizeMatMul": (1,),
@@ -39,8 +42,8 @@ PACKED_INPUTS: InputIndices = {
 """Inputs whose constants the CPU provider packs before the first run, in whatever layout."""
 
 GROUPED_FILTERS: InputIndices = {
-    **QUANTIZED_FILTERS,
-    **TRANSPOSED_FILTERS,
+    **QUANTIZED_FILTER_INPUTS,
+    **TRANSPOSED_FILTER_INPUTS,
     "ConvInteger": (1,),
     "NhwcConv": (1,),
     "NhwcFusedConv": (1,),
@@ -61,5 +64,5 @@ MATRIX_PRODUCTS = frozenset(
 SAME_AXES = frozenset({"Identity", "Cast", "DequantizeLinear", "Mul"})
 """Operators whose output has the axes of the weight."""
 
-WEIGHT_FORMS = SAME_ORDER | SAME_AXES | {"Transpose"}
+WEIGHT_FORMS = SAME_ORDER_OPERATORS | SAME_AXES | {"Transpose"}
 """Operators whose output is still the weight, in this or another form."""

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
-    FIGURES,
+    FIGURES_BY_NAME,
     MAX_BASELINE_COPIES,
-    aggregate,
+    aggregate_figures,
     copy_totals,
     late_bytes,
 )
@@ -31,7 +31,7 @@ MIN_FIGURE_GROWTH = {"growth_per_run": 64 * KIB, "copies": 0}
 _NOT_STORED = "process_peak"
 """Includes the memory of the interpreter, which differs from machine to machine."""
 
-_DEFAULTS: dict[str, Any] = {
+_SESSION_DEFAULTS: dict[str, Any] = {
     **{each.name: getattr(SessionConfig(), each.name) for each in fields(SessionConfig)},
     "runs": InputConfig().runs,
     "run": True,
@@ -40,7 +40,7 @@ _DEFAULTS: dict[str, Any] = {
 _NOT_IN_NAME = ("python", *(each.name for each in fields(Limits)))
 """Options that do not change the measured figures."""
 
-MAX_NAME = 100
+MAX_BASELINE_NAME = 100
 
 BaselineStatus = Literal["created", "updated", "kept"]
 """The change of a baseline file by an update."""
@@ -51,14 +51,16 @@ def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
 
     Copies and setup are taken from the first profile.
     """
-    profile, figures = profiles[0], aggregate(profiles)
+    profile, figures = profiles[0], aggregate_figures(profiles)
     copies = copy_totals(profile.attribution) if profile.attribution else ()
     return BaselineEntry(
         onnxruntime=profile.environment.onnxruntime,
         memdiag=profile.environment.memdiag,
-        setup=dict(_setup(profile)),
+        setup=dict(_entry_setup(profile)),
         figures={
-            name: figures[name] for name in FIGURES if name in figures and name != _NOT_STORED
+            name: figures[name]
+            for name in FIGURES_BY_NAME
+            if name in figures and name != _NOT_STORED
         },
         late_bytes=late_bytes(profiles),
         copies=copies[:MAX_BASELINE_COPIES],
@@ -71,7 +73,7 @@ def max_figure(name: str, before: int, tolerance: float | None, *, late: int = 0
     Figures of phases may be off by `late` bytes, as boundaries are read late.
     """
     share = DEFAULT_TOLERANCE if tolerance is None else tolerance
-    if FIGURES[name].unit == "count":
+    if FIGURES_BY_NAME[name].unit == "count":
         return before
     maximum = before + max(round(share * before), MIN_FIGURE_GROWTH.get(name, MIB))
     return maximum + late if name in BUDGET_PHASES else maximum
@@ -96,12 +98,12 @@ def with_entry(before: Baseline | None, model: str, machine: str, entry: Baselin
     return Baseline(schema=BASELINE_SCHEMA, model=model, machines={**machines, machine: entry})
 
 
-def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
+def condition_differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
     """Return how the conditions of `profile` differ from the conditions of a baseline entry.
 
     If they differ, figures cannot be compared.
     """
-    setup = dict(_setup(profile))
+    setup = dict(_entry_setup(profile))
     pairs = (
         (name, setup.get(name), before.setup.get(name))
         for name in sorted(before.setup.keys() | setup.keys())
@@ -138,10 +140,10 @@ def dims_of(before: BaselineEntry, profile: Profile) -> dict[str, int]:
     return found
 
 
-def _setup(profile: Profile) -> Iterator[tuple[str, str]]:
+def _entry_setup(profile: Profile) -> Iterator[tuple[str, str]]:
     exact = any(phase.peak_kind == "exact" for phase in profile.phases)
     if profile.inputs:
-        yield "inputs", ", ".join(map(_input, profile.inputs))
+        yield "inputs", ", ".join(map(_input_setup_text, profile.inputs))
     yield "peaks", "exact" if exact else "sampled"
     for name, value in profile.session.described.items():
         if value and value not in USUAL_SETTINGS:
@@ -158,7 +160,7 @@ def _text(value: Any) -> str:
     return ", ".join(f"{name}={each}" for name, each in parts)
 
 
-def _input(value: Input) -> str:
+def _input_setup_text(value: Input) -> str:
     shape = "" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"
     return f"{value.name} {value.dtype}{shape}"
 
@@ -180,32 +182,36 @@ def baseline_path(
 
 def configuration_name(options: Mapping[str, Any]) -> str:
     """Return `options` as a part of a file name; empty where all are the defaults."""
-    text = ",".join(sorted(_parts(options)))
-    safe = re.sub(r"[^\w.,=+-]", "-", text)[:MAX_NAME]
+    text = ",".join(sorted(_name_parts(options)))
+    safe = re.sub(r"[^\w.,=+-]", "-", text)[:MAX_BASELINE_NAME]
     # The replaced or removed characters may have been the difference.
     return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _parts(options: Mapping[str, Any]) -> Iterator[str]:
+def _name_parts(options: Mapping[str, Any]) -> Iterator[str]:
     for name, value in options.items():
-        if value is None or name in _NOT_IN_NAME or _plain(value) == _plain(_DEFAULTS.get(name)):
+        if (
+            value is None
+            or name in _NOT_IN_NAME
+            or _short_value_text(value) == _short_value_text(_SESSION_DEFAULTS.get(name))
+        ):
             continue
         if isinstance(value, Mapping):
-            yield from (f"{key}={_plain(item)}" for key, item in value.items())
-        elif _plain(value):
-            yield f"{name}={_plain(value)}"
+            yield from (f"{key}={_short_value_text(item)}" for key, item in value.items())
+        elif _short_value_text(value):
+            yield f"{name}={_short_value_text(value)}"
 
 
-def _plain(value: Any) -> str:
+def _short_value_text(value: Any) -> str:
     """Return the value of an option as a short text: the shape of an array, the name of a file."""
     if hasattr(value, "shape"):
         return "x".join(map(str, value.shape))
     if isinstance(value, Path):
         return value.name
     if isinstance(value, Mapping):
-        return "+".join(f"{name}={_plain(item)}" for name, item in value.items())
+        return "+".join(f"{name}={_short_value_text(item)}" for name, item in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "+".join(map(_plain, value))
+        return "+".join(map(_short_value_text, value))
     return str(value)
 
 

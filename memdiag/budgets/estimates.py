@@ -1,7 +1,7 @@
 """An estimate compared with a budget: without a run."""
 
 from memdiag.budgets.evaluation import (
-    PEAKS,
+    PEAK_FIGURES,
     check_known,
     command_arguments,
     find_breaches,
@@ -73,7 +73,9 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
                 " a run shows. Measure it instead."
             )
     main = main_breach(breaches) if breaches else None
-    explained = point.phase(main.phase) if main and main.phase and main.figure in PEAKS else None
+    explained = (
+        point.phase(main.phase) if main and main.phase and main.figure in PEAK_FIGURES else None
+    )
     arguments = command_arguments(
         estimate.dimensions, estimate.options, estimate.disabled_optimizers, estimate.load_from
     )

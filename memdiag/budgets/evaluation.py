@@ -4,20 +4,20 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
-from memdiag.budgets.baselines import differences, dims_of, max_figure
+from memdiag.budgets.baselines import condition_differences, dims_of, max_figure
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
-    FIGURES,
-    aggregate,
+    FIGURES_BY_NAME,
+    aggregate_figures,
     copy_totals,
     figures_of,
     largest_repeated,
     late_bytes,
     new_since,
-    phase_of,
+    phase_of_figure,
     why_missing,
 )
-from memdiag.defaults import PINNING
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution, Owner
 from memdiag.records.baseline import BaselineEntry, CopyTotal
@@ -38,19 +38,19 @@ MAX_EXPLAINED_OWNERS = 4
 MAX_ESTIMATE_ERROR = 0.1
 """An estimate explains a measured peak if it differs by at most this share of the peak."""
 
-PEAKS = ("peak", "process_peak", *BUDGET_PHASES)
+PEAK_FIGURES = ("peak", "process_peak", *BUDGET_PHASES)
 """Figures that are peaks: memory that is freed again may be in them."""
 
-_IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
+_PROCESS_OWNERS = ("python", "runtime_libraries", "other_libraries")
 """Owners that exist before the model is loaded. Figures are counted from there."""
 
 UPDATE_OPTION = "--update-baseline"
 """The command-line option that writes a baseline file."""
 
-PhaseOf = Callable[[str], PhaseName | None]
+FigurePhase = Callable[[str], PhaseName | None]
 
 
-def judge(
+def judge_budget(
     profiles: Sequence[Profile],
     budget: Budget,
     *,
@@ -71,20 +71,22 @@ def judge(
             than the entry.
     """
     profile, *_ = profiles
-    figures = aggregate(profiles)
+    figures = aggregate_figures(profiles)
     late = max(late_bytes(profiles), entry.late_bytes if entry else 0)
     check_known(
         budget, figures, model=profile.model.path, why=lambda name: why_missing(profile, name)
     )
-    if entry is not None and (unlike := differences(entry, profile)):
+    if entry is not None and (unlike := condition_differences(entry, profile)):
         raise UsageError(
             f"{profile.model.path}: its baseline cannot be compared: this run had"
-            f" {'; '.join(unlike)}. {_remedy(entry, profile, unlike)}, or update the baseline"
-            f" ({update_option})."
+            f" {'; '.join(unlike)}. {_same_conditions_advice(entry, profile, unlike)}, or update"
+            f" the baseline ({update_option})."
         )
     before = entry.figures if entry else {}
     breaches = tuple(
-        find_breaches(figures, budget, before, lambda name: phase_of(profile, name), late=late)
+        find_breaches(
+            figures, budget, before, lambda name: phase_of_figure(profile, name), late=late
+        )
     )
     now = copy_totals(profile.attribution) if profile.attribution else ()
     # The entry of a profile without an X-ray has no copies.
@@ -101,16 +103,18 @@ def judge(
         breaches=breaches,
         copies=copies,
         copies_are_new=bool(new),
-        suspect=_suspect(profile.findings, copies, main_breach(breaches), are_new=bool(new))
+        suspect=_suspect_finding(profile.findings, copies, main_breach(breaches), are_new=bool(new))
         if breaches
         else None,
         notes=(
-            *_notes(figures, before, budget, late, update_option),
+            *_budget_notes(figures, before, budget, late, update_option),
             *_spread_notes(profiles),
-            *((PINNED_NOTE,) if PINNING in profile.session.environment else ()),
+            *((PINNED_NOTE,) if MMAP_THRESHOLD_VARIABLE in profile.session.environment else ()),
         ),
         dimensions=profile.dimensions,
-        owners=_largest_owners(profile.attribution) if breaches and profile.attribution else (),
+        owners=_largest_model_owners(profile.attribution)
+        if breaches and profile.attribution
+        else (),
         peak_terms=_estimated_parts(profile, main_breach(breaches)) if breaches else (),
         arguments=command_arguments(
             profile.dimensions,
@@ -152,7 +156,7 @@ def _estimated_parts(profile: Profile, breach: Breach) -> tuple[EstimatedTerm, .
 
     Empty if the breach is of another figure, or the estimate is too far from the measurement.
     """
-    if breach.figure not in PEAKS or breach.phase is None or profile.estimate is None:
+    if breach.figure not in PEAK_FIGURES or breach.phase is None or profile.estimate is None:
         return ()
     phase = profile.estimate.phase(breach.phase)
     base = profile.baseline_rss_bytes if breach.figure == "process_peak" else 0
@@ -162,8 +166,8 @@ def _estimated_parts(profile: Profile, breach: Breach) -> tuple[EstimatedTerm, .
     return largest_terms(phase)
 
 
-def _largest_owners(attribution: Attribution) -> tuple[Owner, ...]:
-    of_model = [owner for owner in attribution.owners if owner.kind not in _IN_EVERY_PROCESS]
+def _largest_model_owners(attribution: Attribution) -> tuple[Owner, ...]:
+    of_model = [owner for owner in attribution.owners if owner.kind not in _PROCESS_OWNERS]
     return tuple(sorted(of_model, key=lambda owner: -owner.bytes)[:MAX_EXPLAINED_OWNERS])
 
 
@@ -233,7 +237,7 @@ def find_breaches(
     figures: Mapping[str, int],
     budget: Budget,
     before: Mapping[str, int],
-    phase: PhaseOf,
+    phase: FigurePhase,
     *,
     late: int = 0,
 ) -> Iterator[Breach]:
@@ -279,12 +283,12 @@ def main_breach(breaches: Sequence[Breach]) -> Breach:
     """
     kind = breaches[0].against
     same_kind = [breach for breach in breaches if breach.against == kind]
-    sizes = [b for b in same_kind if FIGURES[b.figure].unit == "bytes"] or same_kind
+    sizes = [b for b in same_kind if FIGURES_BY_NAME[b.figure].unit == "bytes"] or same_kind
     largest = max(breach.over for breach in sizes)
     return next(breach for breach in sizes if breach.over >= _MIN_MAIN_SHARE * largest)
 
 
-def _suspect(
+def _suspect_finding(
     findings: Sequence[Finding], copies: Sequence[CopyTotal], breach: Breach, *, are_new: bool
 ) -> Suspect | None:
     """Return the finding that best lowers the figure of `breach`; None if none does.
@@ -299,11 +303,11 @@ def _suspect(
         are_new: whether `copies` are new since the baseline.
     """
     weights = {row.weight for row in copies}
-    is_count = FIGURES[breach.figure].unit == "count"
+    is_count = FIGURES_BY_NAME[breach.figure].unit == "count"
     candidates = []
     for finding in findings:
         has_copies = bool(weights.intersection(finding.weights))
-        cost = _saved_bytes(finding, breach.figure, has_copies=has_copies)
+        cost = _saved_figure_bytes(finding, breach.figure, has_copies=has_copies)
         if finding.evidence != "refuted" and cost > 0:
             is_enough = is_count or cost >= breach.over
             rank = (has_copies and are_new, is_enough, bool(finding.rewrites), cost)
@@ -316,7 +320,7 @@ def _suspect(
     )
 
 
-def _saved_bytes(finding: Finding, figure: str, *, has_copies: bool) -> int:
+def _saved_figure_bytes(finding: Finding, figure: str, *, has_copies: bool) -> int:
     """Return the bytes by which the remedy of `finding` may lower `figure`; 0 if it does not.
 
     If `figure` is a number of copies, they are the bytes of the finding about these copies.
@@ -336,7 +340,7 @@ def _saved_bytes(finding: Finding, figure: str, *, has_copies: bool) -> int:
     return finding.bytes if is_earlier else 0
 
 
-def _remedy(entry: BaselineEntry, profile: Profile, unlike: Sequence[str]) -> str:
+def _same_conditions_advice(entry: BaselineEntry, profile: Profile, unlike: Sequence[str]) -> str:
     """Return how to measure under the conditions of the baseline file's entry."""
     if len(unlike) == 1 and (sizes := dims_of(entry, profile)):
         options = " ".join(f"--dim {name}={size}" for name, size in sizes.items())
@@ -344,7 +348,7 @@ def _remedy(entry: BaselineEntry, profile: Profile, unlike: Sequence[str]) -> st
     return "Measure under the same conditions"
 
 
-def _notes(
+def _budget_notes(
     figures: Mapping[str, int],
     before: Mapping[str, int],
     budget: Budget,

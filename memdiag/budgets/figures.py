@@ -22,7 +22,7 @@ MAX_BASELINE_COPIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class BudgetFigure:
     """One figure that a budget can limit.
 
     Attributes:
@@ -48,25 +48,33 @@ BUDGET_PHASES: tuple[PhaseName, ...] = tuple(
 MAX_BYTES_PER_S = 6e9
 """Bytes that a process can allocate in a second: bounds the error of figures of late phases."""
 
-FIGURES: dict[str, Figure] = {
+FIGURES_BY_NAME: dict[str, BudgetFigure] = {
     figure.name: figure
     for figure in (
-        Figure(name="peak", description="the largest resident set, above the baseline"),
-        Figure(
+        BudgetFigure(name="peak", description="the largest resident set, above the baseline"),
+        BudgetFigure(
             name="steady", description="the resident set after the last run, above the baseline"
         ),
-        Figure(name="steady_anonymous", description="its anonymous part: heap, arenas, stacks"),
-        Figure(name="steady_file", description="its file-backed part: mapped weights, libraries"),
+        BudgetFigure(
+            name="steady_anonymous", description="its anonymous part: heap, arenas, stacks"
+        ),
+        BudgetFigure(
+            name="steady_file", description="its file-backed part: mapped weights, libraries"
+        ),
         *(
-            Figure(name=name, description=f"the peak in {name}, above the baseline")
+            BudgetFigure(name=name, description=f"the peak in {name}, above the baseline")
             for name in BUDGET_PHASES
         ),
-        Figure(
+        BudgetFigure(
             name="growth_per_run",
             description="by how much each run after the second leaves it grown",
         ),
-        Figure(name="copies", description="the most copies in use of any weight", unit="count"),
-        Figure(name="process_peak", description="the largest resident set of the whole process"),
+        BudgetFigure(
+            name="copies", description="the most copies in use of any weight", unit="count"
+        ),
+        BudgetFigure(
+            name="process_peak", description="the largest resident set of the whole process"
+        ),
     )
 }
 """Every figure by its name; memory above the process's own baseline, except `process_peak`."""
@@ -96,7 +104,7 @@ def figures_of(profile: Profile) -> dict[str, int]:
     return figures | {"process_peak": profile.peak_rss_bytes}
 
 
-def aggregate(profiles: Sequence[Profile]) -> dict[str, int]:
+def aggregate_figures(profiles: Sequence[Profile]) -> dict[str, int]:
     """Return the figures of several processes that ran the same model.
 
     They are medians, except the figures of phases: these are of the process whose boundaries were
@@ -112,7 +120,7 @@ def aggregate(profiles: Sequence[Profile]) -> dict[str, int]:
 
 
 def late_bytes(profiles: Sequence[Profile]) -> int:
-    """Return the possible error of the figures of phases that `aggregate` returns, in bytes."""
+    """Return the possible error in bytes of what `aggregate_figures` returns for phases."""
     return round(min(map(_lag_s, profiles)) * MAX_BYTES_PER_S)
 
 
@@ -162,7 +170,7 @@ def why_missing(profile: Profile, name: str) -> str:
     return "this system does not split the resident set"
 
 
-def phase_of(profile: Profile, name: str) -> PhaseName | None:
+def phase_of_figure(profile: Profile, name: str) -> PhaseName | None:
     """Return the phase that determines figure `name` of `profile`."""
     if name in ("peak", "process_peak"):
         return profile.peak_phase

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from memdiag.budgets.figures import FIGURES
+from memdiag.budgets.figures import FIGURES_BY_NAME
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
 from memdiag.units import parse_size
 
-TOLERANCE = "tolerance"
+TOLERANCE_NAME = "tolerance"
 
 
 def parse_budget(
@@ -25,16 +25,18 @@ def parse_budget(
     """
     limits = {}
     for name, value in values.items():
-        if name == TOLERANCE:
+        if name == TOLERANCE_NAME:
             continue
-        if name not in FIGURES:
+        if name not in FIGURES_BY_NAME:
             also = f"; {', '.join(other_names)} can be set too" if other_names else ""
             raise UsageError(
-                f"{where}: unknown figure {name!r}. Use one of {', '.join(FIGURES)},"
-                f" or {TOLERANCE}{also}."
+                f"{where}: unknown figure {name!r}. Use one of {', '.join(FIGURES_BY_NAME)},"
+                f" or {TOLERANCE_NAME}{also}."
             )
-        limits[name] = _limit(name, value, where)
-    tolerance = parse_tolerance(values[TOLERANCE], where=where) if TOLERANCE in values else None
+        limits[name] = _parsed_limit(name, value, where)
+    tolerance = (
+        parse_tolerance(values[TOLERANCE_NAME], where=where) if TOLERANCE_NAME in values else None
+    )
     return Budget(limits=limits, tolerance=tolerance)
 
 
@@ -49,7 +51,7 @@ def parse_sizes(
     for name in values:
         if name not in names:
             raise UsageError(f"{where}: unknown figure {name!r}. Use one of {', '.join(names)}.")
-    return {name: _size(name, value, where) for name, value in values.items()}
+    return {name: _parsed_size(name, value, where) for name, value in values.items()}
 
 
 def parse_tolerance(value: object, *, where: str) -> float:
@@ -60,9 +62,9 @@ def parse_tolerance(value: object, *, where: str) -> float:
     """
     share: float | None = None
     if isinstance(value, str) and value.strip().endswith("%"):
-        share = _number(value.strip()[:-1], 100)
+        share = _scaled_number(value.strip()[:-1], 100)
     elif isinstance(value, str):
-        share = _number(value, 1)
+        share = _scaled_number(value, 1)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         share = float(value)
     if share is None or not 0 <= share < 1:
@@ -72,7 +74,7 @@ def parse_tolerance(value: object, *, where: str) -> float:
     return share
 
 
-def merged(first: Budget, second: Budget) -> Budget:
+def merged_budgets(first: Budget, second: Budget) -> Budget:
     """Return both budgets as one; limits of `second` override limits of `first`."""
     return Budget(
         limits={**first.limits, **second.limits},
@@ -80,16 +82,16 @@ def merged(first: Budget, second: Budget) -> Budget:
     )
 
 
-def _limit(name: str, value: object, where: str) -> int:
-    if FIGURES[name].unit == "bytes":
-        return _size(name, value, where)
+def _parsed_limit(name: str, value: object, where: str) -> int:
+    if FIGURES_BY_NAME[name].unit == "bytes":
+        return _parsed_size(name, value, where)
     text = str(value).strip()
     if isinstance(value, bool) or not text.isascii() or not text.isdigit():
         raise UsageError(f"{where}: {name} must be a whole number, not {value!r}.")
     return int(text)
 
 
-def _size(name: str, value: object, where: str) -> int:
+def _parsed_size(name: str, value: object, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if not isinstance(value, str):
@@ -105,7 +107,7 @@ def _size(name: str, value: object, where: str) -> int:
         raise UsageError(f"{where}: {name}: {error}") from error
 
 
-def _number(text: str, divisor: float) -> float | None:
+def _scaled_number(text: str, divisor: float) -> float | None:
     try:
         return float(text) / divisor
     except ValueError:

@@ -4,18 +4,18 @@ import sys
 from functools import partial
 from typing import NoReturn
 
-CLEAN = 0
-FINDINGS = 1
+EXIT_CLEAN = 0
+EXIT_FINDINGS = 1
 """Exit code for findings, for a budget or baseline that was exceeded, and for a search that ended
 before its answer."""
-ERROR = 2
+EXIT_ERROR = 2
 
 
 def main() -> NoReturn:
     """Run the command line and end with its exit code."""
     if sys.platform != "linux":
         print("memdiag: this needs Linux. Run it there, or in a container.", file=sys.stderr)
-        sys.exit(ERROR)
+        sys.exit(EXIT_ERROR)
     # Imported here, so that importing this package costs nothing.
     from memdiag.cli.worker import (
         continue_in_worker,

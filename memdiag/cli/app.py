@@ -14,10 +14,10 @@ from types import FrameType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 import memdiag
-from memdiag.cli import CLEAN, ERROR
-from memdiag.cli.commands import COMMANDS
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
+from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.cli.worker import end_now
-from memdiag.defaults import MAX_REASON
+from memdiag.defaults import MAX_REASON_LENGTH
 from memdiag.errors import MemdiagError
 
 MAX_HELP_WIDTH = 100
@@ -25,7 +25,7 @@ INTERRUPT_AGAIN_S = 0.05
 """Seconds after which an interrupt that Python ignored is raised again."""
 
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
-_SHORTAGES = ("failed to map segment", "can't start new thread", "cannot allocate memory")
+_SHORTAGE_TEXTS = ("failed to map segment", "can't start new thread", "cannot allocate memory")
 """Texts of errors that mean too little memory or too few processes."""
 
 
@@ -60,28 +60,28 @@ def parse_command_line() -> Invocation:
         # A terminal that does not know its width; rich would print nothing.
         os.environ.pop("COLUMNS", None)
     name, *words = sys.argv[1:] or [""]
-    if name in COMMANDS:
+    if name in COMMAND_NAMES:
         module = command_module(name)
-        return Invocation(module, parse(command_parser(name, module), words))
+        return Invocation(module, parse_options(command_parser(name, module), words))
     parser = main_parser()
     if not name:
-        raise SystemExit(print_help(parser) or ERROR)
+        raise SystemExit(print_help(parser) or EXIT_ERROR)
     if name in ("-h", "--help"):
         raise SystemExit(print_help(parser))
     if name == "--version":
         raise SystemExit(print_text(f"memdiag {memdiag.__version__}\n"))
     if not name.startswith("-"):
-        parser.error(f"unknown command {name!r}.{_suggestion(name, COMMANDS)}")
+        parser.error(f"unknown command {name!r}.{_suggestion_text(name, COMMAND_NAMES)}")
     parser.parse_args([name])
     raise SystemExit(0)
 
 
-def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+def parse_options(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
     """Return the values of options and arguments; help and errors end the process."""
     if "--" in words and parser.get_default("program") is not None:
         # The words after it are a program and its arguments, and none of memdiag's options.
         end = words.index("--")
-        options = parse(parser, words[:end])
+        options = parse_options(parser, words[:end])
         options.program = words[end + 1 :]
         return options
     # Without -- too, all words from the first one that is no option are the program's.
@@ -104,7 +104,7 @@ def print_text(text: str) -> int:
 
     def command() -> int:
         print(text, end="")
-        return CLEAN
+        return EXIT_CLEAN
 
     return run_guarded(command)
 
@@ -116,7 +116,7 @@ def command_module(name: str) -> ModuleType:
 
 def command_parser(name: str, module: ModuleType) -> argparse.ArgumentParser:
     """Return the parser of one command."""
-    parser = _Parser(
+    parser = _CommandParser(
         prog=f"memdiag {name}",
         usage=f"memdiag {name} [OPTIONS] {module.ARGUMENTS}".rstrip(),
         description=module.run.__doc__,
@@ -127,7 +127,7 @@ def command_parser(name: str, module: ModuleType) -> argparse.ArgumentParser:
 
 def main_parser() -> argparse.ArgumentParser:
     """Return the parser for ``memdiag --help`` and ``memdiag --version``."""
-    parser = _Parser(
+    parser = _CommandParser(
         prog="memdiag",
         usage="memdiag [OPTIONS] COMMAND [ARGUMENTS]",
         description="The memory profiler and diagnostician for ONNX models under ONNX Runtime.",
@@ -139,13 +139,13 @@ def main_parser() -> argparse.ArgumentParser:
         help="Print the version and exit.",
     )
     group = parser.add_argument_group("Commands")
-    for name in COMMANDS:
+    for name in COMMAND_NAMES:
         summary, _, _ = str(command_module(name).run.__doc__).partition("\n\n")
         group.add_argument(name, nargs="?", help=summary)
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     """Argument parser that prints errors as one sentence on standard error."""
 
     def __init__(self, **settings: Any) -> None:
@@ -160,15 +160,15 @@ class _Parser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
             options = [option for action in self._actions for option in action.option_strings]
-            suggestion = _suggestion(unknown, options)
+            suggestion = _suggestion_text(unknown, options)
             if unknown.isdecimal() and "--runs" in options:
                 suggestion = f" Did you mean --runs {unknown}?"
             message = f"unknown argument {unknown}.{suggestion}"
         end = "" if message.endswith((".", "?")) else "."
         subject = self.prog.removeprefix("memdiag").strip()
         prefix = f"{subject}: " if subject else ""
-        _fail(f"{prefix}{message}{end} See {self.prog} --help.")
-        raise SystemExit(ERROR)
+        _print_error(f"{prefix}{message}{end} See {self.prog} --help.")
+        raise SystemExit(EXIT_ERROR)
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -197,7 +197,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         return f"{action.help} (default: %(default)s)"
 
 
-def _suggestion(word: str, known: Sequence[str]) -> str:
+def _suggestion_text(word: str, known: Sequence[str]) -> str:
     import re
     from difflib import get_close_matches
 
@@ -216,9 +216,9 @@ def run_guarded(command: Callable[..., int], *arguments: Any) -> int:
         code = command(*arguments)
         sys.stdout.flush()
     except MemdiagError as error:
-        return _fail(str(error), error)
+        return _print_error(str(error), error)
     except KeyboardInterrupt as interrupt:
-        return _fail(f"interrupted. {interrupt}".strip(), interrupt)
+        return _print_error(f"interrupted. {interrupt}".strip(), interrupt)
     except (BrokenPipeError, SystemExit):
         # The reader has ended (`memdiag … | head`): nobody reads a message. rich ends with 1 then.
         return _discard_output()
@@ -226,7 +226,7 @@ def run_guarded(command: Callable[..., int], *arguments: Any) -> int:
         if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
             _discard_output()
         # An interrupted import of a native module can become another error.
-        return _fail("interrupted." if signals else _unforeseen(error), error)
+        return _print_error("interrupted." if signals else _unforeseen_error_message(error), error)
     return code
 
 
@@ -261,24 +261,24 @@ def _raise_at_signals(received: set[int]) -> None:
 def _discard_output() -> int:
     """Redirect the rest of the output to the null device, so that closing it does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ERROR
+    return EXIT_ERROR
 
 
-def _unforeseen(error: Exception) -> str:
+def _unforeseen_error_message(error: Exception) -> str:
     """Return the message for an unexpected error."""
-    text = str(error)[:MAX_REASON]
+    text = str(error)[:MAX_REASON_LENGTH]
     is_shortage = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
     if (
         is_shortage
         or isinstance(error, MemoryError)
-        or any(each in str(error) for each in _SHORTAGES)
+        or any(each in str(error) for each in _SHORTAGE_TEXTS)
     ):
         return (
             "out of memory or processes. Allow this process more (ulimit -v, ulimit -u), or"
             " examine a smaller model."
         )
     if not isinstance(error, OSError):
-        return _defect(error)
+        return _defect_message(error)
     reason = error.strerror or text
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {reason}."
@@ -290,21 +290,21 @@ def _unforeseen(error: Exception) -> str:
         os.getcwd()
     except OSError:
         return "the working folder does not exist any more. Change to another folder."
-    return f"{reason}." if reason else _defect(error)
+    return f"{reason}." if reason else _defect_message(error)
 
 
-def _defect(error: Exception) -> str:
+def _defect_message(error: Exception) -> str:
     """Return the message for a defect of memdiag: type, text and position of the error."""
     import traceback
 
     position = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        f"unexpected {type(error).__name__} ({str(error)[:MAX_REASON]}) in"
+        f"unexpected {type(error).__name__} ({str(error)[:MAX_REASON_LENGTH]}) in"
         f" {os.path.basename(position.filename)}, line {position.lineno}. Please report it."
     )
 
 
-def _fail(message: str, error: BaseException | None = None) -> int:
+def _print_error(message: str, error: BaseException | None = None) -> int:
     """Print `message`, and the notes that were added to `error`, on standard error."""
     text = " ".join([message, *getattr(error, "__notes__", ())])
     try:
@@ -315,4 +315,4 @@ def _fail(message: str, error: BaseException | None = None) -> int:
         text = ascii(text)[1:-1]
     with suppress(OSError):  # standard error is full or closed
         print(f"memdiag: {text}", file=sys.stderr)
-    return ERROR
+    return EXIT_ERROR

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memdiag.records.run import ProcessXray
 
 REFRESH_S: Final = 0.5
-KEYS_S: Final = 0.1
+KEY_CHECK_S: Final = 0.1
 """Seconds between two checks for pressed keys."""
 
 MAX_REFRESH_SHARE: Final = 0.02
@@ -35,7 +35,7 @@ SORT_ORDERS: Final = ("tree", "memory", "growth")
 MAX_CHART_COLUMNS: Final = 512
 """Columns of the memory chart before two neighbours become one."""
 
-COLUMN_S: Final = 0.1
+CHART_COLUMN_S: Final = 0.1
 """Seconds that a column of the chart covers at first."""
 
 CHART_ROWS: Final = 6
@@ -48,9 +48,9 @@ MAX_LISTED_OWNERS: Final = 4
 DETAIL_INDENT: Final = 11
 """Columns before sessions and owners, which belong to the process above."""
 
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-_LABEL_WIDTH = 10
-_ESCAPE = 0x1B
+_BLOCK_CHARACTERS = " ▁▂▃▄▅▆▇█"
+_CHART_LABEL_WIDTH = 10
+_ESCAPE_BYTE = 0x1B
 
 
 def require_terminal() -> None:
@@ -69,7 +69,7 @@ class MemoryHistory:
 
     def __init__(self) -> None:
         self.columns: list[int] = []
-        self.column_s = COLUMN_S
+        self.column_s = CHART_COLUMN_S
 
     def add(self, now_s: float, rss_bytes: int) -> None:
         """Add the memory at `now_s`, which is not before the `now_s` of the last call."""
@@ -93,7 +93,7 @@ class MemoryHistory:
             last = max(first + 1, (column + 1) * count // width)
             levels.append(round(max(self.columns[first:last]) / highest * rows * 8))
         return [
-            "".join(_BLOCKS[min(8, max(0, level - 8 * row))] for level in levels)
+            "".join(_BLOCK_CHARACTERS[min(8, max(0, level - 8 * row))] for level in levels)
             for row in reversed(range(rows))
         ]
 
@@ -114,7 +114,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._on_quit = on_quit
         self._history = MemoryHistory()
         self._first: dict[RecordedProcess | None, int] = {}
-        self._keys = _Keys()
+        self._keys = _PressedKeys()
         self._live: Any = None
         self._failure: Exception | None = None
         self._is_ending = False
@@ -162,19 +162,19 @@ class LiveView(AbstractContextManager["LiveView"]):
         if self._live is None:
             return
         try:
-            self._update(recorder)
+            self._update_and_draw(recorder)
         except Exception as error:  # the recording is worth more than its view
             self._failure = error
             self.close()
 
-    def _update(self, recorder: Recorder) -> None:
+    def _update_and_draw(self, recorder: Recorder) -> None:
         if recorder.total_rss.last is None:
             return
         now_s = recorder.now_s()
         self._history.add(now_s, recorder.total_rss.last.rss_bytes)
         if now_s < self._look_s:
             return
-        self._look_s = now_s + KEYS_S
+        self._look_s = now_s + KEY_CHECK_S
         was_pressed = self._handle_keys(recorder)
         if self._live is None or (now_s < self._draw_s and not was_pressed):
             return
@@ -221,23 +221,23 @@ class LiveView(AbstractContextManager["LiveView"]):
 
         width, height = console.size
         rows = CHART_ROWS if height >= MIN_HEIGHT else 0
-        head = [*self._head(recorder, width, rows)]
-        body = [*self._body(recorder)]
+        head = [*self._head_lines(recorder, width, rows)]
+        body = [*self._process_lines(recorder)]
         space = max(1, height - len(head) - 1)
         if len(body) > space:
-            body[space - 1 :] = [_line(f"… {len(body) - space + 1} more lines", "dim")]
-        body += [_line("")] * (space - len(body))
-        return Group(*head, *body, self._foot(recorder))
+            body[space - 1 :] = [_styled_line(f"… {len(body) - space + 1} more lines", "dim")]
+        body += [_styled_line("")] * (space - len(body))
+        return Group(*head, *body, self._foot_line(recorder))
 
-    def _head(self, recorder: Recorder, width: int, rows: int) -> Iterator[Text]:
+    def _head_lines(self, recorder: Recorder, width: int, rows: int) -> Iterator[Text]:
         rss = recorder.total_rss.last.rss_bytes if recorder.total_rss.last else 0
         running = [process for process in recorder.processes if process.ended_s is None]
         state = " · display paused" if self._is_display_paused else ""
-        yield _line(f"{self._title} · {format_duration(recorder.now_s())}{state}", "bold")
-        chart_width = max(1, width - _LABEL_WIDTH - 2)
+        yield _styled_line(f"{self._title} · {format_duration(recorder.now_s())}{state}", "bold")
+        chart_width = max(1, width - _CHART_LABEL_WIDTH - 2)
         labels = [format_size(max(self._history.columns, default=0)), *[""] * (rows - 2), "0"]
         for label, blocks in zip(labels, self._history.chart(chart_width, rows), strict=False):
-            yield _line(f"{label:>{_LABEL_WIDTH}} {blocks}")
+            yield _styled_line(f"{label:>{_CHART_LABEL_WIDTH}} {blocks}")
         growth = rss - self._first.setdefault(None, rss)
         parts = [
             f"{format_size(rss)} RSS ({format_size(growth, signed=True)})",
@@ -249,21 +249,21 @@ class LiveView(AbstractContextManager["LiveView"]):
         if not recorder.is_watched_only:
             sessions = sum(len(process.live_sessions) for process in running)
             parts.append(counted(sessions, "session"))
-        yield _line(" · ".join(parts), "bold")
-        yield _line("")
+        yield _styled_line(" · ".join(parts), "bold")
+        yield _styled_line("")
         columns = "process" if recorder.is_watched_only else "process, sessions"
-        yield _line(f"{'pid':>8} {'RSS':>10} {'growth':>10}  {columns}", "dim")
+        yield _styled_line(f"{'pid':>8} {'RSS':>10} {'growth':>10}  {columns}", "dim")
 
-    def _body(self, recorder: Recorder) -> Iterator[Text]:
+    def _process_lines(self, recorder: Recorder) -> Iterator[Text]:
         xrays = {xray.pid: xray for xray in recorder.xrays}
         now_s = recorder.now_s()
-        for process, depth in self._sorted(recorder):
-            rss = _rss(process)
+        for process, depth in self._sorted_processes(recorder):
+            rss = _process_rss_bytes(process)
             growth = format_size(rss - self._growth_start(process), signed=True)
             program, *words = process.info.command or ("?",)
             command = plain(" ".join([PurePath(program).name, *words]))
             indent = "  " * depth
-            yield _line(
+            yield _styled_line(
                 f"{process.pid:>8} {format_size(rss):>10} {growth:>10}  {indent}{command}", "bold"
             )
             indent += " " * DETAIL_INDENT
@@ -272,19 +272,21 @@ class LiveView(AbstractContextManager["LiveView"]):
                 parts = filter(None, ["onnxruntime", process.runtime.version])
                 models = process.used_models
                 models += [f"perhaps {name}" for name in process.uncertain_models]
-                yield _line(indent + plain(", ".join([" ".join(parts), *models])))
+                yield _styled_line(indent + plain(", ".join([" ".join(parts), *models])))
             for session in process.local_sessions.values():
-                yield _line(indent + session_state(session, now_s))
+                yield _styled_line(indent + session_state(session, now_s))
             if process.pid in xrays:
-                yield _line(indent + xray_state(xrays[process.pid]))
+                yield _styled_line(indent + xray_state(xrays[process.pid]))
 
-    def _sorted(self, recorder: Recorder) -> list[tuple[RecordedProcess, int]]:
+    def _sorted_processes(self, recorder: Recorder) -> list[tuple[RecordedProcess, int]]:
         """Return the processes that run, in order, with their depths in the tree."""
         running = [process for process in recorder.processes if process.ended_s is None]
         if self._order == "memory":
-            return [(process, 0) for process in sorted(running, key=_rss, reverse=True)]
+            return [
+                (process, 0) for process in sorted(running, key=_process_rss_bytes, reverse=True)
+            ]
         if self._order == "growth":
-            running.sort(key=lambda each: self._growth_start(each) - _rss(each))
+            running.sort(key=lambda each: self._growth_start(each) - _process_rss_bytes(each))
             return [(process, 0) for process in running]
         found: list[tuple[RecordedProcess, int]] = []
         pids = {process.pid for process in running}
@@ -301,9 +303,9 @@ class LiveView(AbstractContextManager["LiveView"]):
         return found
 
     def _growth_start(self, process: RecordedProcess) -> int:
-        return self._first.setdefault(process, _rss(process))
+        return self._first.setdefault(process, _process_rss_bytes(process))
 
-    def _foot(self, recorder: Recorder) -> Text:
+    def _foot_line(self, recorder: Recorder) -> Text:
         keys = (
             f"x X-ray · p {'go on' if self._is_display_paused else 'pause'} · s sort: {self._order}"
         )
@@ -316,7 +318,7 @@ class LiveView(AbstractContextManager["LiveView"]):
             parts.append(counted(recorder.pending_xrays, "X-ray") + " under way")
         elif self._message:
             parts.append(self._message)
-        return _line(" · ".join(parts), "reverse")
+        return _styled_line(" · ".join(parts), "reverse")
 
 
 def session_state(session: RecordedSession, now_s: float) -> str:
@@ -351,17 +353,17 @@ def xray_state(xray: ProcessXray) -> str:
     return f"X-ray at {format_duration(xray.t_s)}: {listed}"
 
 
-def _rss(process: RecordedProcess) -> int:
+def _process_rss_bytes(process: RecordedProcess) -> int:
     return process.timeline.last.rss_bytes if process.timeline.last else 0
 
 
-def _line(text: str, style: str = "") -> Text:
+def _styled_line(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-class _Keys:
+class _PressedKeys:
     r"""Reads keys from the terminal as they are pressed; none if standard input is no terminal.
 
     Ctrl-C works as ever. Ctrl-Z and Ctrl-\ do nothing, since they would leave the terminal as it
@@ -391,7 +393,7 @@ class _Keys:
         """Return the letters that were pressed since the last call."""
         data = os.read(0, 64) if self.is_open else b""
         # Other keys send several characters, among them letters, after an escape.
-        return "" if _ESCAPE in data else data.decode(errors="replace")
+        return "" if _ESCAPE_BYTE in data else data.decode(errors="replace")
 
     def close(self) -> None:
         """Restore the settings of the terminal."""

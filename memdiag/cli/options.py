@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from memdiag.api.options import CommandOptions, Option, options_of
+from memdiag.api.options import CommandOptions, SharedOption, options_of
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from memdiag.api.inputs import ArrayOrFile
 
 _WHOLE_NUMBER = re.compile(r"[0-9]+")
-_RANGE = re.compile(r"([0-9]+)(?:\.\.([0-9]+))?")
+_SIZE_RANGE = re.compile(r"([0-9]+)(?:\.\.([0-9]+))?")
 
-Group = argparse._ActionsContainer
+OptionGroup = argparse._ActionsContainer
 """A parser, or a group of its options."""
 
 
-def add_model(parser: Group, *, genai: bool = False) -> None:
+def add_model(parser: OptionGroup, *, genai: bool = False) -> None:
     """Add the argument of commands for one model; with `genai`, also of onnxruntime-genai."""
     other = ", or a genai_config.json of onnxruntime-genai or its folder" if genai else ""
     parser.add_argument(
@@ -33,28 +33,28 @@ def add_model(parser: Group, *, genai: bool = False) -> None:
     )
 
 
-def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None:
+def add_dims(group: OptionGroup, *, ranges: bool = False, lists: bool = False) -> None:
     """Add ``--dim``; with `ranges` and `lists`, its help names ranges and lists of sizes."""
     end = ", or a range of sizes such as batch=1..8" if ranges else ""
     end += ", or a list such as batch=1,4,16" if lists else ""
     add_option(group, "dims", end=end)
 
 
-def add_options(group: Group, *options: type) -> None:
+def add_options(group: OptionGroup, *options: type) -> None:
     """Add the options of groups of `memdiag.api.options`."""
     for each in options:
         for name, (kind, option) in options_of(each).items():
-            _add(group, name, kind, option)
+            _add_option(group, name, kind, option)
 
 
-def add_option(group: Group, name: str, *, end: str = "", **changes: Any) -> None:
+def add_option(group: OptionGroup, name: str, *, end: str = "", **changes: Any) -> None:
     """Add an option of `CommandOptions` with changed fields; `end` is the end of its sentence."""
     kind, option = options_of(CommandOptions)[name]
     option = option._replace(**changes)
-    _add(group, name, kind, option._replace(help=f"{option.help[:-1]}{end}."))
+    _add_option(group, name, kind, option._replace(help=f"{option.help[:-1]}{end}."))
 
 
-def _add(group: Group, name: str, kind: Any, option: Option) -> None:
+def _add_option(group: OptionGroup, name: str, kind: Any, option: SharedOption) -> None:
     settings: dict[str, Any] = {"dest": name, "help": option.help, "default": option.default}
     if kind is bool and option.default:
         group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **settings)
@@ -74,15 +74,15 @@ def read_options(options: Namespace, group: type) -> Any:
     """Return the values of the options of `group` by name.
 
     Raises:
-        UsageError: as in `pairs`, `read_provider_options`, `read_dims` and `read_inputs`.
+        UsageError: as in `read_pairs`, `read_provider_options`, `read_dims` and `read_inputs`.
     """
     return {
-        name: _value(getattr(options, name), option)
+        name: _option_value(getattr(options, name), option)
         for name, (_, option) in options_of(group).items()
     }
 
 
-def _value(given: Any, option: Option) -> Any:
+def _option_value(given: Any, option: SharedOption) -> Any:
     """Return the value of an option, of which argparse has the texts if it can be repeated."""
     read = _READER_BY_METAVAR.get(option.metavar)
     return given if read is None else read(option.flag, given) or option.default
@@ -109,19 +109,19 @@ def refuse_options(
             raise UsageError(f"{action.option_strings[0]} {reason} Leave it out.")
 
 
-def add_reports_folder(group: Group, *, default: str = "") -> None:
+def add_reports_folder(group: OptionGroup, *, default: str = "") -> None:
     """Add ``--out``."""
     end = f" (default: {default})" if default else ""
     group.add_argument(
         "--out",
         metavar="DIR",
-        type=folder,
+        type=read_folder,
         help=f"Write the record and its reports to this folder{end}.",
     )
 
 
 def add_format(
-    group: Group,
+    group: OptionGroup,
     choices: Sequence[str] = ("console", "json"),
     help: str = "What to print: a summary, or the JSON record.",
 ) -> None:
@@ -129,7 +129,7 @@ def add_format(
     group.add_argument("--format", choices=choices, default=choices[0], help=help)
 
 
-def add_output_record(group: Group) -> None:
+def add_output_record(group: OptionGroup) -> None:
     """Add ``--output`` for the JSON record."""
     group.add_argument(
         "-o",
@@ -140,7 +140,7 @@ def add_output_record(group: Group) -> None:
     )
 
 
-def add_detail(group: Group, *, has_more: bool = True) -> None:
+def add_detail(group: OptionGroup, *, has_more: bool = True) -> None:
     """Add ``--quiet``, and ``--verbose`` if the summary `has_more` than it prints usually."""
     group.set_defaults(detail=Detail.USUAL)
     group.add_argument(
@@ -163,7 +163,13 @@ def add_detail(group: Group, *, has_more: bool = True) -> None:
 
 
 def add_list(
-    group: Group, name: str, *, metavar: str, help: str, type: Any = str, dest: str | None = None
+    group: OptionGroup,
+    name: str,
+    *,
+    metavar: str,
+    help: str,
+    type: Any = str,
+    dest: str | None = None,
 ) -> None:
     """Add an option that can be repeated, with a list of values."""
     group.add_argument(
@@ -171,14 +177,16 @@ def add_list(
     )
 
 
-def add_switch(parser: Group, group: Group, name: str, *, default: bool, help: str) -> None:
+def add_switch(
+    parser: OptionGroup, group: OptionGroup, name: str, *, default: bool, help: str
+) -> None:
     """Add the options ``--NAME`` and ``--no-NAME``."""
     group.add_argument(name, action=argparse.BooleanOptionalAction, help=help)
     # Not as an argument: Python 3.11 would add the default to the help.
     parser.set_defaults(**{name.removeprefix("--"): default})
 
 
-def size(text: str) -> int:
+def read_byte_size(text: str) -> int:
     """Return the bytes that an option such as ``--memory-limit 2GB`` means."""
     from memdiag.units import parse_size
 
@@ -188,7 +196,7 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def whole_number(minimum: int) -> Callable[[str], int]:
+def whole_number_reader(minimum: int) -> Callable[[str], int]:
     """Return a function that reads a whole number of at least `minimum`."""
 
     def read(text: str) -> int:
@@ -203,14 +211,14 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return read
 
 
-def folder(text: str) -> Path:
+def read_folder(text: str) -> Path:
     """Return the path of a folder; an empty text, as of a variable that is not set, is none."""
     if not text:
         raise argparse.ArgumentTypeError("an empty text is no folder")
     return Path(text)
 
 
-def duration(text: str) -> float:
+def read_duration_s(text: str) -> float:
     """Return the seconds that an option such as ``--for 2h`` means."""
     from memdiag.units import parse_duration
 
@@ -220,7 +228,7 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
+def read_pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     """Return the ``NAME=VALUE`` texts given to `option` as a mapping.
 
     Raises:
@@ -266,16 +274,16 @@ def read_provider_options(values: Sequence[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def comma_pairs(option: str, text: str) -> dict[str, str]:
+def read_comma_pairs(option: str, text: str) -> dict[str, str]:
     """Return the ``NAME=VALUE,NAME=VALUE`` text given to `option` as a mapping.
 
     Raises:
-        UsageError: as in `pairs`.
+        UsageError: as in `read_pairs`.
     """
-    return pairs(option, comma_list(text))
+    return read_pairs(option, comma_separated_parts(text))
 
 
-def comma_list(text: str | None) -> tuple[str, ...]:
+def comma_separated_parts(text: str | None) -> tuple[str, ...]:
     """Return the parts of a comma-separated text, without empty ones."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
@@ -284,7 +292,7 @@ def read_dims(values: Sequence[str]) -> dict[str, int]:
     """Return the sizes given to ``--dim`` by name; one text may contain several, after commas.
 
     Raises:
-        UsageError: as in `pairs`, or a value is not a whole number.
+        UsageError: as in `read_pairs`, or a value is not a whole number.
     """
     sizes: dict[str, int] = {}
     for name, value in _dim_pairs(values).items():
@@ -298,11 +306,11 @@ def read_dim_ranges(values: Sequence[str]) -> dict[str, int | tuple[int, int]]:
     """Return the sizes, and the ranges (low, high) of sizes, given to ``--dim`` by name.
 
     Raises:
-        UsageError: as in `pairs`, or a value is neither a whole number nor a range.
+        UsageError: as in `read_pairs`, or a value is neither a whole number nor a range.
     """
     sizes: dict[str, int | tuple[int, int]] = {}
     for name, value in _dim_pairs(values).items():
-        match = _RANGE.fullmatch(value)
+        match = _SIZE_RANGE.fullmatch(value)
         if match is None:
             raise UsageError(
                 f"--dim {name}: {value!r} is neither a whole number nor a range. Use NAME=N or"
@@ -316,12 +324,13 @@ def read_dim_sizes(values: Sequence[str]) -> dict[str, int | tuple[int, int] | l
     """Return the sizes, ranges (low, high) and lists of sizes given to ``--dim`` by name.
 
     Raises:
-        UsageError: as in `pairs`, or a value is no whole number, range or list of whole numbers.
+        UsageError: as in `read_pairs`, or a value is no whole number, range or list of whole
+            numbers.
     """
     sizes: dict[str, int | tuple[int, int] | list[int]] = {}
-    for name, value in pairs("--dim", _joined_lists(_dim_texts(values))).items():
+    for name, value in read_pairs("--dim", _joined_lists(_dim_texts(values))).items():
         numbers = value.split(",")
-        match = _RANGE.fullmatch(value)
+        match = _SIZE_RANGE.fullmatch(value)
         if match is not None:
             sizes[name] = int(value) if match[2] is None else (int(match[1]), int(match[2]))
         elif all(_WHOLE_NUMBER.fullmatch(number) for number in numbers):
@@ -346,7 +355,7 @@ def _joined_lists(texts: Sequence[str]) -> list[str]:
 
 
 def _dim_pairs(values: Sequence[str]) -> dict[str, str]:
-    return pairs("--dim", _dim_texts(values))
+    return read_pairs("--dim", _dim_texts(values))
 
 
 def _dim_texts(values: Sequence[str]) -> list[str]:
@@ -358,11 +367,11 @@ def read_inputs(texts: Sequence[str]) -> dict[str, ArrayOrFile]:
     """Return the data given by ``--input NAME=FILE.npy`` and ``--input FILE.npz``, by input name.
 
     Raises:
-        UsageError: as in `pairs`, an archive cannot be read, or an input is given twice.
+        UsageError: as in `read_pairs`, an archive cannot be read, or an input is given twice.
     """
     archives = [text for text in texts if "=" not in text]
     found: dict[str, ArrayOrFile] = dict(
-        pairs("--input", [text for text in texts if text not in archives])
+        read_pairs("--input", [text for text in texts if text not in archives])
     )
     for path in archives:
         from memdiag.stored_arrays import read_archive
@@ -381,7 +390,7 @@ def read_sizes(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: one is not a whole number from 1, or there is none.
     """
-    parts = comma_list(text)
+    parts = comma_separated_parts(text)
     if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise UsageError(f"--sizes must be whole numbers from 1, such as 1,16, not {text!r}.")
     return tuple(sorted({int(part) for part in parts}))
@@ -391,42 +400,42 @@ def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict
     """Return the sizes in bytes by name in ``NAME=SIZE,NAME=SIZE``, which was given to `option`.
 
     Raises:
-        UsageError: as in `pairs`, a name is not among `names`, or a value is not a size.
+        UsageError: as in `read_pairs`, a name is not among `names`, or a value is not a size.
     """
     from memdiag.budgets.parsing import parse_sizes
 
     if text and "=" not in text:
         example = f"{next(iter(names))}=1.2GB"
         raise UsageError(f"{option}: {text!r} is not NAME=VALUE. Write for example {example}.")
-    return parse_sizes(comma_pairs(option, text or ""), names, where=option)
+    return parse_sizes(read_comma_pairs(option, text or ""), names, where=option)
 
 
-def remaining_s(time_limit_s: float | None, started: float) -> float | None:
+def remaining_time_s(time_limit_s: float | None, started: float) -> float | None:
     """Return the rest of ``--time-limit`` for a command that started at `started`."""
     if time_limit_s is None:
         return None
     return max(time_limit_s - (time.monotonic() - started), 1e-3)
 
 
-def command_line() -> tuple[str, ...]:
+def command_line_words() -> tuple[str, ...]:
     """Return the words of the command line, with bytes that are not text escaped."""
     words = (word.encode(errors="backslashreplace").decode() for word in sys.argv[1:])
     return ("memdiag", *words)
 
 
 _TYPE_BY_METAVAR: dict[str, Callable[[str], Any]] = {
-    "N": whole_number(0),
-    "TIME": duration,
-    "SIZE": size,
+    "N": whole_number_reader(0),
+    "TIME": read_duration_s,
+    "SIZE": read_byte_size,
     "PYTHON": Path,
     "VERSION": str,
-    "VERSION,…": comma_list,
+    "VERSION,…": comma_separated_parts,
 }
 """How the value of an option is read, by its metavar; without an entry it cannot be added."""
 _READER_BY_METAVAR: dict[str, Callable[[str, Sequence[str]], Any]] = {
     "NAME": lambda _, texts: tuple(texts),
     "OUTPUT=INPUT": lambda _, texts: tuple(texts),
-    "KEY=VALUE": pairs,
+    "KEY=VALUE": read_pairs,
     "NAME=N,…": lambda _, texts: read_dims(texts),
     "[NAME=]FILE": lambda _, texts: read_inputs(texts),
     "PROVIDER:KEY=VALUE": lambda _, texts: read_provider_options(texts),

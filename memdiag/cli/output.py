@@ -14,19 +14,19 @@ from memdiag.detail import Detail
 from memdiag.errors import ReportError
 from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.base import Record
-from memdiag.records.codec import encode, escaped
+from memdiag.records.codec import encode, escaped_record
 from memdiag.records.files import save_bytes
 from memdiag.records.finding import Check
-from memdiag.records.schemas import Reported
+from memdiag.records.schemas import ReportedRecord
 from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
 from memdiag.reports.text import plain
 
-_JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
+_JOB_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 """Variable in which GitHub Actions names the file that a step's summary is appended to."""
 
 
-class Destination:
+class ReportDestination:
     """The folder of a command's reports, checked before the measurement starts.
 
     Args:
@@ -51,7 +51,7 @@ class Destination:
 
     def write(
         self,
-        record: Reported,
+        record: ReportedRecord,
         formats: Sequence[str] | None = None,
         *,
         when_saved: Callable[[], None] = lambda: None,
@@ -87,7 +87,7 @@ class Destination:
                 error.add_note(where.strip())
             raise
 
-    def save_early(self, record: Reported) -> None:
+    def save_early(self, record: ReportedRecord) -> None:
         """Write `record` alone, while the measurement goes on; an error must not end that."""
         if self._folder is not None:
             with suppress(ReportError):
@@ -101,7 +101,7 @@ class Destination:
                 path.parent.rmdir()
 
     def write_and_print(
-        self, record: Reported, print_answer: Callable[[Sequence[Path]], int]
+        self, record: ReportedRecord, print_answer: Callable[[Sequence[Path]], int]
     ) -> int:
         """Write `record` in the default formats, and return what `print_answer` returns.
 
@@ -121,7 +121,7 @@ class Destination:
             raise
         return print_answer(written)
 
-    def _save(self, record: Reported) -> tuple[Path, ...]:
+    def _save(self, record: ReportedRecord) -> tuple[Path, ...]:
         assert self._folder is not None
         report = report_of(record)
         try:
@@ -139,8 +139,8 @@ class Destination:
             raise KeyboardInterrupt(f"The {report.name} itself is at {record_path}.") from None
 
 
-def show(
-    record: Reported,
+def print_record_summary(
+    record: ReportedRecord,
     written: Sequence[Path] = (),
     *,
     detail: Detail = Detail.USUAL,
@@ -159,7 +159,7 @@ def print_wait(text: str) -> None:
 
 
 def print_record(
-    record: Reported,
+    record: ReportedRecord,
     written: Sequence[Path],
     *,
     format: str,
@@ -171,9 +171,9 @@ def print_record(
     `machine_formats` are those that only records of this kind have, as functions of the record.
     """
     if format == "console":
-        show(record, written, detail=detail)
+        print_record_summary(record, written, detail=detail)
     elif format in machine_formats:
-        sys.stdout.buffer.write(machine_formats[format](escaped(record)).encode())
+        sys.stdout.buffer.write(machine_formats[format](escaped_record(record)).encode())
     else:
         sys.stdout.buffer.write(report_of(record).render(record, format))
 
@@ -184,7 +184,7 @@ def append_job_summary(text: str) -> None:
     Raises:
         ReportError: the file of the summary cannot be written.
     """
-    name = os.environ.get(_JOB_SUMMARY)
+    name = os.environ.get(_JOB_SUMMARY_VARIABLE)
     if not name:
         return
     try:
@@ -192,7 +192,7 @@ def append_job_summary(text: str) -> None:
             file.write(text)
     except OSError as error:
         raise ReportError(
-            f"{name}: cannot be appended to ({error.strerror}). Check {_JOB_SUMMARY}."
+            f"{name}: cannot be appended to ({error.strerror}). Check {_JOB_SUMMARY_VARIABLE}."
         ) from error
 
 
@@ -214,15 +214,15 @@ def print_check(check: Check, format: str, *, detail: Detail = Detail.USUAL) -> 
     elif format == "sarif":
         from memdiag.reports import sarif
 
-        sys.stdout.buffer.write(sarif.render(check, version=memdiag.__version__))
+        sys.stdout.buffer.write(sarif.sarif_log(check, version=memdiag.__version__))
     elif format == "markdown":
-        from memdiag.reports.check import markdown
+        from memdiag.reports.check import check_markdown
 
-        sys.stdout.buffer.write(markdown(check).encode())
+        sys.stdout.buffer.write(check_markdown(check).encode())
     else:
         from rich.console import Console
 
-        from memdiag.reports.check import show as show_check
+        from memdiag.reports.check import print_check_report as show_check
 
         show_check(check, Console(highlight=False), detail=detail)
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
 
     from memdiag.api.sweep import SweepProgress
-    from memdiag.runner.run import Progress
+    from memdiag.runner.run import ChildProgress
 
 
-class _Line(AbstractContextManager["_Line"]):
+class _ProgressLine(AbstractContextManager["_ProgressLine"]):
     """A line on standard error that is removed at the end; no line if there is no terminal.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Line(AbstractContextManager["_Line"]):
             self._live.stop()
 
 
-class MeasurementLine(_Line):
+class MeasurementLine(_ProgressLine):
     """The state of the child that is measured.
 
     The measuring thread draws it, seldom and only after it has read a boundary: a thread of its own
@@ -61,15 +61,17 @@ class MeasurementLine(_Line):
         super().__init__()
         self._title, self._runs = title, runs
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ChildProgress) -> None:
         """Draw the state of the child."""
         if self._live is not None:
             from rich.text import Text
 
-            self._live.update(Text(self._text(progress), overflow="ellipsis", no_wrap=True))
+            self._live.update(
+                Text(self._progress_text(progress), overflow="ellipsis", no_wrap=True)
+            )
             self._live.refresh()
 
-    def _text(self, progress: Progress) -> str:
+    def _progress_text(self, progress: ChildProgress) -> str:
         step = progress.span
         if progress.phase in ("steady", "decode"):
             step = f"run {progress.runs_done + 1} of {self._runs}"
@@ -79,7 +81,7 @@ class MeasurementLine(_Line):
         )
 
 
-class StatusLine(_Line):
+class StatusLine(_ProgressLine):
     """The current step of a search or comparison, behind a spinner.
 
     Args:
@@ -106,7 +108,7 @@ class StatusLine(_Line):
             self._spinner.update(text=text)
 
 
-class SweepLine(_Line):
+class SweepLine(_ProgressLine):
     """The state of a sweep: jobs done and failed, time left, machines. Behind a spinner."""
 
     def __init__(self) -> None:
@@ -120,7 +122,7 @@ class SweepLine(_Line):
         from rich.spinner import Spinner
         from rich.text import Text
 
-        text = Text(sweep_text(progress), overflow="ellipsis", no_wrap=True)
+        text = Text(sweep_progress_text(progress), overflow="ellipsis", no_wrap=True)
         if self._spinner is None:
             self._spinner = Spinner("dots", text)
             self._live.update(self._spinner)
@@ -128,7 +130,7 @@ class SweepLine(_Line):
             self._spinner.update(text=text)
 
 
-def sweep_text(progress: SweepProgress) -> str:
+def sweep_progress_text(progress: SweepProgress) -> str:
     """Return the state of a sweep in a line: ``212/240 · 3 failed · 41 min left · model``."""
     parts = [f"{progress.done:,}/{progress.total:,}"] if progress.total else []
     if progress.failed:

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from memdiag.cli import ERROR
+from memdiag.cli import EXIT_ERROR
 
-_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP")
-_REASONS = {
+_PASSED_ON_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_SIGNAL_REASONS = {
     "SIGKILL": "it was killed (SIGKILL). Possible reasons: memory is short, or a limit of CPU time"
     " was reached. Allow it more, or examine a smaller model",
     "SIGXCPU": "the limit of CPU time was reached (SIGXCPU). Raise it (ulimit -t)",
@@ -53,22 +53,22 @@ def continue_in_worker() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         os.killpg(worker, signal.SIGCONT)
 
-    for number in (getattr(signal, name) for name in _PASSED_ON):
+    for number in (getattr(signal, name) for name in _PASSED_ON_SIGNALS):
         if signal.getsignal(number) is end_now:
             signal.signal(number, pass_on)
     signal.signal(signal.SIGTSTP, suspend)
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     if code < 0:
         name = signal.Signals(-code).name
-        if name in _PASSED_ON:
+        if name in _PASSED_ON_SIGNALS:
             end_now(-code, None)
-        reason = _REASONS.get(
+        reason = _SIGNAL_REASONS.get(
             name, f"native code crashed ({name}), most likely over a damaged file"
         )
         words = ascii(" ".join(sys.argv[1:]))[1:-1]
         with suppress(OSError):  # standard error is full or closed
             print(f"memdiag: {words}: {reason}.", file=sys.stderr)
-        code = ERROR
+        code = EXIT_ERROR
     # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
     os._exit(code)
 
@@ -96,7 +96,7 @@ def run_here(command: Callable[[], int]) -> NoReturn:
         code = command()
     except KeyboardInterrupt:  # between two handlers
         end_now(signal.SIGINT, None)
-    for name in _PASSED_ON:
+    for name in _PASSED_ON_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -118,7 +118,7 @@ def open_standard_streams() -> None:
 
 def end_at_signals() -> None:
     """Install `end_now` as the handler of SIGINT, SIGTERM and SIGHUP, unless `nohup` is used."""
-    for name in _PASSED_ON:
+    for name in _PASSED_ON_SIGNALS:
         number = getattr(signal, name)
         if name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end_now)
@@ -128,4 +128,4 @@ def end_now(number: int, frame: FrameType | None) -> NoReturn:
     """End the process at a signal, without saving anything: no command is running."""
     with suppress(OSError):  # standard error is full or closed
         os.write(2, b"memdiag: interrupted.\n")
-    os._exit(ERROR)
+    os._exit(EXIT_ERROR)

@@ -14,13 +14,13 @@ from memdiag.comparison.comparable import (
     different_settings,
     resized_inputs,
 )
-from memdiag.comparison.copies import in_words, phase_of
-from memdiag.comparison.predicted_memory import (
-    PredictedMemory,
-    predicted_growth,
-    predicted_peak,
+from memdiag.comparison.copies import copy_change_text, phase_of_copy_change
+from memdiag.comparison.estimated_memory import (
+    EstimatedMemory,
+    estimated_growth,
+    estimated_peak,
 )
-from memdiag.defaults import PINNING
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.records.attribution import CopyKind, OwnerKind
 from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChange
 from memdiag.records.estimate import TermName
@@ -50,7 +50,7 @@ memory."""
 MAX_PEAK_ERROR = 0.2
 """A phase differs as much as the peak if the two agree within this share of the peak's change."""
 
-_OWNERS: dict[OwnerKind, str] = {
+_OWNER_TEXTS: dict[OwnerKind, str] = {
     "kv_cache": "the KV cache",
     "weights": "smaller copies of weights",
     "external_data": "resident pages of the model's own files",
@@ -63,10 +63,12 @@ _OWNERS: dict[OwnerKind, str] = {
     "other_heap": "heap in which no weight was found",
     "unnamed": "memory of no known owner",
 }
-_IN_BASELINE: frozenset[OwnerKind] = frozenset({"runtime_libraries", "other_libraries", "python"})
+_BASELINE_OWNERS: frozenset[OwnerKind] = frozenset(
+    {"runtime_libraries", "other_libraries", "python"}
+)
 """What the baseline consists of: each of these may be in it or above it."""
 
-_MAPPED: tuple[OwnerKind, ...] = ("external_data", "provider_libraries", "mapped_files")
+_MAPPED_OWNERS: tuple[OwnerKind, ...] = ("external_data", "provider_libraries", "mapped_files")
 """Mapped files, apart from weights and from what the baseline consists of."""
 
 _MAPPED_PAGES = "pages of mapped files"
@@ -74,7 +76,7 @@ _BEYOND_XRAY = "not explained: the X-ray shows the steady state only"
 _OTHER_PROCESSES = "the spread between processes: the first of each was X-rayed"
 
 
-_TERMS: dict[TermName, str] = {
+_TERM_TEXTS: dict[TermName, str] = {
     "runtime": "the runtime itself",
     "graph": "nodes and kernels",
     "model file": "the parsed file",
@@ -100,24 +102,24 @@ _TERMS: dict[TermName, str] = {
 _CauseKind = OwnerKind | CopyKind | TermName | Literal["spread"]
 
 _SIZES_OF_INPUTS = "the sizes of the inputs"
-_ARENA = frozenset[_CauseKind]({"arena", "unused arena"})
-_EFFECTS: dict[str, frozenset[_CauseKind]] = {
-    "enable_cpu_mem_arena": _ARENA,
-    "memory.enable_memory_arena_shrinkage": _ARENA,
-    "enable_mem_pattern": _ARENA | {"planned block"},
-    _SIZES_OF_INPUTS: _ARENA | {"activations", "planned block", "kernel scratch"},
+_ARENA_CAUSES = frozenset[_CauseKind]({"arena", "unused arena"})
+_CAUSES_BY_OPTION: dict[str, frozenset[_CauseKind]] = {
+    "enable_cpu_mem_arena": _ARENA_CAUSES,
+    "memory.enable_memory_arena_shrinkage": _ARENA_CAUSES,
+    "enable_mem_pattern": _ARENA_CAUSES | {"planned block"},
+    _SIZES_OF_INPUTS: _ARENA_CAUSES | {"activations", "planned block", "kernel scratch"},
     # Without packed copies the runtime uses the weights as they are stored, mapped ones in place.
     "session.disable_prepacking": frozenset(
         {"packed", "packed weights", "original", "weights", "mapped weights", "external_data"}
     ),
     "graph_optimization_level": frozenset({"reordered", "reordered filters", "folded constants"}),
     "intra_op_num_threads": frozenset({"kernel scratch"}),
-    PINNING: frozenset({"allocator_retained"}),
+    MMAP_THRESHOLD_VARIABLE: frozenset({"allocator_retained"}),
 }
 """What settings and inputs change in memory, as far as the runtime and malloc leave no doubt."""
 
 
-class _Cause(NamedTuple):
+class _DifferenceCause(NamedTuple):
     """One cause of a difference.
 
     Attributes:
@@ -144,13 +146,13 @@ def explain_steady(
     the number of bytes by which figures differ without a cause, are named for what the others
     leave.
     """
-    settings = _Settings.of(before, after)
-    profiles = _xrayed(before, after)
+    settings = _DifferingSettings.of(before, after)
+    profiles = _xrayed_profiles(before, after)
     if profiles is None:
         return settings.as_only_difference()
     old, new = profiles
-    causes = _of_copies(copies)
-    parts = _parts(old, new, copies, size)
+    causes = _copy_causes(copies)
+    parts = _xray_causes(old, new, copies, size)
     causes += [part for part in parts if abs(part.bytes) > tolerance]
     for part in sorted(parts, key=lambda part: -abs(part.bytes)):
         is_left = not _is_whole(causes, size)
@@ -167,17 +169,17 @@ def explain_mapped(
     tolerance: int,
 ) -> str:
     """Return the causes of a difference of `size` bytes in mapped files: weights, and others."""
-    settings = _Settings.of(before, after)
-    profiles = _xrayed(before, after)
+    settings = _DifferingSettings.of(before, after)
+    profiles = _xrayed_profiles(before, after)
     if profiles is None:
         return settings.as_only_difference()
     old, new = profiles
     owners = _owner_differences(old, new)
-    parts: Counter[OwnerKind] = Counter({kind: owners[kind] for kind in _MAPPED})
-    whole = _mapped_bytes(new) - _mapped_bytes(old)
+    parts: Counter[OwnerKind] = Counter({kind: owners[kind] for kind in _MAPPED_OWNERS})
+    whole = _mapped_since_start(new) - _mapped_since_start(old)
     parts["runtime_libraries"] = whole - parts.total()
     large = {kind: part for kind, part in parts.items() if abs(part) > tolerance}
-    causes = [*_of_copies([copy for copy in copies if copy.file]), *_of_owners(large)]
+    causes = [*_copy_causes([copy for copy in copies if copy.file]), *_owner_causes(large)]
     return settings.explained(causes, size)
 
 
@@ -206,8 +208,8 @@ def explain_peak(
             f"the peak of {after.label} is in {new.peak_phase}, the peak of {before.label} in"
             f" {old.peak_phase}"
         )
-    settings = _Settings.of(before, after)
-    predicted = _predicted(predicted_peak(before), predicted_peak(after), size)
+    settings = _DifferingSettings.of(before, after)
+    predicted = _estimated_causes(estimated_peak(before), estimated_peak(after), size)
     causes = _copies_until_peak(copies, before, after, size, tolerance)
     if causes is None:
         known = _leaves_little(predicted, size)
@@ -217,9 +219,9 @@ def explain_peak(
             else settings.as_only_difference()
         )
         return "; ".join(filter(None, (moved, explained)))
-    if _xrayed(before, after) is None:
+    if _xrayed_profiles(before, after) is None:
         return settings.as_only_difference()
-    return settings.explained(_better(causes, predicted, size), size, rest=_BEYOND_XRAY)
+    return settings.explained(_better_causes(causes, predicted, size), size, rest=_BEYOND_XRAY)
 
 
 def _copies_until_peak(
@@ -228,7 +230,7 @@ def _copies_until_peak(
     after: ComparisonColumn,
     size: int,
     tolerance: int,
-) -> list[_Cause] | None:
+) -> list[_DifferenceCause] | None:
     """Return the copies made until the phase of the larger peak.
 
     None if the peak moved to another phase, and that phase does not differ as much.
@@ -252,9 +254,9 @@ def _copies_until_peak(
     made = [
         each
         for each in copies
-        if (origin := phase_of(each)) is not None and PHASES.index(origin) <= until
+        if (origin := phase_of_copy_change(each)) is not None and PHASES.index(origin) <= until
     ]
-    return _of_copies(_certain(made, size, tolerance))
+    return _copy_causes(_certain_copies(made, size, tolerance))
 
 
 def explain_kept(
@@ -271,22 +273,26 @@ def explain_kept(
     runs the model, of the arena. The latter is not measured for each of these phases: the size of
     the arena at steady state is a cause in both.
     """
-    settings = _Settings.of(before, after)
-    profiles = _xrayed(before, after)
+    settings = _DifferingSettings.of(before, after)
+    profiles = _xrayed_profiles(before, after)
     if profiles is None:
         return settings.as_only_difference()
     old, new = profiles
-    made_here = [copy for copy in copies if phase_of(copy) == phase]
+    made_here = [copy for copy in copies if phase_of_copy_change(copy) == phase]
     mapped = _mapped_growth(new, phase) - _mapped_growth(old, phase)
-    of_files = [_Cause(_MAPPED_PAGES, mapped, "external_data")] if abs(mapped) > tolerance else []
-    causes = [*of_files, *_of_copies(_certain(made_here, size - mapped, tolerance))]
+    of_files = (
+        [_DifferenceCause(_MAPPED_PAGES, mapped, "external_data")]
+        if abs(mapped) > tolerance
+        else []
+    )
+    causes = [*of_files, *_copy_causes(_certain_copies(made_here, size - mapped, tolerance))]
     arena = _owner_differences(old, new)["arena"]
     if phase not in RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
-        predicted = _predicted(
-            predicted_growth(before, phase), predicted_growth(after, phase), size
+        predicted = _estimated_causes(
+            estimated_growth(before, phase), estimated_growth(after, phase), size
         )
-        return settings.explained(_better(causes, predicted, size), size)
-    of_arena = _Cause(_OWNERS["arena"], arena, "arena")
+        return settings.explained(_better_causes(causes, predicted, size), size)
+    of_arena = _DifferenceCause(_OWNER_TEXTS["arena"], arena, "arena")
     if abs(arena) <= abs(size) + tolerance:
         return settings.explained([*causes, of_arena], size)
     part = f"a part of the {format_size(arena, signed=True)} of {settings.in_words(of_arena)}"
@@ -329,7 +335,9 @@ def peak_is_steady(measured: ColumnFigures) -> bool:
     return peak - steady <= max(MAX_ABOVE_STEADY_BYTES, MAX_ABOVE_STEADY * peak)
 
 
-def _xrayed(before: ComparisonColumn, after: ComparisonColumn) -> tuple[Profile, Profile] | None:
+def _xrayed_profiles(
+    before: ComparisonColumn, after: ComparisonColumn
+) -> tuple[Profile, Profile] | None:
     """Return the profiles of both; None if one has no X-ray."""
     old, new = before.profile, after.profile
     if old is None or new is None or not (old.attribution and new.attribution):
@@ -337,7 +345,7 @@ def _xrayed(before: ComparisonColumn, after: ComparisonColumn) -> tuple[Profile,
     return old, new
 
 
-def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[CopyChange]:
+def _certain_copies(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[CopyChange]:
     """Return the `copies` that were made in one column only.
 
     Packed copies exist until the session ends. Any other copy may have been made in both columns
@@ -351,40 +359,44 @@ def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[Co
     return [*packed, *others] if fits else packed
 
 
-def _of_copies(copies: Sequence[CopyChange]) -> list[_Cause]:
-    return [_Cause(in_words(copy), copy.bytes, copy.kind) for copy in copies]
+def _copy_causes(copies: Sequence[CopyChange]) -> list[_DifferenceCause]:
+    return [_DifferenceCause(copy_change_text(copy), copy.bytes, copy.kind) for copy in copies]
 
 
-def _predicted(
-    before: PredictedMemory | None, after: PredictedMemory | None, size: int
-) -> list[_Cause]:
+def _estimated_causes(
+    before: EstimatedMemory | None, after: EstimatedMemory | None, size: int
+) -> list[_DifferenceCause]:
     """Return what is predicted of a difference of `size` bytes; none if one is not known."""
     if before is None or after is None:
         return []
     terms = dict.fromkeys((*after.terms, *before.terms))
     sizes = {name: after.terms[name] - before.terms[name] for name in terms}
     return [
-        _Cause(f"{_term_in_words(name, before if part < 0 else after)} (predicted)", part, name)
+        _DifferenceCause(
+            f"{_term_text(name, before if part < 0 else after)} (predicted)", part, name
+        )
         for name, part in sizes.items()
         if abs(part) > MAX_UNEXPLAINED_SHARE * abs(size)
     ]
 
 
-def _term_in_words(name: TermName, memory: PredictedMemory) -> str:
+def _term_text(name: TermName, memory: EstimatedMemory) -> str:
     """Return a term in words; `memory` is what has more of it."""
     if name == "weight being converted" and memory.cause:
         return f"a converted copy of {memory.cause} in {memory.label}"
-    return _TERMS[name]
+    return _TERM_TEXTS[name]
 
 
-def _better(causes: list[_Cause], predicted: list[_Cause], size: int) -> list[_Cause]:
+def _better_causes(
+    causes: list[_DifferenceCause], predicted: list[_DifferenceCause], size: int
+) -> list[_DifferenceCause]:
     """Return `causes`, which were measured, or what is predicted if they leave much of `size`."""
     if _leaves_little(causes, size) or not _leaves_little(predicted, size):
         return causes
     return predicted
 
 
-def _ordered(causes: Sequence[_Cause], size: int) -> list[_Cause]:
+def _ordered_causes(causes: Sequence[_DifferenceCause], size: int) -> list[_DifferenceCause]:
     """Return `causes` so that a shortened list says most about a difference of `size` bytes.
 
     First are the largest one in the direction of the difference and the largest one against it.
@@ -393,9 +405,9 @@ def _ordered(causes: Sequence[_Cause], size: int) -> list[_Cause]:
     by_size = sorted(causes, key=lambda cause: -abs(cause.bytes))
     along = [cause for cause in by_size if (cause.bytes > 0) == (size > 0)]
     against = [cause for cause in by_size if cause not in along]
-    pairs: list[_Cause] = []
+    pairs: list[_DifferenceCause] = []
     for cause in against:
-        same = next((each for each in along if each not in pairs and _offset(each, cause)), None)
+        same = next((each for each in along if each not in pairs and _is_offset(each, cause)), None)
         pairs += [] if same is None else [same, cause]
     first = [
         cause
@@ -406,21 +418,21 @@ def _ordered(causes: Sequence[_Cause], size: int) -> list[_Cause]:
     return [*first, *others, *pairs]
 
 
-def _offset(one: _Cause, other: _Cause) -> bool:
+def _is_offset(one: _DifferenceCause, other: _DifferenceCause) -> bool:
     return abs(one.bytes + other.bytes) <= MAX_UNEXPLAINED_SHARE * abs(one.bytes)
 
 
-def _is_whole(causes: Sequence[_Cause], size: int) -> bool:
+def _is_whole(causes: Sequence[_DifferenceCause], size: int) -> bool:
     rest = size - sum(cause.bytes for cause in causes)
     return abs(rest) <= MAX_UNEXPLAINED_SHARE * abs(size)
 
 
-def _leaves_little(causes: Sequence[_Cause], size: int) -> bool:
+def _leaves_little(causes: Sequence[_DifferenceCause], size: int) -> bool:
     rest = size - sum(cause.bytes for cause in causes)
     return abs(rest) <= MAX_LEFT_SHARE * abs(size)
 
 
-def _mapped_bytes(profile: Profile) -> int:
+def _mapped_since_start(profile: Profile) -> int:
     """Return the bytes of mapped files since the start, without weights; 0 if not known."""
     start, copies = (
         profile.phase("start"),
@@ -440,28 +452,32 @@ def _mapped_growth(profile: Profile, name: PhaseName) -> int:
     return phase.end.file_bytes - phase.start.file_bytes
 
 
-def _of_owners(differences: Mapping[OwnerKind, int]) -> list[_Cause]:
+def _owner_causes(differences: Mapping[OwnerKind, int]) -> list[_DifferenceCause]:
     """Return the owners whose bytes differ."""
-    return [_Cause(_OWNERS[kind], size, kind) for kind, size in differences.items() if size]
+    return [
+        _DifferenceCause(_OWNER_TEXTS[kind], size, kind)
+        for kind, size in differences.items()
+        if size
+    ]
 
 
-def _parts(
+def _xray_causes(
     before: Profile, after: Profile, copies: Sequence[CopyChange], size: int
-) -> list[_Cause]:
+) -> list[_DifferenceCause]:
     """Return what differs besides `copies`: with them it is `size`, if X-rays have every byte."""
     differences = _owner_differences(before, after)
     differences["weights"] -= sum(copy.bytes for copy in copies)
-    libraries = sum(differences.pop(kind, 0) for kind in _IN_BASELINE)
+    libraries = sum(differences.pop(kind, 0) for kind in _BASELINE_OWNERS)
     libraries -= after.baseline_rss_bytes - before.baseline_rss_bytes
-    parts = _of_owners({**differences, "runtime_libraries": libraries})
-    if not (_is_complete(before) and _is_complete(after)):
+    parts = _owner_causes({**differences, "runtime_libraries": libraries})
+    if not (_is_complete_xray(before) and _is_complete_xray(after)):
         return parts
     of_processes = [each.end_above_bytes for each in (before, after)]
     spread = size - (of_processes[1] - of_processes[0])
-    return [*parts, _Cause(_OTHER_PROCESSES, spread, "spread")]
+    return [*parts, _DifferenceCause(_OTHER_PROCESSES, spread, "spread")]
 
 
-def _is_complete(profile: Profile) -> bool:
+def _is_complete_xray(profile: Profile) -> bool:
     """Return whether the X-ray, and what malloc had retained before it, are the steady memory."""
     if profile.attribution is None or profile.allocator_retained_bytes is None:
         return False
@@ -482,7 +498,7 @@ def _owner_differences(before: Profile, after: Profile) -> Counter[OwnerKind]:
     return differences
 
 
-class _Settings(NamedTuple):
+class _DifferingSettings(NamedTuple):
     """The settings in which two columns differ.
 
     Attributes:
@@ -507,18 +523,20 @@ class _Settings(NamedTuple):
         """Return a clause that there is no other difference; empty if there are others."""
         return f"the profiles differ only in {', '.join(self.names)}" if self.are_all else ""
 
-    def in_words(self, cause: _Cause) -> str:
+    def in_words(self, cause: _DifferenceCause) -> str:
         """Return a cause in words, with the settings that are known to change such memory."""
-        known = [name for name in self.names if cause.kind in _EFFECTS.get(name, ())]
+        known = [name for name in self.names if cause.kind in _CAUSES_BY_OPTION.get(name, ())]
         return f"{cause.text}, because of {' and '.join(known)}" if known else cause.text
 
-    def explained(self, causes: Sequence[_Cause], size: int, *, rest: str = "not explained") -> str:
+    def explained(
+        self, causes: Sequence[_DifferenceCause], size: int, *, rest: str = "not explained"
+    ) -> str:
         """Return `causes`, each with its bytes, and what is left of `size`, which is `rest`."""
         if not causes:
             return self.as_only_difference() or rest
         parts = [
             f"{format_size(cause.bytes, signed=True)}, {self.in_words(cause)}"
-            for cause in _ordered(causes, size)
+            for cause in _ordered_causes(causes, size)
         ]
         if not _is_whole(causes, size):
             only = self.as_only_difference()

@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from memdiag.comparison import causes
-from memdiag.comparison.comparable import Comparable
+from memdiag.comparison.comparable import ComparableFigures
 from memdiag.comparison.copies import copy_changes
-from memdiag.defaults import PINNED_TEXT, PINNING
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE, PINNED_TEXT
 from memdiag.records.comparison import (
     ColumnFigures,
     ComparisonColumn,
@@ -36,7 +36,7 @@ MIN_GROWTH_RATIO = 1.5
 """Ratio of two slopes above which growth over many runs differs: how much malloc takes for a block
 differs as well."""
 
-CLEARLY = 2
+CLEAR_FACTOR = 2
 """Factor of what figures scatter and may differ by from which on their difference is certain."""
 
 MIN_LOAD_S = 0.005
@@ -44,8 +44,8 @@ MAX_OUTPUT_ROUNDING = 1e-3
 """Outputs that differ by a larger share of their largest value are a change."""
 
 
-def changes(
-    before: ComparisonColumn, after: ComparisonColumn, comparable: Comparable
+def column_changes(
+    before: ComparisonColumn, after: ComparisonColumn, comparable: ComparableFigures
 ) -> tuple[tuple[FigureChange, ...], tuple[CopyChange, ...]]:
     """Return the differences of `after` from `before`, and the added and removed copies of weights.
 
@@ -57,8 +57,8 @@ def changes(
     """
     if before.measured is None or after.measured is None:
         return (), ()
-    tolerance = _tolerance(before, after)
-    copies = _copies(before, after, _tolerance_without_malloc(before, after))
+    tolerance = _chance_tolerance(before, after)
+    copies = _xrayed_copy_changes(before, after, _tolerance_without_malloc(before, after))
     pair = _ColumnPair(before, after, before.measured, after.measured, copies, tolerance)
     all_changes = (
         *pair.memory(),
@@ -87,26 +87,28 @@ class _ColumnPair:
 
     def memory(self) -> Iterator[FigureChange]:
         """Yield the differences in memory: in total, then phase by phase."""
-        certain = _certain(self._before, self._after)
-        steady = self._difference(self._old.steady, self._new.steady) or certain.get("steady")
+        certain = _certain_differences(self._before, self._after)
+        steady = self._median_difference(self._old.steady, self._new.steady) or certain.get(
+            "steady"
+        )
         if steady is not None:
             why = causes.explain_steady(
                 self._copies, self._before, self._after, steady, self._tolerance
             )
-            yield self._change("steady", None, steady, self._old.steady, why)
+            yield self._figure_change("steady", None, steady, self._old.steady, why)
         least = _tolerance_without_malloc(self._before, self._after)
         if self._old.file is not None and self._new.file is not None:
-            mapped = self._difference(self._old.file, self._new.file, least)
+            mapped = self._median_difference(self._old.file, self._new.file, least)
             if mapped is not None:
                 why = causes.explain_mapped(self._copies, self._before, self._after, mapped, least)
-                yield self._change("mapped", None, mapped, self._old.file, why)
-        peak = self._difference(self._old.peak, self._new.peak) or certain.get("peak")
+                yield self._figure_change("mapped", None, mapped, self._old.file, why)
+        peak = self._median_difference(self._old.peak, self._new.peak) or certain.get("peak")
         if peak is not None:
             why = causes.explain_peak(
                 self._copies, self._before, self._after, peak, self._tolerance
             )
-            yield self._change("peak", self._new.peak_phase, peak, self._old.peak, why)
-        yield from self._kept()
+            yield self._figure_change("peak", self._new.peak_phase, peak, self._old.peak, why)
+        yield from self._kept_changes()
 
     def growth(self) -> Iterator[FigureChange]:
         """Yield the difference of the growth over many runs."""
@@ -120,22 +122,22 @@ class _ColumnPair:
             differs = is_apart and max(before, after) >= MIN_GROWTH_RATIO * min(before, after)
             ratio = after / before
         if differs:
-            yield self._change("growth", None, round(after - before), None, "", ratio=ratio)
+            yield self._figure_change("growth", None, round(after - before), None, "", ratio=ratio)
 
     def times(self) -> Iterator[FigureChange]:
         """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
         if not _measured_once(self._before, self._after) and _loads_differ(old, new):
             why = causes.explain_load(self._old, self._new)
-            yield self._change("load", None, 0, None, why, ratio=new.median / old.median)
+            yield self._figure_change("load", None, 0, None, why, ratio=new.median / old.median)
         slower = interleaved_ratio(self._before, self._after)
         if slower is not None:
             ratio, low, high = slower
             is_sure = low > MIN_RATIO or high < 1 / MIN_RATIO
-            if is_sure and self._agrees(ratio):
-                yield self._change("latency", None, 0, None, "", ratio=ratio)
+            if is_sure and self._is_ratio_confirmed(ratio):
+                yield self._figure_change("latency", None, 0, None, "", ratio=ratio)
 
-    def _agrees(self, ratio: float) -> bool:
+    def _is_ratio_confirmed(self, ratio: float) -> bool:
         """Return whether the median latencies of all processes confirm `ratio`.
 
         Some of many confidence intervals are wrong by chance, most often on a busy machine.
@@ -154,7 +156,7 @@ class _ColumnPair:
         if old is not None and new is not None:
             size = new.saved_bytes - old.saved_bytes
             if abs(size) > max(MIN_CHANGE_BYTES, MIN_CHANGE_SHARE * old.saved_bytes):
-                yield self._change(
+                yield self._figure_change(
                     "disk", None, size, None, causes.explain_disk(self._before, self._after)
                 )
         difference = self._after.largest_difference
@@ -162,22 +164,22 @@ class _ColumnPair:
         if difference is not None and difference > MAX_OUTPUT_ROUNDING:
             parts.insert(0, f"an output differs by {difference:.1e} of its largest value")
         if parts:
-            yield self._change("outputs", None, 0, None, "; ".join(parts))
+            yield self._figure_change("outputs", None, 0, None, "; ".join(parts))
 
-    def _kept(self) -> Iterator[FigureChange]:
+    def _kept_changes(self) -> Iterator[FigureChange]:
         before = {each.phase: each.kept for each in self._old.phases}
         for each in self._new.phases:
             if each.phase in before:
-                size = self._difference(before[each.phase], each.kept)
+                size = self._median_difference(before[each.phase], each.kept)
                 if size is not None and abs(size) > max(
                     MIN_PHASE_CHANGE_BYTES, 2 * self._tolerance
                 ):
                     why = causes.explain_kept(
                         self._copies, self._before, self._after, each.phase, size, self._tolerance
                     )
-                    yield self._change("kept", each.phase, size, None, why)
+                    yield self._figure_change("kept", each.phase, size, None, why)
 
-    def _difference(
+    def _median_difference(
         self, old: MeasuredBytes, new: MeasuredBytes, tolerance: int | None = None
     ) -> int | None:
         """Return the difference of the medians; None if it is within the spread of the figures."""
@@ -185,7 +187,7 @@ class _ColumnPair:
         least = self._tolerance if tolerance is None else tolerance
         return size if _is_disjoint(old, new) and abs(size) > least else None
 
-    def _change(
+    def _figure_change(
         self,
         metric: Metric,
         phase: PhaseName | None,
@@ -240,13 +242,13 @@ def _loads_differ(old: MeasuredSeconds, new: MeasuredSeconds) -> bool:
     return not 1 / MIN_RATIO <= new.median / old.median <= MIN_RATIO
 
 
-def _tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
+def _chance_tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
     """Return the bytes by which figures may differ although nothing has changed.
 
     If a column was measured once, memory that malloc retains is included: how much of the freed
     memory it releases is a matter of chance.
     """
-    by_chance = _retained(before, after) if _measured_once(before, after) else 0
+    by_chance = _retained_by_chance(before, after) if _measured_once(before, after) else 0
     return _tolerance_without_malloc(before, after) + by_chance
 
 
@@ -257,13 +259,13 @@ def _tolerance_without_malloc(before: ComparisonColumn, after: ComparisonColumn)
     return max(MIN_CHANGE_BYTES, round(share * largest))
 
 
-def _retained(before: ComparisonColumn, after: ComparisonColumn) -> int:
+def _retained_by_chance(before: ComparisonColumn, after: ComparisonColumn) -> int:
     """Return the bytes that malloc retains by chance in the column in which it retains more.
 
     If only one of them was told not to retain any, the difference is no chance.
     """
     profiles = [each.profile for each in (before, after) if each.profile is not None]
-    if len({each.session.environment.get(PINNING) for each in profiles}) > 1:
+    if len({each.session.environment.get(MMAP_THRESHOLD_VARIABLE) for each in profiles}) > 1:
         return 0
     return max((each.allocator_retained_bytes or 0 for each in profiles), default=0)
 
@@ -277,12 +279,12 @@ def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
     old, new = before.measured, after.measured
     if old is None or new is None:
         return True
-    tolerance, retained = _tolerance(before, after), _retained(before, after)
+    tolerance, retained = _chance_tolerance(before, after), _retained_by_chance(before, after)
     for one, other in ((old.peak, new.peak), (old.steady, new.steady)):
         size = abs(other.median - one.median)
         spread = max(one.high - one.low, other.high - other.low)
         is_little = not _is_disjoint(one, other) or size + spread <= tolerance
-        if not is_little and size <= CLEARLY * (tolerance + spread) + retained:
+        if not is_little and size <= CLEAR_FACTOR * (tolerance + spread) + retained:
             return False
     return not _loads_differ(old.load, new.load)
 
@@ -292,7 +294,7 @@ def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
     for each in columns:
         if each.measured is None:
             continue
-        retained, steady = _retained(each, each), each.measured.steady.median
+        retained, steady = _retained_by_chance(each, each), each.measured.steady.median
         if retained >= max(MIN_CHANGE_BYTES, RETAINED_SHARE * steady):
             yield (
                 f"{each.label}: {format_size(retained)} of the steady {format_size(steady)} is"
@@ -300,29 +302,29 @@ def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
             )
 
 
-def undecided(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
+def undecided_changes(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
     """Return differences in bytes that may be chance, as malloc retains much of one measurement."""
     if before.measured is None or after.measured is None:
         return {}
-    if not _measured_once(before, after) or _retained(before, after) < MIN_CHANGE_BYTES:
+    if not _measured_once(before, after) or _retained_by_chance(before, after) < MIN_CHANGE_BYTES:
         return {}
     least = _tolerance_without_malloc(before, after)
-    certain = _certain(before, after)
+    certain = _certain_differences(before, after)
     return {
         name: size
-        for name, size in _sizes(before.measured, after.measured).items()
-        if least < abs(size) <= _tolerance(before, after) and name not in certain
+        for name, size in _memory_differences(before.measured, after.measured).items()
+        if least < abs(size) <= _chance_tolerance(before, after) and name not in certain
     }
 
 
-def _sizes(old: ColumnFigures, new: ColumnFigures) -> dict[Metric, int]:
+def _memory_differences(old: ColumnFigures, new: ColumnFigures) -> dict[Metric, int]:
     return {
         "peak": new.peak.median - old.peak.median,
         "steady": new.steady.median - old.steady.median,
     }
 
 
-def _certain(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
+def _certain_differences(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
     """Return the differences in bytes that remain without what malloc retained in each column.
 
     Of the peak only if it is that of the steady memory: what was retained before is not known.
@@ -332,12 +334,12 @@ def _certain(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, 
         return {}
     if before.profile is None or after.profile is None:
         return {}
-    by_malloc = _retained(after, after) - _retained(before, before)
+    by_malloc = _retained_by_chance(after, after) - _retained_by_chance(before, before)
     least = _tolerance_without_malloc(before, after)
     is_steady = causes.peak_is_steady(old) and causes.peak_is_steady(new)
     return {
         name: size
-        for name, size in _sizes(old, new).items()
+        for name, size in _memory_differences(old, new).items()
         if (name == "steady" or is_steady)
         and min(abs(size), abs(size - by_malloc)) > least
         and (size > 0) == (size > by_malloc)
@@ -351,34 +353,36 @@ def _measured_once(before: ComparisonColumn, after: ComparisonColumn) -> list[st
 def undecided_note(
     before: ComparisonColumn,
     after: ComparisonColumn,
-    comparable: Comparable,
+    comparable: ComparableFigures,
     *,
     are_saved: bool = False,
 ) -> str:
-    """Return sentences on the differences that are `undecided`; empty if there are none.
+    """Return sentences on the differences that are `undecided_changes`; empty if there are none.
 
     They have the causes, and how to be certain. `are_saved`: the columns are saved profiles.
     """
     found = {
-        name: size for name, size in undecided(before, after).items() if comparable.allows(name)
+        name: size
+        for name, size in undecided_changes(before, after).items()
+        if comparable.allows(name)
     }
     if not found:
         return ""
     differences = [f"{name} by {format_size(size, signed=True)}" for name, size in found.items()]
     least = _tolerance_without_malloc(before, after)
-    copies = _copies(before, after, least)
+    copies = _xrayed_copy_changes(before, after, least)
     explain = causes.explain_steady if "steady" in found else causes.explain_peak
     why = explain(copies, before, after, found.get("steady") or found["peak"], least)
-    once, retained = _measured_once(before, after), _retained(before, after)
+    once, retained = _measured_once(before, after), _retained_by_chance(before, after)
     subject = f"{once[0]} was" if len(once) == 1 else "each was"
     return (
         f"{before.label}, {after.label}: they differ in {' and in '.join(differences)}"
         f"{f' ({why})' if why else ''}. This may be chance: {subject} measured once, and malloc"
-        f" retains {format_size(retained)}. {_to_be_certain(before, after, are_saved=are_saved)}"
+        f" retains {format_size(retained)}. {_certainty_advice(before, after, are_saved=are_saved)}"
     )
 
 
-def _to_be_certain(before: ComparisonColumn, after: ComparisonColumn, *, are_saved: bool) -> str:
+def _certainty_advice(before: ComparisonColumn, after: ComparisonColumn, *, are_saved: bool) -> str:
     """Return what shows whether two columns differ: with the commands, if they are known."""
     if not are_saved:
         return "Measure more often: with --repeats 2, or a longer --time-limit"
@@ -401,7 +405,7 @@ def _pinned_command(command: Sequence[str], label: str) -> str:
     return shlex.join((*arguments, "--env", PINNED_TEXT, "--out", f"{label}-pinned"))
 
 
-def _copies(
+def _xrayed_copy_changes(
     before: ComparisonColumn, after: ComparisonColumn, tolerance: int
 ) -> tuple[CopyChange, ...]:
     old = before.profile.attribution if before.profile else None

@@ -41,7 +41,9 @@ def with_profiles(
         comparison: outputs and latency, compared with the first column.
         timed: the runs of each profile that the latency is of.
     """
-    first, last = (_renamed(profile, column.model) for profile in (profiles[0], profiles[-1]))
+    first, last = (
+        _renamed_profile(profile, column.model) for profile in (profiles[0], profiles[-1])
+    )
     column = msgspec.structs.replace(
         column, profile=first, onnxruntime=first.environment.onnxruntime
     )
@@ -55,33 +57,33 @@ def with_profiles(
         column = msgspec.structs.replace(column, message="; ".join(filter(None, messages)))
     return msgspec.structs.replace(
         column,
-        measured=measured(profiles),
-        latency=latency(profiles, comparison.interleaved if comparison else None, timed),
+        measured=column_figures(profiles),
+        latency=column_latency(profiles, comparison.interleaved if comparison else None, timed),
         largest_difference=largest.relative if largest and isfinite(largest.relative) else None,
-        difference=_difference(column.label, comparison) if comparison else "",
+        difference=_outputs_difference(column.label, comparison) if comparison else "",
     )
 
 
-def _difference(label: str, comparison: OutputComparison) -> str:
+def _outputs_difference(label: str, comparison: OutputComparison) -> str:
     """Return how outputs differ from the first column's outputs, without finite differences."""
     parts = []
     largest = comparison.largest
     if largest and not isfinite(largest.relative):
         parts.append(f"output {largest.output} {largest.reason}".strip())
     if comparison.added:
-        parts.append(f"only {label} has {_outputs(comparison.added)}")
+        parts.append(f"only {label} has {_outputs_text(comparison.added)}")
     if comparison.missing:
-        parts.append(f"only the first has {_outputs(comparison.missing)}")
+        parts.append(f"only the first has {_outputs_text(comparison.missing)}")
     if largest and not largest.relative and parts:
         parts.append("all others are equal")
     return "; ".join(parts)
 
 
-def _outputs(names: Sequence[str]) -> str:
+def _outputs_text(names: Sequence[str]) -> str:
     return f"the {plural(len(names), 'output')} {some_of(names, MAX_OUTPUTS)}"
 
 
-def _renamed(profile: Profile, model: str) -> Profile:
+def _renamed_profile(profile: Profile, model: str) -> Profile:
     """Return a copy of `profile` whose model is named `model`."""
     return msgspec.structs.replace(
         profile,
@@ -92,37 +94,37 @@ def _renamed(profile: Profile, model: str) -> Profile:
     )
 
 
-def graph_of(file: ModelFile) -> GraphSize:
+def graph_of(model_file: ModelFile) -> GraphSize:
     """Return the nodes, initializers, parameters and file bytes of a model."""
     return GraphSize(
-        nodes=file.node_count,
-        initializers=sum(weight.origin == "initializer" for weight in file.weights),
-        parameters=sum(prod(weight.shape) for weight in file.weights),
-        saved_bytes=sum(path.stat().st_size for path in file.files),
+        nodes=model_file.node_count,
+        initializers=sum(weight.origin == "initializer" for weight in model_file.weights),
+        parameters=sum(prod(weight.shape) for weight in model_file.weights),
+        saved_bytes=sum(path.stat().st_size for path in model_file.files),
     )
 
 
-def measured(profiles: Sequence[Profile]) -> ColumnFigures:
+def column_figures(profiles: Sequence[Profile]) -> ColumnFigures:
     """Return the figures of `profiles`: at least one, and all completed."""
     first = profiles[0]
     return ColumnFigures(
         times=len(profiles),
-        peak=_bytes([profile.peak_above_bytes for profile in profiles]),
+        peak=_measured_bytes([profile.peak_above_bytes for profile in profiles]),
         peak_phase=first.peak_phase,
-        peak_kind=_kind([profile.peak_kind for profile in profiles]),
-        steady=_bytes([profile.end_above_bytes for profile in profiles]),
-        anonymous=_part(profiles, lambda memory: memory.anonymous_bytes),
-        file=_part(profiles, lambda memory: memory.file_bytes),
-        load=_seconds([creation_s(profile) for profile in profiles]),
+        peak_kind=_common_peak_kind([profile.peak_kind for profile in profiles]),
+        steady=_measured_bytes([profile.end_above_bytes for profile in profiles]),
+        anonymous=_part_growth(profiles, lambda memory: memory.anonymous_bytes),
+        file=_part_growth(profiles, lambda memory: memory.file_bytes),
+        load=_measured_seconds([creation_s(profile) for profile in profiles]),
         phases=tuple(
-            _phase(name, profiles)
+            _phase_figures(name, profiles)
             for name in PHASES
             if name != "start" and all(profile.phase(name) for profile in profiles)
         ),
     )
 
 
-def latency(
+def column_latency(
     profiles: Sequence[Profile], against_first: LatencyComparison | None, timed: slice = slice(None)
 ) -> Latency | None:
     """Return the latency of the `timed` runs of `profiles`; None if nothing was run.
@@ -151,20 +153,20 @@ def creation_s(profile: Profile) -> float:
     return sum(phase.duration_s for phase in profile.phases if phase.name in CREATION_PHASES)
 
 
-def _phase(name: PhaseName, profiles: Sequence[Profile]) -> PhaseFigures:
+def _phase_figures(name: PhaseName, profiles: Sequence[Profile]) -> PhaseFigures:
     pairs = [(profile, phase) for profile in profiles if (phase := profile.phase(name)) is not None]
     return PhaseFigures(
         phase=name,
-        duration=_seconds([phase.duration_s for _, phase in pairs]),
-        peak=_bytes(
+        duration=_measured_seconds([phase.duration_s for _, phase in pairs]),
+        peak=_measured_bytes(
             [phase.peak_rss_bytes - profile.baseline_rss_bytes for profile, phase in pairs]
         ),
-        peak_kind=_kind([phase.peak_kind for _, phase in pairs]),
-        kept=_bytes([phase.net_rss_bytes for _, phase in pairs]),
+        peak_kind=_common_peak_kind([phase.peak_kind for _, phase in pairs]),
+        kept=_measured_bytes([phase.net_rss_bytes for _, phase in pairs]),
     )
 
 
-def _part(
+def _part_growth(
     profiles: Sequence[Profile], part: Callable[[Memory], int | None]
 ) -> MeasuredBytes | None:
     """Return the growth of a part of the memory since the start; None if it is not measured."""
@@ -176,16 +178,16 @@ def _part(
         if before is None or after is None:
             return None
         growth.append(after - before)
-    return _bytes(growth)
+    return _measured_bytes(growth)
 
 
-def _kind(kinds: Sequence[PeakKind]) -> PeakKind:
+def _common_peak_kind(kinds: Sequence[PeakKind]) -> PeakKind:
     return "sampled" if "sampled" in kinds else "exact"
 
 
-def _bytes(values: Sequence[int]) -> MeasuredBytes:
+def _measured_bytes(values: Sequence[int]) -> MeasuredBytes:
     return MeasuredBytes(median=round(median(values)), low=min(values), high=max(values))
 
 
-def _seconds(values: Sequence[float]) -> MeasuredSeconds:
+def _measured_seconds(values: Sequence[float]) -> MeasuredSeconds:
     return MeasuredSeconds(median=median(values), low=min(values), high=max(values))

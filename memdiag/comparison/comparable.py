@@ -9,13 +9,13 @@ from memdiag.records.comparison import Metric
 from memdiag.records.profile import Profile
 from memdiag.units import format_size, some_of
 
-_MEMORY: tuple[Metric, ...] = ("peak", "steady", "mapped", "kept")
-_MAX_INPUTS = 2
+_METRICS_OF_MEMORY: tuple[Metric, ...] = ("peak", "steady", "mapped", "kept")
+_MAX_INPUTS_IN_REASON = 2
 """Inputs with different shapes that a reason names."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparable:
+class ComparableFigures:
     """The figures of two columns that can be compared.
 
     Attributes:
@@ -33,7 +33,7 @@ class Comparable:
     @property
     def no_memory(self) -> str:
         """Why no figure of memory is compared; empty if any is."""
-        reasons = {self.excluded.get(metric, "") for metric in _MEMORY}
+        reasons = {self.excluded.get(metric, "") for metric in _METRICS_OF_MEMORY}
         return reasons.pop() if len(reasons) == 1 else ""
 
     @property
@@ -41,38 +41,38 @@ class Comparable:
         """A sentence for each reason why metrics are not compared, and the remarks."""
         reasons: dict[str, list[str]] = {}
         for metric, reason in self.excluded.items():
-            name = "memory" if metric in _MEMORY and reason == self.no_memory else metric
+            name = "memory" if metric in _METRICS_OF_MEMORY and reason == self.no_memory else metric
             names = reasons.setdefault(reason, [])
             names += [] if name in names else [name]
         excluded = (
-            f"{_listed(metrics)} {_verb(metrics)} not compared: {reason}"
+            f"{_metrics_text(metrics)} {_metrics_verb(metrics)} not compared: {reason}"
             for reason, metrics in reasons.items()
         )
         return (*excluded, *self.remarks)
 
 
-def comparability_of(before: Profile, after: Profile) -> Comparable:
+def comparability_of(before: Profile, after: Profile) -> ComparableFigures:
     """Return which figures of two saved profiles can be compared."""
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     excluded |= dict.fromkeys(("load", "latency"), "the profiles were not taken in turn")
     remarks = tuple(_settings_remark(before, after))
     resized = resized_inputs(before, after)
     if resized:
-        remarks += (f"they ran with different inputs: {some_of(resized, _MAX_INPUTS)}",)
+        remarks += (f"they ran with different inputs: {some_of(resized, _MAX_INPUTS_IN_REASON)}",)
     if (before.session.runs is None) != (after.session.runs is None):
-        excluded |= dict.fromkeys(_MEMORY, "one of them was not run")
-    elif not resized and _shapes(before).keys() != _shapes(after).keys():
+        excluded |= dict.fromkeys(_METRICS_OF_MEMORY, "one of them was not run")
+    elif not resized and _input_shapes(before).keys() != _input_shapes(after).keys():
         remarks += ("the models have different inputs, which count towards their memory",)
     if (reason := _peak_in_doubt(before, after)) and "peak" not in excluded:
         excluded["peak"] = reason
-    return Comparable(excluded=excluded, remarks=remarks)
+    return ComparableFigures(excluded=excluded, remarks=remarks)
 
 
 def resized_inputs(before: Profile, after: Profile) -> list[str]:
     """Return the inputs of both profiles whose shapes differ: ``ids [1, 8] and [4, 8]``."""
-    one, other = _shapes(before), _shapes(after)
+    one, other = _input_shapes(before), _input_shapes(after)
     return [
-        f"{name} {_in_words(one[name])} and {_in_words(other[name])}"
+        f"{name} {_input_shape_text(one[name])} and {_input_shape_text(other[name])}"
         for name in one
         if name in other and one[name] != other[name]
     ]
@@ -131,11 +131,11 @@ def _peak_in_doubt(before: Profile, after: Profile) -> str:
     )
 
 
-def _shapes(profile: Profile) -> dict[str, tuple[int, ...] | None]:
+def _input_shapes(profile: Profile) -> dict[str, tuple[int, ...] | None]:
     return {value.name: value.shape for value in profile.inputs}
 
 
-def _in_words(shape: tuple[int, ...] | None) -> str:
+def _input_shape_text(shape: tuple[int, ...] | None) -> str:
     return "a sequence" if shape is None else str([*shape])
 
 
@@ -145,10 +145,10 @@ def _is_same_model(before: Profile, after: Profile) -> bool:
     return sizes[0] == sizes[1]
 
 
-def _verb(metrics: list[str]) -> str:
+def _metrics_verb(metrics: list[str]) -> str:
     return "are" if len(metrics) > 1 or metrics == ["outputs"] else "is"
 
 
-def _listed(metrics: list[str]) -> str:
+def _metrics_text(metrics: list[str]) -> str:
     *first, last = metrics
     return f"{', '.join(first)} and {last}" if first else last

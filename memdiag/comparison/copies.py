@@ -39,7 +39,7 @@ class _CopyGroup:
     file: str = ""
 
 
-_Key = tuple[tuple[str, ...], CopyKind, bool]
+_CopyGroupKey = tuple[tuple[str, ...], CopyKind, bool]
 """Weights, kind, and whether the copies are mapped from a file."""
 
 
@@ -51,30 +51,30 @@ def copy_changes(
     Copies of one kind from the same step are one group. Freed copies count as removed. A copy of a
     renamed weight is the same copy: optimizers rename weights.
     """
-    added, removed, resized = _without_common(
+    added, removed, resized = _different_groups(
         _copy_groups(before.copies), _copy_groups(after.copies)
     )
     found = [
-        *_grouped(added, labels, sign=1),
-        *_grouped(removed, labels, sign=-1),
-        *_grouped([group for group in resized if group.bytes > 0], labels, sign=0),
-        *_grouped([group for group in resized if group.bytes < 0], labels, sign=0),
+        *_grouped_changes(added, labels, sign=1),
+        *_grouped_changes(removed, labels, sign=-1),
+        *_grouped_changes([group for group in resized if group.bytes > 0], labels, sign=0),
+        *_grouped_changes([group for group in resized if group.bytes < 0], labels, sign=0),
     ]
     large = [change for change in found if abs(change.bytes) >= max(1, min_bytes)]
     return tuple(sorted(large, key=lambda change: (-abs(change.bytes), change.weights)))
 
 
-def phase_of(change: CopyChange) -> PhaseName | None:
+def phase_of_copy_change(change: CopyChange) -> PhaseName | None:
     """Return the phase in which the copies are made; None if it is not known.
 
     Pages of a mapped file become resident at their first use, which may be in any phase.
     """
     if change.made_by is None or change.file:
         return None
-    return _PHASES_BY_STEP.get(_step(change.made_by), "optimize")
+    return _PHASES_BY_STEP.get(_making_step(change.made_by), "optimize")
 
 
-def in_words(change: CopyChange) -> str:
+def copy_change_text(change: CopyChange) -> str:
     """Return the change as a clause about one column: ``b.onnx has a packed copy of w``.
 
     The clause names the column that has the copies.
@@ -104,8 +104,8 @@ def in_words(change: CopyChange) -> str:
     return f"{column} has a {change.kind} copy of {weight}{maker}{more}"
 
 
-def _copy_groups(copies: Iterable[Copy]) -> dict[_Key, _CopyGroup]:
-    groups: dict[_Key, list[Copy]] = defaultdict(list)
+def _copy_groups(copies: Iterable[Copy]) -> dict[_CopyGroupKey, _CopyGroup]:
+    groups: dict[_CopyGroupKey, list[Copy]] = defaultdict(list)
     for copy in copies:
         if copy.in_use is not False:
             groups[copy.weights, copy.kind, copy.backing.kind == "file"].append(copy)
@@ -122,8 +122,8 @@ def _copy_groups(copies: Iterable[Copy]) -> dict[_Key, _CopyGroup]:
     }
 
 
-def _without_common(
-    before: dict[_Key, _CopyGroup], after: dict[_Key, _CopyGroup]
+def _different_groups(
+    before: dict[_CopyGroupKey, _CopyGroup], after: dict[_CopyGroupKey, _CopyGroup]
 ) -> tuple[list[_CopyGroup], list[_CopyGroup], list[_CopyGroup]]:
     """Return copies that only `after` has, that only `before` has, and that differ in size.
 
@@ -134,7 +134,7 @@ def _without_common(
     added: list[_CopyGroup] = []
     removed: list[_CopyGroup] = []
     for key in dict.fromkeys((*before, *after)):
-        difference = _difference(after.get(key), before.get(key))
+        difference = _group_difference(after.get(key), before.get(key))
         if difference is not None and not difference.count:
             resized.append(difference)
         elif difference is not None:
@@ -149,10 +149,10 @@ def _without_common(
             removed.remove(same.pop())
         else:
             really_added.append(group)
-    return (*_of_further_names(really_added, removed), resized)
+    return (*_further_named_groups(really_added, removed), resized)
 
 
-def _of_further_names(
+def _further_named_groups(
     added: Sequence[_CopyGroup], removed: Sequence[_CopyGroup]
 ) -> tuple[list[_CopyGroup], list[_CopyGroup]]:
     """Return `added` and `removed` copies, those of equal content under fewer names subtracted."""
@@ -183,7 +183,7 @@ def _of_further_names(
     return kept[1], kept[-1]
 
 
-def _difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGroup | None:
+def _group_difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGroup | None:
     """Return the difference of `after` from `before` in copies and bytes; None if there is none."""
     either = after or before
     assert either is not None
@@ -195,12 +195,12 @@ def _difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGro
     return replace(holder, count=count, bytes=size)
 
 
-def _grouped(
+def _grouped_changes(
     copies: Sequence[_CopyGroup], labels: tuple[str, str], *, sign: int
 ) -> list[CopyChange]:
     groups: dict[tuple[CopyKind, str, str, str], list[_CopyGroup]] = defaultdict(list)
     for copy in copies:
-        groups[copy.kind, _step(copy.made_by or ""), copy.equal_to, copy.file].append(copy)
+        groups[copy.kind, _making_step(copy.made_by or ""), copy.equal_to, copy.file].append(copy)
     found = []
     for (kind, _, equal_to, file), group in groups.items():
         group.sort(key=lambda copy: (-abs(copy.bytes), copy.weights))
@@ -221,5 +221,5 @@ def _grouped(
     return found
 
 
-def _step(made_by: str) -> str:
+def _making_step(made_by: str) -> str:
     return made_by.partition(" · ")[0]

@@ -10,24 +10,24 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.defaults import MAX_REASON
+from memdiag.defaults import MAX_REASON_LENGTH
 from memdiag.errors import ProvisionError
 from memdiag.runner.temporary import ending_with_parent, remove_stale
 from memdiag.temporary_names import own_prefix
 from memdiag.units import MIB, format_size
 
-VARIABLE = "MEMDIAG_CACHE"
+CACHE_VARIABLE = "MEMDIAG_CACHE"
 """Variable that names the folder of the cache."""
 
-_READY = ".ready"
-_TIMEOUT_S = 900.0
+_READY_MARKER = ".ready"
+_TOOL_TIMEOUT_S = 900.0
 MIN_FREE_BYTES = 256 * MIB
 """Environments of onnxruntime 1.19 to 1.31 took 111 to 141 MiB, downloads aside."""
 
-_REASONS = (
+_FAILURE_REASONS = (
     (
         ("No space left", "os error 28", "Errno 28"),
-        f"the disk is full. Free some space, or name another folder in {VARIABLE}.",
+        f"the disk is full. Free some space, or name another folder in {CACHE_VARIABLE}.",
     ),
     (
         (
@@ -58,8 +58,8 @@ _REASONS = (
 
 
 def cache_folder() -> Path:
-    """Return the folder of memdiag's cache: the value of `VARIABLE`, or one in the user's cache."""
-    folder = os.environ.get(VARIABLE)
+    """Return the folder of the cache: the value of `CACHE_VARIABLE`, or one in the user's cache."""
+    folder = os.environ.get(CACHE_VARIABLE)
     return Path(folder).absolute() if folder else _user_cache() / "memdiag"
 
 
@@ -68,7 +68,7 @@ def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def environment(folder: Path, packages: Sequence[str]) -> Path:
+def provided_interpreter(folder: Path, packages: Sequence[str]) -> Path:
     """Return the interpreter of the environment at `folder`, created with `packages` if missing.
 
     It is built beside `folder` and then renamed, so that an interruption leaves no incomplete
@@ -78,7 +78,7 @@ def environment(folder: Path, packages: Sequence[str]) -> Path:
         ProvisionError: it cannot be created; the message has the reason.
     """
     if is_ready(folder):
-        return interpreter(folder)
+        return environment_interpreter(folder)
     building = folder.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -87,27 +87,27 @@ def environment(folder: Path, packages: Sequence[str]) -> Path:
         if free < MIN_FREE_BYTES:
             raise ProvisionError(
                 f"{folder.parent}: only {format_size(free)} are free. An environment needs more."
-                f" Free some, or name another folder in {VARIABLE}."
+                f" Free some, or name another folder in {CACHE_VARIABLE}."
             )
-        _build(building, packages)
-        (building / _READY).touch()
-        _rename(building, folder)
+        _build_environment(building, packages)
+        (building / _READY_MARKER).touch()
+        _rename_environment(building, folder)
     except OSError as error:
         raise ProvisionError(
             f"{folder}: cannot be created ({error.strerror or error}). Name another folder in"
-            f" {VARIABLE}."
+            f" {CACHE_VARIABLE}."
         ) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return interpreter(folder)
+    return environment_interpreter(folder)
 
 
 def is_ready(folder: Path) -> bool:
     """Return whether the environment at `folder` is complete, and its interpreter exists."""
-    return (folder / _READY).exists() and interpreter(folder).exists()
+    return (folder / _READY_MARKER).exists() and environment_interpreter(folder).exists()
 
 
-def interpreter(folder: Path) -> Path:
+def environment_interpreter(folder: Path) -> Path:
     """Return the interpreter of an environment."""
     return folder / "bin/python"
 
@@ -126,7 +126,7 @@ def run_tool(words: Sequence[str | Path], subject: str) -> str:
             stdin=subprocess.DEVNULL,
             encoding="utf-8",
             errors="replace",
-            timeout=_TIMEOUT_S,
+            timeout=_TOOL_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired as error:
         raise ProvisionError(f"{subject}: the installer did not end in time. Try again.") from error
@@ -138,14 +138,14 @@ def run_tool(words: Sequence[str | Path], subject: str) -> str:
 def failure_reason(printed: str) -> str:
     """Return the reason why an installer failed, from its output; its last line if not known."""
     text = " ".join(printed.split())  # sentences are wrapped
-    for patterns, reason in _REASONS:
+    for patterns, reason in _FAILURE_REASONS:
         if any(pattern in text for pattern in patterns):
             return reason
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    return f"cannot be installed ({(lines or ['no reason was given'])[-1][:MAX_REASON]})."
+    return f"cannot be installed ({(lines or ['no reason was given'])[-1][:MAX_REASON_LENGTH]})."
 
 
-def uv() -> str | None:
+def uv_path() -> str | None:
     """Return the path of uv; None if it is not installed."""
     try:
         from uv import find_uv_bin
@@ -157,10 +157,10 @@ def uv() -> str | None:
         return shutil.which("uv")
 
 
-def _build(folder: Path, packages: Sequence[str]) -> None:
+def _build_environment(folder: Path, packages: Sequence[str]) -> None:
     subject = packages[0]
-    python = interpreter(folder)
-    found = uv()
+    python = environment_interpreter(folder)
+    found = uv_path()
     if found is None:
         venv.create(folder, with_pip=True)
         quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
@@ -169,10 +169,10 @@ def _build(folder: Path, packages: Sequence[str]) -> None:
     run_tool(
         [found, "venv", "--quiet", "--no-project", "--python", sys.executable, folder], subject
     )
-    run_tool([found, "pip", "install", "--python", python, *_index(), *packages], subject)
+    run_tool([found, "pip", "install", "--python", python, *_index_options(), *packages], subject)
 
 
-def _index() -> list[str]:
+def _index_options() -> list[str]:
     """Return uv's option for the index that pip is configured for: uv does not read it."""
     if any(os.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
         return []
@@ -184,9 +184,9 @@ def _index() -> list[str]:
     return ["--default-index", address] if address else []
 
 
-def _rename(building: Path, folder: Path) -> None:
+def _rename_environment(building: Path, folder: Path) -> None:
     """Rename the new environment, unless another process was faster."""
-    if (folder / _READY).exists() and not is_ready(folder):  # its interpreter is gone
+    if (folder / _READY_MARKER).exists() and not is_ready(folder):  # its interpreter is gone
         shutil.rmtree(folder)
     try:
         building.rename(folder)

@@ -9,11 +9,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ORIGINAL = "original"
+ORIGINAL_MODEL = "original"
 """The name of the unchanged model."""
 
 
-_OF_FEW_BITS = frozenset({"GatherBlockQuantized", "MatMulNBits"})
+_FEW_BITS_OPERATORS = frozenset({"GatherBlockQuantized", "MatMulNBits"})
 
 
 class Optimizer(NamedTuple):
@@ -36,7 +36,7 @@ class Optimizer(NamedTuple):
     fits_one_machine: bool = False
 
 
-def _onnxruntime(level: str) -> Callable[[str, str, bool], None]:
+def _onnxruntime_at_level(level: str) -> Callable[[str, str, bool], None]:
     def optimize(source: str, target: str, large: bool) -> None:
         import onnxruntime
 
@@ -55,36 +55,36 @@ def _onnxruntime(level: str) -> Callable[[str, str, bool], None]:
     return optimize
 
 
-def _onnxoptimizer(source: str, target: str, large: bool) -> None:
+def _run_onnxoptimizer(source: str, target: str, large: bool) -> None:
     import onnx
     import onnxoptimizer
 
-    _save(onnxoptimizer.optimize(onnx.load(source)), target, large)
+    _save_model_file(onnxoptimizer.optimize(onnx.load(source)), target, large)
 
 
-def _onnxsim(source: str, target: str, large: bool) -> None:
+def _run_onnxsim(source: str, target: str, large: bool) -> None:
     import onnx
     import onnxsim
 
     model, is_equal = onnxsim.simplify(onnx.load(source))
     if not is_equal:
         raise RuntimeError("by its own check the simplified model computes something else")
-    _save(model, target, large)
+    _save_model_file(model, target, large)
 
 
-def _onnxslim(source: str, target: str, large: bool) -> None:
+def _run_onnxslim(source: str, target: str, large: bool) -> None:
     import onnx
     import onnxslim
 
-    _save(onnxslim.slim(onnx.load(source)), target, large)
+    _save_model_file(onnxslim.slim(onnx.load(source)), target, large)
 
 
-def _onnxscript(source: str, target: str, large: bool) -> None:
+def _run_onnxscript(source: str, target: str, large: bool) -> None:
     """Run the optimizer that PyTorch's exporter runs."""
     import onnx
     from onnxscript import optimizer
 
-    _save(optimizer.optimize(onnx.load(source)), target, large)
+    _save_model_file(optimizer.optimize(onnx.load(source)), target, large)
 
 
 def _quantized_weights(bits: int, block_size: int) -> Callable[[str, str, bool], str | None]:
@@ -105,9 +105,9 @@ def _quantized_weights(bits: int, block_size: int) -> Callable[[str, str, bool],
         quantizing = quantizer.MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
         quantizing.process()
         model = quantizing.model.model
-        if not any(node.op_type in _OF_FEW_BITS for node in model.graph.node):
+        if not any(node.op_type in _FEW_BITS_OPERATORS for node in model.graph.node):
             return "no matrix product and no Gather has a weight that can be stored in fewer bits"
-        _save(model, target, large)
+        _save_model_file(model, target, large)
         return None
 
     return optimize
@@ -119,7 +119,7 @@ def _memdiag_fix(source: str, target: str, large: bool) -> str | None:
     return None if fixed.output else "nothing was worth changing"
 
 
-def _save(model: Any, target: str, large: bool) -> None:
+def _save_model_file(model: Any, target: str, large: bool) -> None:
     import onnx
 
     location = f"{Path(target).name}.data"
@@ -127,17 +127,17 @@ def _save(model: Any, target: str, large: bool) -> None:
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
-    "onnxruntime-basic": Optimizer(("onnxruntime",), _onnxruntime("ORT_ENABLE_BASIC")),
+    "onnxruntime-basic": Optimizer(("onnxruntime",), _onnxruntime_at_level("ORT_ENABLE_BASIC")),
     "onnxruntime-extended": Optimizer(
-        ("onnxruntime",), _onnxruntime("ORT_ENABLE_EXTENDED"), fits_one_machine=True
+        ("onnxruntime",), _onnxruntime_at_level("ORT_ENABLE_EXTENDED"), fits_one_machine=True
     ),
     "onnxruntime-all": Optimizer(
-        ("onnxruntime",), _onnxruntime("ORT_ENABLE_ALL"), fits_one_machine=True
+        ("onnxruntime",), _onnxruntime_at_level("ORT_ENABLE_ALL"), fits_one_machine=True
     ),
-    "onnxoptimizer": Optimizer(("onnxoptimizer", "onnx"), _onnxoptimizer),
-    "onnxsim": Optimizer(("onnxsim", "onnx"), _onnxsim),
-    "onnxslim": Optimizer(("onnxslim", "onnx"), _onnxslim),
-    "onnxscript": Optimizer(("onnxscript", "onnx"), _onnxscript),
+    "onnxoptimizer": Optimizer(("onnxoptimizer", "onnx"), _run_onnxoptimizer),
+    "onnxsim": Optimizer(("onnxsim", "onnx"), _run_onnxsim),
+    "onnxslim": Optimizer(("onnxslim", "onnx"), _run_onnxslim),
+    "onnxscript": Optimizer(("onnxscript", "onnx"), _run_onnxscript),
     "quantize-int8": Optimizer(
         ("onnxruntime", "onnx", "onnx_ir"), _quantized_weights(8, 128), changes_values=True
     ),

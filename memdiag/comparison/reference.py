@@ -55,8 +55,8 @@ class ReferenceSession:
         self._count = 0
         self._server = SessionServer(replace(job, runs=None), self._feeds)
         try:
-            self._outputs = self._save(self._server)
-            self.unstable = unstable_outputs(self._outputs, self._save(self._server))
+            self._outputs = self._save_set_outputs(self._server)
+            self.unstable = unstable_outputs(self._outputs, self._save_set_outputs(self._server))
         except BaseException:
             self._server.close()
             raise
@@ -74,7 +74,7 @@ class ReferenceSession:
             MeasurementError: the model does not run.
         """
         with SessionServer(replace(job, runs=None), self._feeds) as server:
-            outputs = self._save(server)
+            outputs = self._save_set_outputs(server)
             first_names, names = self._outputs[0].keys(), outputs[0].keys()
             differences = [
                 difference
@@ -86,17 +86,17 @@ class ReferenceSession:
                 self._server, server, timed, pairs=INTERLEAVED_PAIRS, max_s=MAX_INTERLEAVED_S
             )
         return OutputComparison(
-            largest=max(differences, key=_size, default=None),
+            largest=max(differences, key=_relative_difference, default=None),
             missing=tuple(sorted(first_names - names)),
             added=tuple(sorted(names - first_names)),
             interleaved=interleaved,
         )
 
-    def _save(self, server: SessionServer) -> list[SavedOutputs]:
+    def _save_set_outputs(self, server: SessionServer) -> list[SavedOutputs]:
         folder = self._scratch / f"outputs-{self._count}"
         self._count += 1
         return [server.save(index, folder / str(index)) for index in range(len(self._feeds))]
 
 
-def _size(difference: Difference) -> float:
+def _relative_difference(difference: Difference) -> float:
     return difference.relative

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from memdiag.comparison import optimizers
-from memdiag.comparison.environments import cache_folder, environment
-from memdiag.comparison.optimizers import OPTIMIZERS, ORIGINAL
+from memdiag.comparison.environments import cache_folder, provided_interpreter
+from memdiag.comparison.optimizers import OPTIMIZERS, ORIGINAL_MODEL
 from memdiag.errors import UsageError
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.child import Child
@@ -21,12 +21,12 @@ from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.log import ScriptEvent
 from memdiag.units import format_duration, format_size
 
-_FOLDER = "tools"
-_POLL_S = 0.02
-TABLE = Path(optimizers.__file__).absolute()
+_TOOLS_FOLDER = "tools"
+_OPTIMIZER_POLL_S = 0.02
+OPTIMIZER_TABLE = Path(optimizers.__file__).absolute()
 """The file with the optimizers, which the child loads by its path."""
 
-ALL = "all"
+ALL_OPTIMIZERS = "all"
 """The name for all optimizers whose models compute the same values."""
 
 MAX_SINGLE_FILE_BYTES = 1 << 30
@@ -53,16 +53,17 @@ class OptimizerResult:
 
 
 def choose_optimizers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of optimizers without repetition; `ALL` means all that keep values.
+    """Return the names of optimizers without repetition; `ALL_OPTIMIZERS` means all that keep
+    values.
 
     Raises:
         UsageError: there is no such optimizer; the message lists the optimizers.
     """
     keeping = [name for name, optimizer in OPTIMIZERS.items() if not optimizer.changes_values]
     wanted = dict.fromkeys(
-        name for given in names for name in (keeping if given == ALL else (given,))
+        name for given in names for name in (keeping if given == ALL_OPTIMIZERS else (given,))
     )
-    wanted.pop(ORIGINAL, None)  # always the first column
+    wanted.pop(ORIGINAL_MODEL, None)  # always the first column
     for name in wanted:
         if name not in OPTIMIZERS:
             raise UsageError(f"unknown optimizer {name!r}. Choose from {', '.join(OPTIMIZERS)}.")
@@ -78,7 +79,7 @@ def interpreter_for(name: str) -> Path:
     packages = OPTIMIZERS[name].packages
     if all(importlib.util.find_spec(package) for package in packages):
         return Path(sys.executable)
-    return environment(cache_folder() / _FOLDER / name, ("numpy", *packages))
+    return provided_interpreter(cache_folder() / _TOOLS_FOLDER / name, ("numpy", *packages))
 
 
 def run_optimizer(
@@ -109,7 +110,7 @@ def run_optimizer(
     target.parent.mkdir(parents=True, exist_ok=True)
     job = Job(model=model, session=SessionConfig(python=python))
     message = {
-        "optimizers": str(TABLE),
+        "optimizers": str(OPTIMIZER_TABLE),
         "name": name,
         "source": str(model.absolute()),
         "target": str(target.absolute()),
@@ -120,7 +121,7 @@ def run_optimizer(
     answer: ScriptEvent | None = None
     deadline = time.monotonic() + timeout_s
     with Child(job, message, "optimize.py") as child:
-        for event in child.events(_POLL_S):
+        for event in child.events(_OPTIMIZER_POLL_S):
             if event is not None and event.name in ("optimized", "error"):
                 answer = event
                 break
@@ -138,10 +139,11 @@ def run_optimizer(
     if stopped is not None:
         return OptimizerResult(status=stopped[0], message=f"the optimizer {stopped[1]}")
     if answer is None:
-        return _ended(code, child.log.tail)
+        return _ended_result(code, child.log.tail)
     if answer.name == "error":
         return OptimizerResult(
-            status="failed", message=_shortened(f"the optimizer failed: {answer.fields['message']}")
+            status="failed",
+            message=_shortened_message(f"the optimizer failed: {answer.fields['message']}"),
         )
     run = OptimizerRun(
         version=str(answer.fields["version"]),
@@ -155,15 +157,15 @@ def run_optimizer(
     return OptimizerResult(status="completed", message=str(remark or ""), path=written, run=run)
 
 
-def _ended(code: int, tail: Sequence[str]) -> OptimizerResult:
+def _ended_result(code: int, tail: Sequence[str]) -> OptimizerResult:
     """Return the result of an optimizer whose process ended without an answer."""
     last_line = f" ({tail[-1]})" if tail else ""
     if code >= 0:
         message = f"the optimizer ended by itself with exit code {code}{last_line}"
-        return OptimizerResult(status="failed", message=_shortened(message))
+        return OptimizerResult(status="failed", message=_shortened_message(message))
     name = signal.Signals(-code).name
     return OptimizerResult(
-        status="killed", message=_shortened(f"the optimizer died of {name}{last_line}")
+        status="killed", message=_shortened_message(f"the optimizer died of {name}{last_line}")
     )
 
 
@@ -178,6 +180,6 @@ def _resident_bytes(pid: int) -> int:
     return total
 
 
-def _shortened(message: str) -> str:
+def _shortened_message(message: str) -> str:
     line = " ".join(message.split())
     return line if len(line) <= MAX_OPTIMIZER_MESSAGE else f"{line[: MAX_OPTIMIZER_MESSAGE - 1]}…"

@@ -12,24 +12,24 @@ from pathlib import Path
 
 from memdiag.comparison.environments import (
     cache_folder,
-    environment,
-    interpreter,
+    environment_interpreter,
     is_ready,
+    provided_interpreter,
     run_tool,
-    uv,
+    uv_path,
 )
 from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.releases import NUMPY_2_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.runner.child import child_environment
 
-LATEST = "latest"
-_FOLDER = "runtimes"
-_RELEASE = re.compile(r"\d+\.\d+(\.\d+)*")
+LATEST_VERSION = "latest"
+_RUNTIMES_FOLDER = "runtimes"
+_RELEASE_PATTERN = re.compile(r"\d+\.\d+(\.\d+)*")
 MAX_VERSION_S = 60.0
 
 
-def runtime(version: str) -> Path:
+def runtime_interpreter(version: str) -> Path:
     """Return an interpreter that has onnxruntime `version`; its environment is created if missing.
 
     It is the current interpreter if that has this version.
@@ -39,18 +39,20 @@ def runtime(version: str) -> Path:
             installed.
         UsageError: `version` is not a version.
     """
-    if not _RELEASE.fullmatch(version):
+    if not _RELEASE_PATTERN.fullmatch(version):
         raise UsageError(
             f"{version!r} is neither a version of onnxruntime, such as 1.24.4, nor the path of an"
             " interpreter."
         )
-    if version == installed():
+    if version == distribution_version():
         return Path(sys.executable)
     numpy = "numpy" if Runtime.parse(version) >= NUMPY_2_SINCE else "numpy<2"
-    return environment(cache_folder() / _FOLDER / version, (f"onnxruntime=={version}", numpy))
+    return provided_interpreter(
+        cache_folder() / _RUNTIMES_FOLDER / version, (f"onnxruntime=={version}", numpy)
+    )
 
 
-def installed() -> str | None:
+def distribution_version() -> str | None:
     """Return the version of the distribution ``onnxruntime`` that this interpreter has.
 
     None where another distribution, such as onnxruntime-gpu, provides the package: environments
@@ -62,7 +64,7 @@ def installed() -> str | None:
         return None
 
 
-def latest() -> tuple[str, str]:
+def latest_version() -> tuple[str, str]:
     """Return the newest version, and a note if it is not certain.
 
     If the registry cannot be reached it is the newest version that is installed.
@@ -71,9 +73,9 @@ def latest() -> tuple[str, str]:
         ProvisionError: none is installed either.
     """
     try:
-        return versions()[-1], ""
+        return registry_versions()[-1], ""
     except ProvisionError as error:
-        if not (local := available()):
+        if not (local := local_versions()):
             raise
         return local[
             -1
@@ -81,7 +83,7 @@ def latest() -> tuple[str, str]:
 
 
 @functools.cache
-def versions() -> tuple[str, ...]:
+def registry_versions() -> tuple[str, ...]:
     """Return the releases in the registry for this Python and platform, the oldest first.
 
     Raises:
@@ -91,28 +93,30 @@ def versions() -> tuple[str, ...]:
     command = ["index", "versions", "onnxruntime", "--disable-pip-version-check", "--no-input"]
     if importlib.util.find_spec("pip"):
         printed = run_tool([sys.executable, "-m", "pip", *command], subject)
-    elif found := uv():
+    elif found := uv_path():
         printed = run_tool([found, "tool", "run", "pip", *command], subject)
     else:
         raise ProvisionError(
             f"{subject}: neither pip nor uv is installed to list them. Install one."
         )
     line = next((line for line in printed.splitlines() if line.startswith("Available")), "")
-    releases = [word for word in re.split(r"[:,\s]+", line) if _RELEASE.fullmatch(word)]
+    releases = [word for word in re.split(r"[:,\s]+", line) if _RELEASE_PATTERN.fullmatch(word)]
     if not releases:
         raise ProvisionError(f"{subject}: the registry has none for this Python and platform.")
-    return tuple(sorted(releases, key=sort_key))
+    return tuple(sorted(releases, key=version_sort_key))
 
 
-def available() -> tuple[str, ...]:
+def local_versions() -> tuple[str, ...]:
     """Return the versions that are installed or cached, the oldest first."""
-    folder = cache_folder() / _FOLDER
+    folder = cache_folder() / _RUNTIMES_FOLDER
     cached = folder.iterdir() if folder.is_dir() else ()
-    found = {path.name for path in cached if _RELEASE.fullmatch(path.name) and is_ready(path)}
-    return tuple(sorted(found | {installed() or ""} - {""}, key=sort_key))
+    found = {
+        path.name for path in cached if _RELEASE_PATTERN.fullmatch(path.name) and is_ready(path)
+    }
+    return tuple(sorted(found | {distribution_version() or ""} - {""}, key=version_sort_key))
 
 
-def sort_key(version: str) -> tuple[int, ...]:
+def version_sort_key(version: str) -> tuple[int, ...]:
     """Return the key that sorts versions by age."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
@@ -126,22 +130,22 @@ def versions_and_environments(
 
 
 def _is_path(name: str) -> bool:
-    return os.sep in name or (not _RELEASE.fullmatch(name) and os.path.exists(name))
+    return os.sep in name or (not _RELEASE_PATTERN.fullmatch(name) and os.path.exists(name))
 
 
-def existing(path: Path) -> Path:
+def existing_interpreter(path: Path) -> Path:
     """Return the interpreter at `path`, which is an interpreter or the folder of an environment.
 
     Raises:
         UsageError: it is neither.
     """
-    python = interpreter(path) if path.is_dir() else path
+    python = environment_interpreter(path) if path.is_dir() else path
     if not python.is_file() or not os.access(python, os.X_OK):
         raise UsageError(f"{path} is neither a Python interpreter nor an environment with one.")
     return python.absolute()
 
 
-def version_of(python: Path) -> str | None:
+def interpreter_version(python: Path) -> str | None:
     """Return the version of onnxruntime of the interpreter `python`; None if it has none."""
     code = "import onnxruntime; print(onnxruntime.__version__)"
     try:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_REMOVAL_S = 10.0
-_POLL_S = 0.02
+_REMOVAL_POLL_S = 0.02
 
 
 def processes_of(group: Path) -> list[int]:
@@ -54,7 +54,7 @@ def remove_group(
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_S)
+        time.sleep(_REMOVAL_POLL_S)
 
 
 def remove_groups(parent: Path, prefix: str) -> None:

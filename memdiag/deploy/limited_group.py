@@ -24,12 +24,12 @@ from memdiag.deploy.group_removal import (
     start_removal_at_end,
 )
 from memdiag.errors import MeasurementError
-from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
-from memdiag.system.group_memory import MAX_LIMIT_BYTES, MemoryGroup
-from memdiag.temporary_names import own_prefix, owner_of
+from memdiag.system.control_groups import CONTROL_GROUPS_FOLDER, PROC_FOLDER, control_groups_of
+from memdiag.system.group_memory import MAX_LIMIT_BYTES, LimitingControlGroup
+from memdiag.temporary_names import own_prefix, temporary_file_owner
 
 # The shell moves itself, and becomes the program: no memory of the program is counted elsewhere.
-_ENTER = 'echo 0 > "$0" && exec "$@"'
+_ENTER_SCRIPT = 'echo 0 > "$0" && exec "$@"'
 
 
 class NoGroupError(MeasurementError):
@@ -110,41 +110,41 @@ class LimitedGroup:
         try:
             parent.make_folder(self.folder)
         except OSError as error:
-            raise NoGroupError(_refusal(parent.folder, error)) from error
+            raise NoGroupError(_group_refusal_text(parent.folder, error)) from error
         try:
-            self._configure(limit_bytes)
+            self._configure_memory(limit_bytes)
         except OSError as error:
-            self._remove()
-            raise NoGroupError(_refusal(self.folder, error)) from error
+            self._remove_own_group()
+            raise NoGroupError(_group_refusal_text(self.folder, error)) from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._remove()
+        self._remove_own_group()
 
-    def _remove(self) -> None:
+    def _remove_own_group(self) -> None:
         remove_group(self.folder, remove_folder=self._parent.remove_folder)
 
-    def _configure(self, limit_bytes: int | None) -> None:
+    def _configure_memory(self, limit_bytes: int | None) -> None:
         if self._parent.version == 1:
             if limit_bytes is not None:
-                _write(self.folder / "memory.limit_in_bytes", str(limit_bytes))
+                _write_setting(self.folder / "memory.limit_in_bytes", str(limit_bytes))
             # A limit of memory and swap together would need an option of the kernel.
-            _write(self.folder / "memory.swappiness", "0")
+            _write_setting(self.folder / "memory.swappiness", "0")
             return
         if limit_bytes is not None:
-            _write(self.folder / "memory.max", str(limit_bytes))
+            _write_setting(self.folder / "memory.max", str(limit_bytes))
         if (self.folder / "memory.swap.max").exists():
-            _write(self.folder / "memory.swap.max", "0")
+            _write_setting(self.folder / "memory.swap.max", "0")
         if (self.folder / "memory.oom.group").exists():
             # As Kubernetes does: a program without one of its processes is of no use.
-            _write(self.folder / "memory.oom.group", "1")
+            _write_setting(self.folder / "memory.oom.group", "1")
 
     @property
     def entering(self) -> tuple[str, ...]:
         """The words before those of a command that runs in this group from its first byte on."""
-        return ("/bin/sh", "-c", _ENTER, str(self.folder / "cgroup.procs"))
+        return ("/bin/sh", "-c", _ENTER_SCRIPT, str(self.folder / "cgroup.procs"))
 
     def counters(self) -> GroupCounters:
         """Return what the group has counted until now.
@@ -153,7 +153,7 @@ class LimitedGroup:
             GroupRemovedError: the group does not exist any more.
         """
         version = self._parent.version
-        memory = MemoryGroup(folder=self.folder, version=version, limit_bytes=None).read()
+        memory = LimitingControlGroup(folder=self.folder, version=version, limit_bytes=None).read()
         if memory is None:
             raise GroupRemovedError(
                 f"the control group {self.folder} was removed while it was measured. Start again."
@@ -189,7 +189,7 @@ class GroupRemoval:
 
     def __enter__(self) -> None:
         for group in self._folder.iterdir():
-            owner = owner_of(group.name)
+            owner = temporary_file_owner(group.name)
             if owner is not None and owner.is_here and not psutil.pid_exists(owner.pid):
                 remove_group(group)
         self._process = start_removal_at_end(self._folder, own_prefix(), *self._folders)
@@ -203,8 +203,8 @@ class GroupRemoval:
 
 def parent_group(
     *,
-    proc: Path = PROC,
-    control_groups: Path = CONTROL_GROUPS,
+    proc: Path = PROC_FOLDER,
+    control_groups: Path = CONTROL_GROUPS_FOLDER,
     make_folder: Callable[[Path], None] = os.mkdir,
     remove_folder: Callable[[str], None] = os.rmdir,
 ) -> ParentGroup:
@@ -225,7 +225,7 @@ def parent_group(
     for folder in control_groups_of(
         os.getpid(), "memory", proc=proc, control_groups=control_groups
     ):
-        version = _version(folder)
+        version = _memory_version(folder)
         if version is None:
             continue
         parent = ParentGroup(
@@ -253,7 +253,7 @@ def parent_group(
     raise NoGroupError(refusals[0])
 
 
-def _version(folder: Path) -> Literal[1, 2] | None:
+def _memory_version(folder: Path) -> Literal[1, 2] | None:
     """Return the version of the group if groups in it can limit memory; None otherwise."""
     if (folder / "memory.limit_in_bytes").is_file():
         return 1
@@ -263,7 +263,7 @@ def _version(folder: Path) -> Literal[1, 2] | None:
     return None
 
 
-def _refusal(folder: Path, error: OSError) -> str:
+def _group_refusal_text(folder: Path, error: OSError) -> str:
     if error.errno == errno.EROFS:
         return (
             f"{folder}: control groups are mounted read-only, as in most containers. Run memdiag"
@@ -277,7 +277,7 @@ def _refusal(folder: Path, error: OSError) -> str:
     return f"{folder}: no control group can be created ({error.strerror})."
 
 
-def _write(file: Path, text: str) -> None:
+def _write_setting(file: Path, text: str) -> None:
     descriptor = os.open(file, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())

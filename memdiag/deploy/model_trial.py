@@ -12,7 +12,7 @@ from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
 from memdiag.runner.run import AtPhaseEnd, AtSteady, MeasuredRun, Measurement, ReadMoment
 
-_LOADING = ("start", *CREATION_PHASES)
+_LOADING_PHASES = ("start", *CREATION_PHASES)
 
 
 @dataclass(kw_only=True)
@@ -54,7 +54,7 @@ class ModelTrials:
         limits = replace(self.job.limits, timeout_s=self.timeout_s)
         job = replace(self.job, limits=limits)
         if self.parent is None:
-            return self._point(limit_bytes, MeasuredRun(job).run(), [])
+            return self._limit_point(limit_bytes, MeasuredRun(job).run(), [])
         self.number += 1
         with LimitedGroup(self.parent, str(self.number), limit_bytes) as group:
             counters: list[GroupCounters] = []
@@ -69,9 +69,9 @@ class ModelTrials:
             job = replace(job, entering=group.entering)
             measurement = MeasuredRun(job, read, phase_ends=True).run()
             end = group.counters()
-        return self._point(limit_bytes, measurement, [*counters, end])
+        return self._limit_point(limit_bytes, measurement, [*counters, end])
 
-    def _point(
+    def _limit_point(
         self, limit_bytes: int | None, measurement: Measurement, counters: Sequence[GroupCounters]
     ) -> LimitPoint:
         """Return the point; `counters` are from the first run and all runs, and at the end."""
@@ -99,18 +99,18 @@ class ModelTrials:
         loaded = is_completed or outcome.phase in RUN_PHASES
         return LimitPoint(
             limit_bytes=limit_bytes,
-            outcome=_outcome(measurement, end),
+            outcome=_trial_outcome(measurement, end),
             phase="" if is_completed else outcome.phase,
             load_s=_load_s(measurement) if loaded else None,
             latency_s=_latency_s(measurement) if is_completed else None,
             peak_bytes=None if end is None else end.peak_bytes,
             refault_bytes=max(0, refaults),
             load_refault_bytes=counters[0].refault_bytes if counters else 0,
-            message="" if is_completed else _message(measurement, end),
+            message="" if is_completed else _trial_message(measurement, end),
         )
 
 
-def _outcome(measurement: Measurement, end: GroupCounters | None) -> TrialOutcome:
+def _trial_outcome(measurement: Measurement, end: GroupCounters | None) -> TrialOutcome:
     if end is not None and end.oom_kills:
         return "killed"
     status = measurement.outcome.status
@@ -118,14 +118,14 @@ def _outcome(measurement: Measurement, end: GroupCounters | None) -> TrialOutcom
     return "timeout" if status == "limit" else status
 
 
-def _message(measurement: Measurement, end: GroupCounters | None) -> str:
+def _trial_message(measurement: Measurement, end: GroupCounters | None) -> str:
     if end is not None and end.oom_kills:
         return "killed at the limit (SIGKILL by the kernel)"
     return measurement.outcome.message
 
 
 def _load_s(measurement: Measurement) -> float:
-    phases = (phase for phase in measurement.phases if phase.name in _LOADING)
+    phases = (phase for phase in measurement.phases if phase.name in _LOADING_PHASES)
     return round(sum(phase.duration_s for phase in phases), 6)
 
 

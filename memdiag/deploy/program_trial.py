@@ -18,7 +18,7 @@ from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.system.process_tree import descendants, process_info
 from memdiag.units import format_duration
 
-PERIOD_S = 0.02
+GROUP_PERIOD_S = 0.02
 """Seconds between two looks at the group."""
 
 MAX_FILES_PERIOD_S = 5.0
@@ -89,18 +89,18 @@ class ProgramTrials:
             except OSError as error:
                 raise MeasurementError(f"/bin/sh: cannot be started ({error.strerror}).") from error
             try:
-                outcome, message = self._wait(process, group, started)
+                outcome, message = self._wait_for_end(process, group, started)
                 seconds = time.perf_counter() - started
                 end = group.counters()
                 if outcome == "completed" and process.returncode is None:
-                    _end(process)
+                    _end_program(process)
             finally:
                 # The group kills what is in it; this process may have left it, or be its last.
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             if outcome == "failed":
-                message = self._failure(process.returncode, errors)
+                message = self._failure_message(process.returncode, errors)
         is_completed = outcome == "completed"
         return LimitPoint(
             limit_bytes=limit_bytes,
@@ -111,7 +111,7 @@ class ProgramTrials:
             message=message,
         )
 
-    def _wait(
+    def _wait_for_end(
         self, process: "subprocess.Popen[bytes]", group: LimitedGroup, started: float
     ) -> tuple[TrialOutcome, str]:
         """Wait until the program has ended or has done enough, and return how it ended."""
@@ -125,7 +125,7 @@ class ProgramTrials:
                 return "killed", f"killed at the limit {after} (SIGKILL by the kernel)"
             if code is not None:
                 return ("failed", "") if code else ("completed", "")
-            self._count(counters, group)
+            self._keep_largest_counters(counters, group)
             if seconds >= listed_s:
                 # Programs may be short, and map their files at the start.
                 listed_s = seconds + min(seconds, MAX_FILES_PERIOD_S)
@@ -135,9 +135,9 @@ class ProgramTrials:
                 return "completed", ""
             if seconds >= self.timeout_s:
                 return "timeout", f"stopped after {format_duration(seconds)}"
-            time.sleep(PERIOD_S)
+            time.sleep(GROUP_PERIOD_S)
 
-    def _count(self, counters: GroupCounters, group: LimitedGroup) -> None:
+    def _keep_largest_counters(self, counters: GroupCounters, group: LimitedGroup) -> None:
         """Keep the counters of the moment with the most memory."""
         size = counters.anonymous_bytes + counters.file_bytes
         self.rss_bytes = max(self.rss_bytes, size + (counters.kernel_bytes or 0))
@@ -166,7 +166,7 @@ class ProgramTrials:
         running = (each for each in outside if process_info(each) is not None)
         self.escaped = next((each for each in running if each not in group.processes()), None)
 
-    def _failure(self, code: int, errors: IO[bytes]) -> str:
+    def _failure_message(self, code: int, errors: IO[bytes]) -> str:
         """Return why the program failed: how it ended, and the last line of its errors."""
         errors.seek(0)
         lines = errors.read().decode(errors="replace").split("\n")
@@ -175,7 +175,7 @@ class ProgramTrials:
         return f"ended with {how}{f': {words}' if words else ''}"[:MAX_MESSAGE]
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end_program(process: "subprocess.Popen[bytes]") -> None:
     """Ask the program to end, as a container runtime does, and wait for a moment."""
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGTERM)

@@ -18,28 +18,30 @@ MAX_CHECKED_FINDINGS = 50
 """Maximum findings that are checked, the costliest first."""
 
 
-def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding, ...]:
+def findings_with_rewrites(
+    findings: Sequence[Finding], model_file: ModelFile
+) -> tuple[Finding, ...]:
     """Return `findings`, each with the rewrites that can be applied to the open model.
 
     No weight is read. Not checked are findings that a measurement refuted, findings beyond
     `MAX_CHECKED_FINDINGS`, and all findings in a model of more than `MAX_CHECKED_NODES` nodes.
     """
-    if file.is_ort_format:
-        return tuple(_with_remedies(each, (), "it is in ORT format") for each in findings)
+    if model_file.is_ort_format:
+        return tuple(_finding_with_remedies(each, (), "it is in ORT format") for each in findings)
     checked = [each for each in findings[:MAX_CHECKED_FINDINGS] if each.evidence != "refuted"]
-    if not checked or file.node_count > MAX_CHECKED_NODES:
+    if not checked or model_file.node_count > MAX_CHECKED_NODES:
         return tuple(findings)
     try:
-        editor = ModelEditor(file, reads_weights=False)
+        editor = ModelEditor(model_file, reads_weights=False)
     except MemdiagError:
         refusal = "its graph cannot be rewritten"
-        found = {id(each): _with_remedies(each, (), refusal) for each in checked}
+        found = {id(each): _finding_with_remedies(each, (), refusal) for each in checked}
     else:
-        found = {id(each): _with_checked_rewrites(editor, each) for each in checked}
+        found = {id(each): _finding_with_rewrites(editor, each) for each in checked}
     return tuple(found.get(id(each), each) for each in findings)
 
 
-def _with_checked_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
+def _finding_with_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
     possible, refusal = [], ""
     names = finding.remedies  # in the order of preference
     preferred = sorted(
@@ -55,10 +57,10 @@ def _with_checked_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
             possible.append(rewriter.rewrite.name)
         else:
             refusal = refusal or f"{rewriter.rewrite.name}: {reason}"
-    return _with_remedies(finding, tuple(possible), "" if possible else refusal)
+    return _finding_with_remedies(finding, tuple(possible), "" if possible else refusal)
 
 
-def _with_remedies(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
+def _finding_with_remedies(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
     rewrites = {each.rewrite.name for each in rewriters()}
     left = [name for name in finding.remedies if name in possible or name not in rewrites]
     remedies = tuple(dict.fromkeys([*left, *possible]))

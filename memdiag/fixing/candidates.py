@@ -6,7 +6,7 @@ from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import SavedModel
 from memdiag.records.measured_change import Figures
 from memdiag.verify.acceptance import takes_less_memory, takes_less_time
-from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation
+from memdiag.verify.model_evaluator import LatencyComparisons, ModelEvaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Candidate:
         return all(change.is_exact for change in self.changes)
 
     @property
-    def comparisons(self) -> Comparisons:
+    def comparisons(self) -> LatencyComparisons:
         """The latency comparisons of the changed model with the original."""
         return self.evaluation.comparisons
 
@@ -66,7 +66,7 @@ class RewrittenModel:
     same_kernels: bool
 
 
-def preferred(
+def preferred_candidate(
     first: Candidate, second: Candidate, *, least_share: float = 0.0
 ) -> tuple[Candidate, str]:
     """Return the better of two candidates, and the reason.
@@ -88,12 +88,12 @@ def preferred(
             "takes as much, and less time",
         ),
         (
-            _is_less(first.kept_count, second.kept_count),
+            _is_smaller_number(first.kept_count, second.kept_count),
             "is as good, and needs fewer of the original's files",
         ),
-        (_is_less(first.file_count, second.file_count), "is as good, in fewer files"),
+        (_is_smaller_number(first.file_count, second.file_count), "is as good, in fewer files"),
         (
-            _is_less(not first.is_exact, not second.is_exact),
+            _is_smaller_number(not first.is_exact, not second.is_exact),
             "is as good, and changes no bit",
         ),
     )
@@ -103,5 +103,5 @@ def preferred(
     return first, "is as good, as far as it is certain"
 
 
-def _is_less(first: int, second: int) -> bool | None:
+def _is_smaller_number(first: int, second: int) -> bool | None:
     return None if first == second else first < second

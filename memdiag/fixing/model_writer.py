@@ -31,13 +31,13 @@ from memdiag.regular_files import open_regular
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import (
     MAX_EMBEDDED_BYTES,
-    can_refer,
-    save,
-    weight_bytes,
+    can_refer_to_original,
+    referenced_weight_bytes,
+    write_rewritten_model,
 )
 from memdiag.runner.temporary import remove_stale
 from memdiag.temporary_names import own_prefix
-from memdiag.verify.validity import undeclared_before
+from memdiag.verify.validity import newer_declaration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +96,9 @@ class ModelWriter:
         ReportError: the target, or its external data file, exists and is no regular file.
     """
 
-    def __init__(self, file: ModelFile, target: Path) -> None:
-        self.file = file
-        self._original = FileStates(file.path, file.files)
+    def __init__(self, model_file: ModelFile, target: Path) -> None:
+        self.file = model_file
+        self._original = FileStates(model_file.path, model_file.files)
         resolved = resolve_output(target)
         target = resolved if target.is_symlink() else target
         self._target = target
@@ -107,16 +107,16 @@ class ModelWriter:
         self._folder = target.absolute().parent
         while not self._folder.exists():
             self._folder = self._folder.parent
-        if target.resolve() in file.files:
+        if target.resolve() in model_file.files:
             raise UsageError(f"{target}: this is the original's own file. Choose another output.")
         data = target.with_name(f"{target.name}.data")
-        if data.resolve() in file.files:
+        if data.resolve() in model_file.files:
             raise UsageError(
                 f"{data}: this file contains the original's weights. Choose another output."
             )
         resolve_output(data)
-        for path in (file.path.resolve(), data.absolute()):
-            if not _is_text(str(path)):
+        for path in (model_file.path.resolve(), data.absolute()):
+            if not _is_utf8_path(str(path)):
                 raise UsageError(
                     f"{path}: its path is not UTF-8, so no model can refer to it. Rename it."
                 )
@@ -145,7 +145,7 @@ class ModelWriter:
             with tempfile.TemporaryFile(dir=self._folder):
                 pass
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable_target_error(error) from error
 
     def editor(self, changes: Sequence[Change]) -> ModelEditor:
         """Return the original with `changes`."""
@@ -163,12 +163,12 @@ class ModelWriter:
             ReportError: a file cannot be written.
             ModelError: the model cannot be written.
         """
-        storage = self._storage(editor)
+        storage = self._weight_storage(editor)
         hidden = self._hidden_path()
         own_file = hidden / self._target.name
         path = hidden.with_name(f"{hidden.name}.onnx") if storage == "in_place" else own_file
         try:
-            yield self._described(path, self._save(editor, path, storage))
+            yield self._built_model(path, self._write_model(editor, path, storage))
         finally:
             path.unlink(missing_ok=True)
             shutil.rmtree(hidden, ignore_errors=True)
@@ -187,7 +187,7 @@ class ModelWriter:
             for each in built.written
         ]
         self._staged = tuple(staged)
-        self._move(built.written, staged)
+        self._move_files(built.written, staged)
         return SavedModel(built, (*staged, *built.kept))
 
     def publish_staged(self) -> None:
@@ -198,7 +198,7 @@ class ModelWriter:
             ModelError: the original changed during the search.
         """
         self._original.check()
-        self._move(self._staged, self.staged_targets)
+        self._move_files(self._staged, self.staged_targets)
         self.discard_staged()  # the folder that is left
 
     @property
@@ -225,18 +225,21 @@ class ModelWriter:
         self._original.check()
         try:
             hidden.mkdir()
-            copies = [Path(shutil.copyfile(each, hidden / each.name)) for each in _with_data(model)]
-            self._move(copies, self.copy_targets(model))
+            copies = [
+                Path(shutil.copyfile(each, hidden / each.name))
+                for each in _model_and_data_files(model)
+            ]
+            self._move_files(copies, self.copy_targets(model))
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable_target_error(error) from error
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
 
     def copy_targets(self, model: Path) -> tuple[Path, ...]:
         """Return the files that `publish_copy` writes for `model`, the model first."""
-        return tuple(self._target.with_name(each.name) for each in _with_data(model))
+        return tuple(self._target.with_name(each.name) for each in _model_and_data_files(model))
 
-    def _move(self, files: Sequence[Path], targets: Sequence[Path]) -> None:
+    def _move_files(self, files: Sequence[Path], targets: Sequence[Path]) -> None:
         """Rename `files` to `targets`, the model last: when all that it refers to is there.
 
         Ctrl-C comes before or after: an earlier model would have the weights of this one.
@@ -256,7 +259,7 @@ class ModelWriter:
                     os.replace(path, target)
                 self.has_published = targets[0] == self._target
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable_target_error(error) from error
 
     def _target_files(self, written: Sequence[Path]) -> tuple[Path, ...]:
         return (self._target, self._target.with_name(f"{self._target.name}.data"))[: len(written)]
@@ -272,20 +275,22 @@ class ModelWriter:
         )
         return " ".join(re.sub(hidden, "", text).split())
 
-    def _save(self, editor: ModelEditor, path: Path, storage: TargetStorage) -> tuple[Path, ...]:
+    def _write_model(
+        self, editor: ModelEditor, path: Path, storage: TargetStorage
+    ) -> tuple[Path, ...]:
         try:
-            return save(editor, path, storage)
+            return write_rewritten_model(editor, path, storage)
         except ReportError as error:
             raise ReportError(str(error).replace(str(path), str(self._target))) from error
 
-    def _described(self, path: Path, written: tuple[Path, ...]) -> BuiltModel:
+    def _built_model(self, path: Path, written: tuple[Path, ...]) -> BuiltModel:
         own = {path.resolve() for path in written}
         folder = path.parent.resolve()
-        with open_model(path) as model:
-            kept = [path for path in model.files if path not in own]
+        with open_model(path) as model_file:
+            kept = [path for path in model_file.files if path not in own]
             ranges = {
                 (weight.file, weight.offset, weight.nbytes)
-                for weight in model.weights
+                for weight in model_file.weights
                 if weight.file is not None and (folder / weight.file).resolve() in kept
             }
             return BuiltModel(
@@ -293,42 +298,42 @@ class ModelWriter:
                 written=written,
                 kept=tuple(self._target.parent / os.path.relpath(path, folder) for path in kept),
                 kept_bytes=sum(nbytes for _, _, nbytes in ranges),
-                disk_bytes=sum(path.stat().st_size for path in model.files),
-                digest=_digest(written),
-                newer=undeclared_before(self.file.read_proto(), model.read_proto()),
-                oldest=oldest_runtime(model),
+                disk_bytes=sum(path.stat().st_size for path in model_file.files),
+                digest=_written_files_digest(written),
+                newer=newer_declaration(self.file.read_proto(), model_file.read_proto()),
+                oldest=oldest_runtime(model_file),
             )
 
-    def _storage(self, editor: ModelEditor) -> TargetStorage:
+    def _weight_storage(self, editor: ModelEditor) -> TargetStorage:
         """Return how weights are stored: as a rewrite requires, or else as in the original.
 
         Embedded weights that are too large for one file become external.
         """
-        large = weight_bytes(editor) > MAX_EMBEDDED_BYTES
+        large = referenced_weight_bytes(editor) > MAX_EMBEDDED_BYTES
         if editor.storage is None and not self.file.external_bytes and not large:
             return "embedded"
-        stays = editor.storage != "external" and can_refer(editor, self._target)
-        return "in_place" if stays and self._is_referable() else "external"
+        stays = editor.storage != "external" and can_refer_to_original(editor, self._target)
+        return "in_place" if stays and self._is_original_referable() else "external"
 
-    def _is_referable(self) -> bool:
+    def _is_original_referable(self) -> bool:
         """Return whether a valid model can refer to weights in the original's own file.
 
         `onnx.checker` rejects external data in files with several hard links.
         """
         return bool(self.file.external_bytes) or self.file.files[0].stat().st_nlink == 1
 
-    def _unwritable(self, error: OSError) -> ReportError:
+    def _unwritable_target_error(self, error: OSError) -> ReportError:
         return ReportError(
             f"{self._target}: cannot be written ({error.strerror}). Choose another output."
         )
 
 
-def _with_data(model: Path) -> list[Path]:
+def _model_and_data_files(model: Path) -> list[Path]:
     """Return `model` and the file of its weights, if there is one."""
     return [path for path in (model, model.with_name(f"{model.name}.data")) if path.exists()]
 
 
-def _is_text(name: str) -> bool:
+def _is_utf8_path(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -336,7 +341,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _digest(paths: Sequence[Path]) -> bytes:
+def _written_files_digest(paths: Sequence[Path]) -> bytes:
     """Return a hash of the contents of the files."""
     digest = xxhash.xxh3_128()
     for path in paths:

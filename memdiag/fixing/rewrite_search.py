@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
-from memdiag.fixing.candidates import Candidate, RewrittenModel, preferred
+from memdiag.fixing.candidates import Candidate, RewrittenModel, preferred_candidate
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel
 from memdiag.fixing.state import ChangesByRule, FixState
@@ -19,16 +19,16 @@ from memdiag.verify.acceptance import (
     is_worth_it,
     memory_beside,
     memory_change,
-    slowness,
-    takes_less,
+    saves_memory_or_disk,
+    slowness_text,
 )
 from memdiag.verify.latency import CLEARLY_ABOVE, QUICK_PAIRS
-from memdiag.verify.memory import reason_of
-from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
+from memdiag.verify.memory import job_error_reason
+from memdiag.verify.model_evaluator import LatencyComparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 from memdiag.verify.step_estimate import StepEstimate
 
-_LEAST_SHARE = 0.05
+_LEAST_DECIDING_SHARE = 0.05
 """A difference of memory below this share of the peak decides nothing between two candidates: few
 pairs of runs don't show which one is slower."""
 
@@ -70,10 +70,10 @@ class RewriteSearch:
 
     def run(self, rules: ChangesByRule) -> RewrittenModel | None:
         """Try all changes; return the staged result, None where nothing is worth changing."""
-        self._explore(rules)
+        self._try_all_changes(rules)
         result = None
         try:
-            result = self._staged()
+            result = self._staged_result()
         except ReportError as error:
             self._write_error = error
         except KeyboardInterrupt:  # while the model was written
@@ -86,14 +86,14 @@ class RewriteSearch:
             self.state.notes.append(f"no rewritten model was written: {self._write_error}")
         return result
 
-    def _explore(self, rules: ChangesByRule) -> None:
+    def _try_all_changes(self, rules: ChangesByRule) -> None:
         """Try what keeps the kernels together, then each rule's changes, and accept the best."""
         trial_s = self.evaluator.memory_s(1) + self.evaluator.comparison_s(QUICK_PAIRS)
         self._step_estimate = StepEstimate(first_s=trial_s, end=self.end)
         self._remaining = sum(map(len, rules))
         others = [*rules]
         try:
-            if self.end < inf and (first := _most_promising(others)) is not None:
+            if self.end < inf and (first := _most_promising_changes(others)) is not None:
                 others.remove(first)
                 self._try_rule(first)
             self._try_together(others)
@@ -103,7 +103,7 @@ class RewriteSearch:
             self.state.ended_by = "time_limit"
         except KeyboardInterrupt:
             self.state.ended_by = "interrupt"
-        self._accept()
+        self._accept_best()
         if self.state.ended_by == "time_limit":
             self.state.record_untried(rules, "the time limit ended the search before it was tried")
         elif self.state.ended_by == "interrupt":
@@ -115,7 +115,7 @@ class RewriteSearch:
         One measurement and one comparison then verify what would take one for each change. If they
         are not worth it together, nothing is recorded, and each is tried alone.
         """
-        wanted = _kept_kernels(rules)
+        wanted = _kernel_keeping_changes(rules)
         accepted: list[Change] = []
         editor = None
         if len(wanted) > 1:
@@ -130,24 +130,24 @@ class RewriteSearch:
         names = " + ".join(dict.fromkeys(change.name for change in accepted))
         self.report_progress(f"trying {names} ({self._step_estimate.step(self._remaining)})")
         try:
-            with self._built(editor) as built:
-                outcome = self._evaluate(tuple(accepted), built)
+            with self._timed_build(editor) as built:
+                outcome = self._evaluate_changes(tuple(accepted), built)
         except MemdiagError:
             return
         if isinstance(outcome, Candidate):
             self._ranked = [outcome]
-            self._accept()
+            self._accept_best()
 
     def _try_rule(self, changes: tuple[Change, ...]) -> None:
         """Accept the best change of one rule, if any saves enough to be kept."""
         for change in changes:
             self._remaining -= 1
-            found = self._try(change)
+            found = self._try_change(change)
             if found is not None:
-                self._rank(found)
-        self._accept()
+                self._rank_candidate(found)
+        self._accept_best()
 
-    def _try(self, change: Change) -> Candidate | None:
+    def _try_change(self, change: Change) -> Candidate | None:
         """Build and evaluate a change; record the reason if it is not kept."""
         if self.state.is_accepted(change):
             return None
@@ -158,10 +158,10 @@ class RewriteSearch:
         change, editor = found
         self.report_progress(f"trying {change.name} ({self._step_estimate.step(self._remaining)})")
         try:
-            with self._built(editor) as built:
-                outcome = self._evaluate((change,), built)
+            with self._timed_build(editor) as built:
+                outcome = self._evaluate_changes((change,), built)
         except MemdiagError as error:
-            outcome = self._failure(error)
+            outcome = self._rejection_reason(error)
         if isinstance(outcome, Candidate):
             return outcome
         self.state.record(change, "rejected", outcome)
@@ -180,14 +180,14 @@ class RewriteSearch:
             raise TimeLimitReached
 
     @contextmanager
-    def _built(self, editor: ModelEditor) -> Iterator[BuiltModel]:
+    def _timed_build(self, editor: ModelEditor) -> Iterator[BuiltModel]:
         """Build a model, and remember how long that takes."""
         started = time.monotonic()
         with self.state.writer.built(editor) as built:
             self._build_s = max(self._build_s, time.monotonic() - started)
             yield built
 
-    def _evaluate(self, changes: tuple[Change, ...], built: BuiltModel) -> Candidate | str:
+    def _evaluate_changes(self, changes: tuple[Change, ...], built: BuiltModel) -> Candidate | str:
         """Return the model with `changes` as a candidate, or why it is not kept.
 
         The cheapest checks come first; memory is measured once.
@@ -201,11 +201,11 @@ class RewriteSearch:
             return problem
         all_changes = [*self.state.accepted, *changes]
         job = replace(self.evaluator.job, model=built.path)
-        before = self._figures()
+        before = self._accepted_figures()
         after = self.evaluator.measure(job, 1, disk_bytes=built.disk_bytes)
-        is_saving = takes_less(before, after)
+        is_saving = saves_memory_or_disk(before, after)
         try:
-            evaluation = self._compared(job, self.state.bound(all_changes), is_saving)
+            evaluation = self._quick_evaluation(job, self.state.bound(all_changes), is_saving)
         except TimeLimitReached:
             why = f"the time limit ended its comparison ({memory_change(before, after)})"
             for change in changes if len(changes) == 1 else ():
@@ -213,14 +213,14 @@ class RewriteSearch:
             raise
         if evaluation.problem is not None:
             return f"{evaluation.problem}; {memory_change(before, after)}"
-        if not is_worth_it(before, after, evaluation.comparisons, self._comparisons()):
-            return _saves_nothing(before, after)
-        slower = self._slowness(evaluation)
+        if not is_worth_it(before, after, evaluation.comparisons, self._accepted_comparisons()):
+            return _nothing_saved_reason(before, after)
+        slower = self._clear_slowness_text(evaluation)
         if slower and all(change.is_exact for change in all_changes):
             # The kernels are those of the original: only another session can confirm that.
             self.evaluator.renew_original()
-            again = self._compared(job, self.state.bound(all_changes), is_saving)
-            if again.problem is None and not self._slowness(again):
+            again = self._quick_evaluation(job, self.state.bound(all_changes), is_saving)
+            if again.problem is None and not self._clear_slowness_text(again):
                 evaluation, slower = again, None
         if slower:
             return slower
@@ -234,7 +234,7 @@ class RewriteSearch:
             file_count=len(built.written) + len(built.kept),
         )
 
-    def _compared(self, job: Job, bound: Bound, is_saving: bool) -> ModelEvaluation:
+    def _quick_evaluation(self, job: Job, bound: Bound, is_saving: bool) -> ModelEvaluation:
         """Compare outputs and latency with the original, without a limit if nothing is saved."""
         return self.evaluator.evaluate(
             job,
@@ -244,14 +244,14 @@ class RewriteSearch:
             is_quick=True,
         )
 
-    def _slowness(self, evaluation: ModelEvaluation) -> str | None:
-        return slowness(evaluation.comparisons, CLEARLY_ABOVE * self.max_slowdown)
+    def _clear_slowness_text(self, evaluation: ModelEvaluation) -> str | None:
+        return slowness_text(evaluation.comparisons, CLEARLY_ABOVE * self.max_slowdown)
 
-    def _rank(self, found: Candidate) -> None:
+    def _rank_candidate(self, found: Candidate) -> None:
         """Insert a candidate into the current rule's, in the order of preference."""
         ranked = self._ranked
         position = len(ranked)
-        while position and _preferred(ranked[position - 1], found)[0] is not found:
+        while position and _better_candidate(ranked[position - 1], found)[0] is not found:
             position -= 1
         ranked.insert(position, found)
         self._record_beaten(ranked)
@@ -260,14 +260,14 @@ class RewriteSearch:
         """Record for each candidate except the last, the best one, why the best is preferred."""
         best = ranked[-1]
         for candidate in ranked[:-1]:
-            better, why = _preferred(best, candidate)
+            better, why = _better_candidate(best, candidate)
             if better is not best:  # the best beat another one that beat it
                 why = "is kept instead"
             reason = f"{best.name} {why} ({memory_beside(best.after, candidate.after)})"
             for change in candidate.changes:
                 self.state.record(change, "rejected", reason)
 
-    def _accept(self) -> None:
+    def _accept_best(self) -> None:
         """Accept the best candidate of the current rule, if there is one."""
         if not self._ranked:
             return
@@ -283,7 +283,7 @@ class RewriteSearch:
         for change in best.changes:
             self.state.record(change, "applied", reason)
 
-    def _staged(self) -> RewrittenModel | None:
+    def _staged_result(self) -> RewrittenModel | None:
         """Stage the model with all accepted changes; return None where there are none."""
         if not self._accepted:
             return None
@@ -300,42 +300,42 @@ class RewriteSearch:
                 same_kernels=all(change.is_exact for change in self.state.accepted),
             )
 
-    def _failure(self, error: MemdiagError) -> str:
+    def _rejection_reason(self, error: MemdiagError) -> str:
         """Return the reason to reject a model that could not be built or run."""
         if isinstance(error, ReportError):
             self._write_error = self._write_error or error
         verb = "run" if isinstance(error, MeasurementError) else "be built"
-        return f"it cannot {verb}: {reason_of(error)}"
+        return f"it cannot {verb}: {job_error_reason(error)}"
 
-    def _figures(self) -> Figures:
+    def _accepted_figures(self) -> Figures:
         """Return the memory of the model with all accepted changes."""
         return self._accepted[-1].after if self._accepted else self.evaluator.before
 
-    def _comparisons(self) -> Comparisons:
+    def _accepted_comparisons(self) -> LatencyComparisons:
         """Return the latencies of the model with all accepted changes, relative to the original."""
         return self._accepted[-1].comparisons if self._accepted else ()
 
 
-def _kept_kernels(rules: ChangesByRule) -> list[Change]:
+def _kernel_keeping_changes(rules: ChangesByRule) -> list[Change]:
     """Return the changes that keep the kernels and have no alternative."""
     return [changes[0] for changes in rules if len(changes) == 1 and changes[0].is_exact]
 
 
-def _most_promising(rules: ChangesByRule) -> tuple[Change, ...] | None:
+def _most_promising_changes(rules: ChangesByRule) -> tuple[Change, ...] | None:
     """Return the rule whose change is expected to save more than what keeps the kernels together.
 
     None if there is none.
     """
-    together_bytes = sum(change.saved_bytes for change in _kept_kernels(rules))
+    together_bytes = sum(change.saved_bytes for change in _kernel_keeping_changes(rules))
     first = max(rules, key=lambda changes: changes[0].saved_bytes, default=None)
     return first if first and first[0].saved_bytes > together_bytes else None
 
 
-def _preferred(first: Candidate, second: Candidate) -> tuple[Candidate, str]:
-    return preferred(first, second, least_share=_LEAST_SHARE)
+def _better_candidate(first: Candidate, second: Candidate) -> tuple[Candidate, str]:
+    return preferred_candidate(first, second, least_share=_LEAST_DECIDING_SHARE)
 
 
-def _saves_nothing(before: Figures, after: Figures) -> str:
+def _nothing_saved_reason(before: Figures, after: Figures) -> str:
     figures = memory_change(before, after)
     if exchanged := exchanged_memory(before, after):
         return f"the {exchanged[0]} falls, but the {exchanged[1]} grows ({figures})"

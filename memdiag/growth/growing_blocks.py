@@ -14,7 +14,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.records.growth import GrowingBlocks
 from memdiag.records.weights import qualified_name
 
-MAX_SIZES = 12
+MAX_RECORDED_SIZES = 12
 """Sizes of blocks in a record."""
 
 MIN_BLOCKS_SHARE = 0.01
@@ -24,7 +24,7 @@ MIN_CONTENT_SHARE = 0.5
 """Share of the readings at which a content must be recognised to be kept by the program."""
 
 _MAX_COMPARED = 4096  # blocks of a size whose content is compared
-_MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
+_MAX_CONTENT_OFFSET = 160  # from the start of a block to its content: headers and alignment
 _MIN_PREFIX_BYTES = 32  # shorter values also occur by chance, in blocks with stale content
 
 _WEIGHT_PREFIX_BYTES = 64
@@ -47,19 +47,19 @@ class KnownContent(NamedTuple):
 
     def fits(self, block_bytes: int) -> bool:
         """Return whether a block of that size may contain it."""
-        max_bytes = self.nbytes * _MAX_RATIO + _MAX_OFFSET
+        max_bytes = self.nbytes * _MAX_RATIO + _MAX_CONTENT_OFFSET
         return not self.nbytes or self.nbytes <= block_bytes <= max_bytes
 
 
-def known_weights(file: ModelFile) -> list[KnownContent]:
+def known_weights(model_file: ModelFile) -> list[KnownContent]:
     """Return the contents of the weights of an open model whose bytes are in a file as they are."""
     return [
         KnownContent(
             f"weight {qualified_name(weight)!r}",
-            bytes(file.raw_bytes(weight)[:_WEIGHT_PREFIX_BYTES]),
+            bytes(model_file.raw_bytes(weight)[:_WEIGHT_PREFIX_BYTES]),
             weight.nbytes,
         )
-        for weight in file.weights
+        for weight in model_file.weights
         if weight.file is not None
     ]
 
@@ -89,7 +89,7 @@ def growing_blocks(
             starts = after.blocks[lengths == each.block_bytes, 0].tolist()
             new = np.array([start for start in starts if start not in known], np.int64)
             fitting = [content for content in distinct if content.fits(each.block_bytes)]
-            content = _content(memory, new[-_MAX_COMPARED:], each.block_bytes, fitting)
+            content = _block_content(memory, new[-_MAX_COMPARED:], each.block_bytes, fitting)
             found.append(msgspec.structs.replace(each, content=content))
     return tuple(found)
 
@@ -169,17 +169,17 @@ def grown_blocks(
             blocks_per_run=grown[size] / runs if runs else None,
             content=contents.get(size, ""),
         )
-        for size in largest[:MAX_SIZES]
+        for size in largest[:MAX_RECORDED_SIZES]
     )
 
 
-def _content(
+def _block_content(
     memory: ProcessMemory, starts: np.ndarray, size: int, contents: Sequence[KnownContent]
 ) -> str:
     """Return the description of the content that one of the blocks has; empty if none has."""
     if not contents or not len(starts):
         return ""
-    length = min(size, _MAX_OFFSET + max(len(each.prefix) for each in contents))
+    length = min(size, _MAX_CONTENT_OFFSET + max(len(each.prefix) for each in contents))
     blocks, _ = memory.read_blocks(starts, length)
     for block in blocks:
         data = block.tobytes()

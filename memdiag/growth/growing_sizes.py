@@ -125,7 +125,7 @@ def steadily_growing_sizes(
         growing = growing & {
             size
             for members in bins.values()
-            if _grows(positions, counts, members, min_growth.of_size(min(members)))
+            if _has_growing_number(positions, counts, members, min_growth.of_size(min(members)))
             for size in members
         }
     return frozenset(growing)
@@ -136,7 +136,7 @@ def _bytes_of_sizes(counts: Mapping[int, int], sizes: frozenset[int]) -> int:
     return sum(size * count for size, count in counts.items() if size in sizes)
 
 
-def _grows(
+def _has_growing_number(
     positions: Sequence[float],
     counts: Sequence[Mapping[int, int]],
     sizes: Sequence[int],

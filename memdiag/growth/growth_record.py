@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from memdiag.growth.observation import Observation
-from memdiag.growth.verdict import grown_bytes, judge
-from memdiag.growth.wording import advice, is_of_calibration, pattern_note, sentence
+from memdiag.growth.observation import GrowthObservation
+from memdiag.growth.verdict import grown_bytes, growth_judgement
+from memdiag.growth.wording import growth_advice, growth_sentence, is_of_calibration, pattern_note
 from memdiag.records.growth import Growth, Moment, RunSample, Varied, Verdict
-from memdiag.thinning import thin
+from memdiag.thinning import thinned_indices
 
 MAX_RUN_SAMPLES = 5000
 
 
 def growth_record(
-    observation: Observation,
+    observation: GrowthObservation,
     *,
     subject: str,
     kind: Literal["model", "program", "process"],
@@ -28,14 +28,14 @@ def growth_record(
     message: str = "",
 ) -> Growth:
     """Judge `observation` and return its record; the other arguments are fields of the record."""
-    judgement = judge(observation)
+    judgement = growth_judgement(observation)
     moments = observation.moments
     return Growth(
         subject=subject,
         kind=kind,
         verdict=judgement.verdict,
-        sentence=sentence(judgement, observation),
-        advice=advice(judgement, observation, trim_returned_bytes),
+        sentence=growth_sentence(judgement, observation),
+        advice=growth_advice(judgement, observation, trim_returned_bytes),
         owner=judgement.owner,
         slope=judgement.slope,
         slope_bytes_per_run=judgement.slope.bytes_per_unit if judgement.slope else 0.0,
@@ -50,21 +50,21 @@ def growth_record(
         dimensions=dict(dimensions or {}),
         blocks=observation.blocks,
         moments=moments,
-        samples=_thinned(observation.samples),
-        notes=(*notes, *_notes(moments, judgement.verdict)),
+        samples=_thinned_samples(observation.samples),
+        notes=(*notes, *_reading_notes(moments, judgement.verdict)),
         onnxruntime=onnxruntime,
         message=message,
         is_of_calibration=is_of_calibration(judgement, observation),
     )
 
 
-def _thinned(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
+def _thinned_samples(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
     """Return about `MAX_RUN_SAMPLES` of the samples at most, every peak included."""
     sizes = [sample.resident_bytes for sample in samples]
-    return tuple(samples[index] for index in thin(sizes, MAX_RUN_SAMPLES))
+    return tuple(samples[index] for index in thinned_indices(sizes, MAX_RUN_SAMPLES))
 
 
-def _notes(moments: Sequence[Moment], verdict: Verdict) -> tuple[str, ...]:
+def _reading_notes(moments: Sequence[Moment], verdict: Verdict) -> tuple[str, ...]:
     notes = []
     if verdict != "patterns" and (patterns := pattern_note(moments)):
         notes.append(patterns)

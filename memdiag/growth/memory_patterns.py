@@ -13,7 +13,7 @@ another layout has no block that fits.
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.process_memory import WORD, ProcessMemory
 
 _ENTRY_BYTES = 64
@@ -23,7 +23,7 @@ _MAX_PATTERNS = 8
 _SLOT_BYTES = 3 * WORD  # the number of a value, its offset and its size
 
 
-def pattern_blocks(blocks: Ranges, memory: ProcessMemory) -> tuple[NDArray[np.bool_], int]:
+def pattern_blocks(blocks: ByteRanges, memory: ProcessMemory) -> tuple[NDArray[np.bool_], int]:
     """Return which of `blocks` belong to memory patterns, and the number of combinations.
 
     Args:
@@ -61,7 +61,7 @@ def pattern_blocks(blocks: Ranges, memory: ProcessMemory) -> tuple[NDArray[np.bo
 
 
 def _block_of_vector(
-    starts: NDArray[np.int64], ends: NDArray[np.int64], blocks: Ranges
+    starts: NDArray[np.int64], ends: NDArray[np.int64], blocks: ByteRanges
 ) -> NDArray[np.int64]:
     """Return the indices of the blocks that hold vectors that are not empty; -1 for none."""
     indices = _block_at(starts, blocks)
@@ -70,7 +70,7 @@ def _block_of_vector(
     return np.where(is_first & (starts < ends) & (ends <= blocks[indices, 1]), indices, -1)
 
 
-def _block_at(addresses: NDArray[np.int64], blocks: Ranges) -> NDArray[np.int64]:
+def _block_at(addresses: NDArray[np.int64], blocks: ByteRanges) -> NDArray[np.int64]:
     """Return the indices of the blocks that contain `addresses`; -1 for none."""
     indices = np.searchsorted(blocks[:, 0], addresses, side="right") - 1
     return np.where((indices >= 0) & (addresses < blocks[indices, 1]), indices, -1)

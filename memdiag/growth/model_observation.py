@@ -13,13 +13,13 @@ from memdiag.growth.moment import MemoryMoment
 from memdiag.records.growth import GrowingBlocks
 from memdiag.units import counted
 
-MOMENTS = 12
+OBSERVED_MOMENTS = 12
 """Moments from the end of the warm-up to the end."""
 
 BATCH_S = 1.0
 """Seconds between two reports of progress. Runs of a batch that Ctrl-C ends are lost."""
 
-INTERRUPTED = "interrupted"
+INTERRUPTED_WORD = "interrupted"
 """The first word of the message of an observation that Ctrl-C ended."""
 
 _PACE_RUNS = 9
@@ -90,29 +90,29 @@ def observe_runs(
         planned = moments_of_runs(total)
         observed.warm_up_runs = planned[0]
         for until in planned:
-            _advance(runs, until, total, on_progress)
+            _advance_runs(runs, until, total, on_progress)
             observed.moments.append(runs.moment())
         # No session is alive between reloads, so that its values cannot be asked for.
         values = [] if runs.plan.reload else runs.values()
         observed.blocks = growing_blocks(
             runs.pid, observed.moments[1], runs.moment(), (*values, *weights)
         )
-        observed.trim_returned_bytes = _trim(runs)
+        observed.trim_returned_bytes = _trimmed_bytes(runs)
     except (MeasurementError, XrayError) as error:
         observed.message = str(error)
     except KeyboardInterrupt:
-        observed.message = f"{INTERRUPTED} after {counted(len(runs.samples), 'run')}"
+        observed.message = f"{INTERRUPTED_WORD} after {counted(len(runs.samples), 'run')}"
     return observed
 
 
 def moments_of_runs(total: int) -> tuple[int, ...]:
     """Return the numbers of runs after which memory is read, from the end of the warm-up on."""
     warm_up = max(_PACE_RUNS + 1, total // 10)
-    last = MOMENTS - 1
-    return tuple(warm_up + (total - warm_up) * number // last for number in range(MOMENTS))
+    last = OBSERVED_MOMENTS - 1
+    return tuple(warm_up + (total - warm_up) * number // last for number in range(OBSERVED_MOMENTS))
 
 
-def _advance(runs: ModelRuns, until: int, total: int, on_progress: OnGrowth | None) -> None:
+def _advance_runs(runs: ModelRuns, until: int, total: int, on_progress: OnGrowth | None) -> None:
     """Run until `until` runs are done, in batches of about `BATCH_S`."""
     while (done := len(runs.samples)) < until:
         batch = max(1, int(BATCH_S / max(runs.samples[-1].duration_s, 1e-6)))
@@ -134,7 +134,7 @@ def _planned_runs(runs: ModelRuns, max_runs: int | None, duration_s: float | Non
     return max(MIN_LEAK_RUNS, min(wanted, fitting))
 
 
-def _trim(runs: ModelRuns) -> int | None:
+def _trimmed_bytes(runs: ModelRuns) -> int | None:
     """Return the resident bytes that malloc returned to the system; None if it cannot."""
     before = runs.moment().moment.resident_bytes
     if not runs.trim():

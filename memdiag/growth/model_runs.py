@@ -8,18 +8,18 @@ from typing import Any, Self
 
 import numpy as np
 
-from memdiag.attribution.address_space import PAGE
+from memdiag.attribution.address_space import PAGE_BYTES
 from memdiag.errors import MeasurementError
 from memdiag.growth.growing_blocks import KnownContent
 from memdiag.growth.moment import MemoryMoment, read_moment
 from memdiag.records.growth import RunSample
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
-from memdiag.runner.job import Feed, Job, as_json
+from memdiag.runner.job import Feed, Job, json_value
 
-_POLL_S = 0.05
+_EVENT_POLL_S = 0.05
 _MAX_BATCH = 100_000
-_FIGURES = 3  # of a run: resident pages, shared pages, microseconds
+_FIGURES_PER_RUN = 3  # of a run: resident pages, shared pages, microseconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,16 +65,16 @@ class ModelRuns:
         self._figures = scratch / "figures.bin"
         self.samples: list[RunSample] = []
         message = job.message() | {
-            "feed_sets": as_json(plan.feed_sets),
+            "feed_sets": json_value(plan.feed_sets),
             "input_order": plan.input_order,
             "reload": plan.reload,
             "max_batch": _MAX_BATCH,
         }
         self._child = Child(job, message, "grow.py")
-        self._events = self._child.events(_POLL_S)
+        self._events = self._child.events(_EVENT_POLL_S)
         self._started = time.monotonic()
         try:
-            self.onnxruntime = str(self._answer("waiting")["onnxruntime"])
+            self.onnxruntime = str(self._next_answer("waiting")["onnxruntime"])
         except BaseException:
             self._child.end()
             raise
@@ -104,7 +104,7 @@ class ModelRuns:
         self._child.send({"do": "run", "times": times, "figures": str(self._figures)})
         failure: MeasurementError | None = None
         try:
-            self._answer("ran")
+            self._next_answer("ran")
         except MeasurementError as error:
             failure = error
         done = len(self.samples)
@@ -112,8 +112,8 @@ class ModelRuns:
         self.samples += [
             RunSample(
                 run=done + number,
-                resident_bytes=resident * PAGE,
-                anonymous_bytes=(resident - shared) * PAGE,
+                resident_bytes=resident * PAGE_BYTES,
+                anonymous_bytes=(resident - shared) * PAGE_BYTES,
                 duration_s=microseconds / 1e6,
             )
             for number, (resident, shared, microseconds) in enumerate(figures, 1)
@@ -134,16 +134,16 @@ class ModelRuns:
         """Return the first bytes of the last inputs and their outputs."""
         path = self._figures.with_name("prefixes.json")
         self._child.send({"do": "value_prefixes", "path": str(path)})
-        self._answer("written")
+        self._next_answer("written")
         found = json.loads(path.read_text(encoding="utf-8"))
         return [KnownContent(name, bytes.fromhex(prefix)) for name, prefix in found]
 
     def trim(self) -> bool:
         """Return freed heap to the system; return whether the C library can."""
         self._child.send({"do": "trim"})
-        return bool(self._answer("trimmed")["possible"])
+        return bool(self._next_answer("trimmed")["possible"])
 
-    def _answer(self, name: str) -> dict[str, Any]:
+    def _next_answer(self, name: str) -> dict[str, Any]:
         """Return the fields of the next event `name`."""
         limits = self._job.limits
         deadline = min(self._started + limits.timeout_s, limits.deadline.at)
@@ -151,7 +151,7 @@ class ModelRuns:
             if event is not None and event.name == name:
                 return event.fields
             if event is not None and event.name == "error":
-                raise MeasurementError(f"{self._job.model}: {_reason(event.fields)}")
+                raise MeasurementError(f"{self._job.model}: {_child_error_text(event.fields)}")
             if time.monotonic() >= deadline:
                 limits.deadline.check()
                 raise MeasurementError(
@@ -164,7 +164,7 @@ class ModelRuns:
         )
 
 
-def _reason(error: dict[str, Any]) -> str:
+def _child_error_text(error: dict[str, Any]) -> str:
     message = failure_text(error["message"]) or str(error["kind"])
     step = {"import": "onnxruntime cannot be imported", "run": "a run failed"}.get(
         error["stage"], "the session cannot be created"
@@ -175,7 +175,7 @@ def _reason(error: dict[str, Any]) -> str:
 def _read_figures(path: Path) -> list[list[int]]:
     """Return the figures of a batch, and remove their file; none if it was not written."""
     try:
-        figures = np.fromfile(path, np.int64).reshape(-1, _FIGURES)
+        figures = np.fromfile(path, np.int64).reshape(-1, _FIGURES_PER_RUN)
     except FileNotFoundError:
         return []
     path.unlink()

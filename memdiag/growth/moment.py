@@ -16,7 +16,7 @@ import numpy as np
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.owners import assign_owners
 from memdiag.attribution.process_layout import read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
@@ -40,7 +40,7 @@ class MemoryMoment:
     """
 
     moment: Moment
-    blocks: Ranges = field(default_factory=intervals.empty)
+    blocks: ByteRanges = field(default_factory=intervals.empty_ranges)
     block_counts: Mapping[int, int] = field(default_factory=dict)
     has_inconsistent_arena: bool = False
 
@@ -78,7 +78,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
         layout = read_process_layout(space, memory)
         arenas = layout.arenas
         blocks = layout.heap.blocks_in_use(0, _MAX_BLOCK_BYTES)
-        blocks = _outside(blocks, arenas.chunks, arenas.inconsistent)
+        blocks = _blocks_outside(blocks, arenas.chunks, arenas.inconsistent)
         is_pattern, patterns = pattern_blocks(blocks, memory)
     owned: Counter[str] = Counter()
     ownership = assign_owners(space, (), layout)
@@ -96,18 +96,18 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     )
     if layout.heap.allocator != "glibc" or layout.heap.unknown:
         return MemoryMoment(moment=moment)
-    pattern_bytes = intervals.total(blocks[is_pattern])
+    pattern_bytes = intervals.total_bytes(blocks[is_pattern])
     blocks = blocks[~is_pattern]
     sizes, counts = np.unique(blocks[:, 1] - blocks[:, 0], return_counts=True)
     return MemoryMoment(
         moment=msgspec.structs.replace(
             moment,
-            heap_bytes=intervals.total(blocks),
+            heap_bytes=intervals.total_bytes(blocks),
             heap_blocks=len(blocks),
             patterns=patterns,
             pattern_bytes=pattern_bytes,
-            arena_used_bytes=intervals.total(arenas.in_use),
-            arena_slack_bytes=intervals.total(arenas.slack),
+            arena_used_bytes=intervals.total_bytes(arenas.in_use),
+            arena_slack_bytes=intervals.total_bytes(arenas.slack),
             arenas=len(arenas.objects),
         ),
         blocks=blocks,
@@ -116,7 +116,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     )
 
 
-def _outside(blocks: Ranges, *arenas: Ranges) -> Ranges:
+def _blocks_outside(blocks: ByteRanges, *arenas: ByteRanges) -> ByteRanges:
     """Return the `blocks` that contain no byte of `arenas`."""
     taken = intervals.union(*arenas)
     if not len(taken):

@@ -39,7 +39,7 @@ def resident_bytes_of(owner: GrowingOwner) -> Callable[[Moment], int | None]:
     return lambda moment: moment.bytes_of(*kinds) if moment.owners else None
 
 
-IN_USE = (
+OWNERS_IN_USE = (
     OwnerInUse("arena", lambda moment: moment.arena_used_bytes, KIB),
     OwnerInUse("heap", lambda moment: moment.heap_bytes, KIB),
     OwnerInUse("python", resident_bytes_of("python"), 512 * KIB),
@@ -67,7 +67,7 @@ NOTHING_KEPT: Final = KeptValues()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
+class GrowthObservation:
     """Figures of a process from which the verdict follows.
 
     Attributes:
@@ -98,7 +98,7 @@ class Observation:
     kept: KeptValues = NOTHING_KEPT
     kept_from: str = ""
 
-    def with_heap(self) -> "Observation":
+    def with_heap(self) -> "GrowthObservation":
         """Return the observation without moments whose heap was not read, if enough remain."""
         known = [moment.heap_bytes is not None for moment in self.moments]
         if all(known) or sum(known[self.warm_up :]) < MIN_MOMENTS:

@@ -21,7 +21,7 @@ from memdiag.growth.growing_blocks import (
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.moment import MemoryMoment, read_moment
-from memdiag.growth.observation import Observation
+from memdiag.growth.observation import GrowthObservation
 from memdiag.growth.verdict import kept_values
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
@@ -66,7 +66,7 @@ def main() -> None:
     for line in sys.stdin:
         request = msgspec.json.decode(line, type=ReadingRequest)
         if request.alive is not None:
-            sys.stdout.buffer.write(encode(_growth(memory, contents, request, subject)))
+            sys.stdout.buffer.write(encode(_parent_growth(memory, contents, request, subject)))
             return
         answer = ""
         try:
@@ -79,7 +79,7 @@ def main() -> None:
             if memory and request.starts:
                 contents.append(recognised_contents(pid, memory[0], read, request.starts))
             # The first moment alone keeps the addresses of its blocks.
-            blocks = intervals.empty() if memory else read.blocks
+            blocks = intervals.empty_ranges() if memory else read.blocks
             memory.append(replace(read, moment=moment, blocks=blocks))
         except MemdiagError as error:
             answer = str(error)
@@ -87,7 +87,7 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def _growth(
+def _parent_growth(
     memory: list[MemoryMoment],
     contents: Sequence[Mapping[int, str]],
     request: ReadingRequest,
@@ -99,7 +99,7 @@ def _growth(
     heap = growing_heap(memory, 1, "run", min_growth)
     repeated = repeated_contents(contents, heap.sizes)
     blocks = grown_blocks(before, after, sizes=heap.sizes, contents=repeated)
-    observation = Observation(
+    observation = GrowthObservation(
         moments=tuple(each.moment for each in memory),
         unit="run",
         warm_up=1,

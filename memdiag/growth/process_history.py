@@ -9,7 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from memdiag.attribution import intervals
-from memdiag.attribution.stopped_process import stopped
+from memdiag.attribution.stopped_process import paused_process
 from memdiag.errors import XrayError
 from memdiag.growth.growing_blocks import recognised_contents
 from memdiag.growth.moment import MemoryMoment, read_moment
@@ -102,7 +102,7 @@ class ProcessHistory:
             return max(0.0, self._due_s - now_s)
         started = time.perf_counter()
         try:
-            with stopped(self.pid) if self.stops_process else nullcontext():
+            with paused_process(self.pid) if self.stops_process else nullcontext():
                 for _ in range(MAX_ATTEMPTS):
                     read = read_moment(self.pid, run=runs, time_s=now_s)
                     is_torn = self._is_torn(read, sessions)
@@ -126,7 +126,7 @@ class ProcessHistory:
         if at_exit and self._has_released(moment):
             return self.period_s
         if len(self.moments) > 1:
-            self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty())
+            self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty_ranges())
         self.moments.append(read)
         took_s = time.perf_counter() - started
         if self.stops_process:

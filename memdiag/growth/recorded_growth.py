@@ -18,11 +18,11 @@ from memdiag.growth.steady_growth import steady_slope
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.units import MIB
 
-MIN_GROWTH_BYTES = 8 * MIB
-MIN_GROWTH_SHARE = 0.03
+MIN_RECORDED_GROWTH_BYTES = 8 * MIB
+MIN_RECORDED_GROWTH_SHARE = 0.03
 """Growth that is stated is at least this, and this share of the memory at its start."""
 
-MIN_RUNS = 20
+MIN_RECORDED_RUNS = 20
 """Runs of a process from which on its growth is judged between the first and the last of them."""
 
 MIN_TIME_S = 4.0
@@ -35,16 +35,17 @@ EXIT_S = 2.0
 """Seconds that a process may take to release its memory when it ends."""
 
 MIN_GRADUAL_SHARE = 0.4
-"""Share of the growth without its `MAX_STEPS` largest steps below which it is one of steps."""
+"""Share of the growth without its `MAX_GROWTH_STEPS` largest steps below which it is one of
+steps."""
 
-MAX_STEPS = 3
+MAX_GROWTH_STEPS = 3
 
 MAX_FALL_SHARE = 0.2
 """Share of the growth by which the memory may have been higher before: more is memory that comes
 and goes."""
 
-_SLICES = 24
-_PARTS = (1.0, 2 / 3, 1 / 2)
+_TIME_SLICES = 24
+_PARTS_OF_TIME = (1.0, 2 / 3, 1 / 2)
 
 
 class RecordedGrowth(NamedTuple):
@@ -71,16 +72,22 @@ class RecordedGrowth(NamedTuple):
 
     def rate(self, units: float) -> float:
         """Return the bytes for each of the seconds, or runs, of which there were `units`."""
-        return self.bytes / (units * (1 - 1 / _SLICES))
+        return self.bytes / (units * (1 - 1 / _TIME_SLICES))
 
 
-def recorded_growth(run: ProgramRun) -> RecordedGrowth | None:
+def recorded_growth(recording: ProgramRun) -> RecordedGrowth | None:
     """Return the growth of the process that grew most; None if none was still growing."""
-    found = [each for each in (_of_process(run, process) for process in run.processes) if each]
+    found = [
+        each
+        for each in (
+            _recorded_process_growth(recording, process) for process in recording.processes
+        )
+        if each
+    ]
     return max(found, key=lambda each: each.bytes, default=None)
 
 
-class Rise(NamedTuple):
+class MemoryRise(NamedTuple):
     """How the least memory of a watched process rose.
 
     Attributes:
@@ -94,7 +101,7 @@ class Rise(NamedTuple):
     seconds: float
 
 
-def rise_at_rest(process: ProgramProcess) -> Rise | None:
+def rise_at_rest(process: ProgramProcess) -> MemoryRise | None:
     """Return how the memory of a watched process rose.
 
     None if it was watched for less than `MIN_TIME_S`.
@@ -107,14 +114,16 @@ def rise_at_rest(process: ProgramProcess) -> Rise | None:
         end_s = min(end_s, process.ended_s - EXIT_S)
     if end_s - t_s[0] < MIN_TIME_S:
         return None
-    values = _least(process, t_s[0], end_s)
+    values = _least_resident_sets(process, t_s[0], end_s)
     half = len(values) // 2
     before, after = min(values[:half]), min(values[half:])
-    return Rise(after - before, values[-1] - after, end_s - t_s[0])
+    return MemoryRise(after - before, values[-1] - after, end_s - t_s[0])
 
 
-def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | None:
-    sessions = [session for session in run.sessions if session.pid == process.pid]
+def _recorded_process_growth(
+    recording: ProgramRun, process: ProgramProcess
+) -> RecordedGrowth | None:
+    sessions = [session for session in recording.sessions if session.pid == process.pid]
     t_s = process.samples.t_s
     if not t_s:
         return None
@@ -122,16 +131,16 @@ def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | No
     created_s = max((each.created_s + (each.creation_s or 0) for each in sessions), default=0.0)
     runs = _runs_since(sessions, created_s)
     start_s = created_s
-    if runs < MIN_RUNS:
+    if runs < MIN_RECORDED_RUNS:
         start_s = 0.0
         runs = _runs_since(sessions, start_s)
     ran = [each for each in sessions if (each.last_run_s or 0) > start_s]
-    if runs >= MIN_RUNS:
+    if runs >= MIN_RECORDED_RUNS:
         start_s = max(start_s, min(each.first_run_s or 0 for each in ran))
         end_s = max(each.last_run_s or 0 for each in ran)
-    elif run.is_watched:
+    elif recording.is_watched:
         runs, start_s = 0, t_s[0]
-        end_s = min([t_s[-1], *(start for start, _ in run.end_waits)])
+        end_s = min([t_s[-1], *(start for start, _ in recording.end_waits)])
         if process.ended_s is not None:  # its memory falls at its own end
             rss_bytes = process.samples.rss_bytes
             end_s = t_s[max(range(len(t_s)), key=rss_bytes.__getitem__)]
@@ -141,12 +150,15 @@ def _of_process(run: ProgramRun, process: ProgramProcess) -> RecordedGrowth | No
         return None
     if end_s <= start_s or (not runs and end_s - start_s < MIN_TIME_S):
         return None
-    all_values = _least(process, start_s, end_s)
-    for part in _PARTS:
+    all_values = _least_resident_sets(process, start_s, end_s)
+    for part in _PARTS_OF_TIME:
         seconds = part * (end_s - start_s)
-        values = _least(process, end_s - seconds, end_s)
+        values = _least_resident_sets(process, end_s - seconds, end_s)
         grown = values[-1] - values[0]
-        if _grows(values) and max(all_values) - all_values[-1] <= MAX_FALL_SHARE * grown:
+        if (
+            _is_gradual_growth(values)
+            and max(all_values) - all_values[-1] <= MAX_FALL_SHARE * grown
+        ):
             numbers = tuple(session.number for session in ran)
             part_of_runs = round(part * runs)
             return RecordedGrowth(process, values[0], values[-1], seconds, part_of_runs, numbers)
@@ -164,19 +176,21 @@ def _runs_since(sessions: Sequence[ProgramSession], start_s: float) -> int:
     return round(count)
 
 
-def _grows(values: Sequence[int]) -> bool:
+def _is_gradual_growth(values: Sequence[int]) -> bool:
     """Return whether the memory in slices grows steadily, and not in a few steps."""
     grown = values[-1] - values[0]
-    min_growth = max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * values[0])
-    if grown < min_growth or steady_slope(range(_SLICES), values, min_growth) is None:
+    min_growth = max(MIN_RECORDED_GROWTH_BYTES, MIN_RECORDED_GROWTH_SHARE * values[0])
+    if grown < min_growth or steady_slope(range(_TIME_SLICES), values, min_growth) is None:
         return False
     rises = sorted(after - before for before, after in pairwise(values))
-    return grown - sum(rises[-MAX_STEPS:]) >= MIN_GRADUAL_SHARE * grown
+    return grown - sum(rises[-MAX_GROWTH_STEPS:]) >= MIN_GRADUAL_SHARE * grown
 
 
-def _least(process: ProgramProcess, start_s: float, end_s: float) -> list[int]:
+def _least_resident_sets(process: ProgramProcess, start_s: float, end_s: float) -> list[int]:
     """Return the least resident set in each slice. A sample holds until the next one."""
     samples = process.samples
-    edges = [start_s + (end_s - start_s) * index / _SLICES for index in range(_SLICES + 1)]
+    edges = [
+        start_s + (end_s - start_s) * index / _TIME_SLICES for index in range(_TIME_SLICES + 1)
+    ]
     at = [max(0, bisect_right(samples.t_s, edge) - 1) for edge in edges]
     return [min(samples.rss_bytes[first : last + 1]) for first, last in pairwise(at)]

@@ -45,7 +45,7 @@ def steady_slope(
         return None
     if slope.bytes_per_unit * (positions[-1] - positions[0]) < min_growth:
         return None
-    middle = _middle(positions)
+    middle = _second_half_start(positions)
     early = robust_slope(positions[:middle], values[:middle])
     late = robust_slope(positions[middle:], values[middle:])
     usual = max(early.bytes_per_unit, slope.bytes_per_unit)
@@ -54,7 +54,7 @@ def steady_slope(
     return slope
 
 
-def _middle(positions: Sequence[float]) -> int:
+def _second_half_start(positions: Sequence[float]) -> int:
     """Return the index of the first position of the second half.
 
     Readings of a program are closer at its start. If so many are that the second half of the runs

@@ -2,22 +2,24 @@
 
 The resident set alone cannot distinguish these, and their remedies are opposite. The owner of the
 growth does: blocks and chunks *in use* that become more with every run are a leak or values that
-the program keeps; free chunks and freed blocks are not. `judge` applies these rules in order:
+the program keeps; free chunks and freed blocks are not. `growth_judgement` applies these rules in
+order:
 
-== ======================================================================== ======================
- # condition                                                                verdict
-== ======================================================================== ======================
- 1 memory in use of an owner (`IN_USE`) grows steadily (`steady_slope`)     ``leak``, or ``kept``
-  (not only where inputs become larger: `_grows_only_with_inputs`)         (`_is_kept`)
- 2 more sessions at each of the moments, by `MIN_MORE_SESSIONS`             ``kept``
- 3 fewer than `MIN_MOMENTS` moments                                         ``undecided``
- 4 growth below `MIN_GROWTH_BYTES`, or below `MIN_GROWTH_SHARE`             ``flat``
- 5 most of the growth is freed blocks that malloc retains                   ``retained``
- 6 most is arena slack, and rises with new largest inputs                   ``high_water``
- 7 the growth has ended (`MAX_LATE_GROWTH_SHARE`)                           ``plateau``
- 8 most is memory patterns                                                  ``patterns``
- 9 none of these                                                            ``undecided``
-== ======================================================================== ======================
+== ===================================================================== ======================
+ # condition                                                             verdict
+== ===================================================================== ======================
+ 1 memory in use of an owner (`OWNERS_IN_USE`) grows steadily            ``leak``, or ``kept``
+   (`steady_slope`; not only where inputs do: `_grows_only_with_inputs`) (`_is_kept`)
+ 2 more sessions at each of the moments, by `MIN_MORE_SESSIONS`          ``kept``
+ 3 fewer than `MIN_MOMENTS` moments                                      ``undecided``
+ 4 growth below `MIN_RESIDENT_GROWTH_BYTES`, or                          ``flat``
+   `MIN_RESIDENT_GROWTH_SHARE`
+ 5 most of the growth is freed blocks that malloc retains                ``retained``
+ 6 most is arena slack, and rises with new largest inputs                ``high_water``
+ 7 the growth has ended (`MAX_LATE_GROWTH_SHARE`)                        ``plateau``
+ 8 most is memory patterns                                               ``patterns``
+ 9 none of these                                                         ``undecided``
+== ===================================================================== ======================
 
 Moments are counted after the warm-up. Rule 1 sees single bytes, the others the resident set.
 The slope is the Theil-Sen estimator (`memdiag.growth.slope`); the heap is judged by the sizes of
@@ -32,10 +34,10 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from memdiag.growth.observation import (
-    IN_USE,
     NOTHING_KEPT,
+    OWNERS_IN_USE,
+    GrowthObservation,
     KeptValues,
-    Observation,
     resident_bytes_of,
 )
 from memdiag.growth.slope import MIN_POINTS, robust_slope
@@ -47,12 +49,12 @@ from memdiag.records.growth import (
     Slope,
     Verdict,
 )
-from memdiag.units import KIB, MAX_LISTED, MIB, format_rate
+from memdiag.units import KIB, MAX_LISTED_NAMES, MIB, format_rate
 
-MIN_GROWTH_BYTES = MIB
-"""Growth of the resident set below this, or below `MIN_GROWTH_SHARE`, is called flat."""
+MIN_RESIDENT_GROWTH_BYTES = MIB
+"""Growth of the resident set below this, or below `MIN_RESIDENT_GROWTH_SHARE`, is called flat."""
 
-MIN_GROWTH_SHARE = 0.01
+MIN_RESIDENT_GROWTH_SHARE = 0.01
 
 MIN_NEW_LARGEST_SHARE = 0.8
 """Share of the growth that must occur at runs with an input larger than all before."""
@@ -78,7 +80,7 @@ in the heap, and 145 of Python objects."""
 MIN_MORE_SESSIONS = 10
 """Sessions that became alive between a few moments, more at each, from which on they are kept."""
 
-_BY_PAGES: frozenset[GrowingOwner] = frozenset(("python", "other"))
+_OWNERS_BY_PAGES: frozenset[GrowingOwner] = frozenset(("python", "other"))
 """The owners whose growth is known by resident pages only."""
 
 _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
@@ -103,7 +105,7 @@ class GrowthJudgement:
     kept: KeptValues = NOTHING_KEPT
 
 
-def judge(observation: Observation) -> GrowthJudgement:
+def growth_judgement(observation: GrowthObservation) -> GrowthJudgement:
     """Return the verdict on `observation`, by the moments at which the heap was read.
 
     The numbers of the rules are in the docstring of this module.
@@ -111,20 +113,20 @@ def judge(observation: Observation) -> GrowthJudgement:
     observation = observation.with_heap()
     steady = _steady_growth(observation)
     if steady:
-        return _of_memory_in_use(steady, observation)  # 1
-    few = _of_few_moments(observation)
+        return _memory_in_use_judgement(steady, observation)  # 1
+    few = _few_moments_judgement(observation)
     if few.verdict == "kept" or len(observation.moments_after_warm_up) < MIN_MOMENTS:
         return few  # 2, 3
-    return _of_resident_set(observation)  # 4 to 9
+    return _resident_set_judgement(observation)  # 4 to 9
 
 
-def _of_memory_in_use(
-    steady: Sequence[tuple[GrowingOwner, Slope]], observation: Observation
+def _memory_in_use_judgement(
+    steady: Sequence[tuple[GrowingOwner, Slope]], observation: GrowthObservation
 ) -> GrowthJudgement:
     """Return ``leak`` or ``kept`` for the owners in `steady`, with the owner that grows fastest."""
-    kept = _kept(observation, total_slope([slope for _, slope in steady]))
+    kept = _mostly_kept_values(observation, total_slope([slope for _, slope in steady]))
     (owner, slope), *others = sorted(steady, key=lambda each: -each[1].bytes_per_unit)
-    if any(_rises(observation, count) for count in _SESSION_COUNTS):
+    if any(_has_steady_rise(observation, count) for count in _SESSION_COUNTS):
         owner, slope, others = "sessions", _resident_slope(observation), []
     owners = {owner, *(each for each, _ in steady)}
     verdict: Verdict = "leak"
@@ -136,7 +138,7 @@ def _of_memory_in_use(
     return GrowthJudgement(verdict, owner, slope, tuple(others), kept)
 
 
-def _kept(observation: Observation, total: Slope) -> KeptValues:
+def _mostly_kept_values(observation: GrowthObservation, total: Slope) -> KeptValues:
     """Return the values that the program keeps; none if they are less than most of `total`."""
     kept = observation.kept
     first, *_, last = observation.moments_after_warm_up
@@ -157,10 +159,12 @@ def total_slope(slopes: Sequence[Slope]) -> Slope:
     )
 
 
-def _of_resident_set(observation: Observation) -> GrowthJudgement:
+def _resident_set_judgement(observation: GrowthObservation) -> GrowthJudgement:
     """Return the verdict by the growth of the resident set and its largest part."""
     moments = observation.moments
-    if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
+    if grown_bytes(moments) < max(
+        MIN_RESIDENT_GROWTH_BYTES, MIN_RESIDENT_GROWTH_SHARE * moments[0].resident_bytes
+    ):
         return GrowthJudgement("flat")
     largest, _ = largest_growth(moments[0], moments[-1])
     slope = robust_slope(
@@ -182,7 +186,7 @@ _SESSION_COUNTS: tuple[Callable[[Moment], int | None], ...] = (
 """The counts that rise where sessions are created and not released."""
 
 
-def _of_few_moments(observation: Observation) -> GrowthJudgement:
+def _few_moments_judgement(observation: GrowthObservation) -> GrowthJudgement:
     """Return ``kept`` if there are more sessions at each moment, else ``undecided``.
 
     A heap of many sessions takes seconds to read, so that a short program has few moments.
@@ -195,7 +199,7 @@ def _of_few_moments(observation: Observation) -> GrowthJudgement:
     return GrowthJudgement("kept", "sessions", _resident_slope(observation))
 
 
-def _resident_slope(observation: Observation) -> Slope:
+def _resident_slope(observation: GrowthObservation) -> Slope:
     """Return the slope of the resident set after the warm-up."""
     moments = observation.moments_after_warm_up
     sizes = [moment.resident_bytes for moment in moments]
@@ -223,7 +227,7 @@ def compared_moments(moments: Sequence[Moment]) -> tuple[Moment, ...]:
     return counted or owned or tuple(moments)
 
 
-def grows_after_warm_up(observation: Observation) -> bool:
+def grows_after_warm_up(observation: GrowthObservation) -> bool:
     """Return whether the resident set rose with a certainty of 95 %, and had not stopped."""
     later = observation.with_heap()
     moments = later.moments_after_warm_up
@@ -275,7 +279,7 @@ def kept_values(
         if are_known:
             overhead = dict.fromkeys(outputs, OUTPUT_ARRAY_BYTES)
             per_run = sum((sizes[name] + overhead.get(name, 0)) * shares[name] for name in named)
-        return KeptValues(_listed(named, sizes), per_run)
+        return KeptValues(_kept_names_text(named, sizes), per_run)
     copied = blocks[0].content if blocks else ""
     if not copied:
         return NOTHING_KEPT
@@ -285,39 +289,41 @@ def kept_values(
     return KeptValues(f"copies of {copied}", per_run)
 
 
-def _listed(names: Sequence[str], sizes: Mapping[str, float]) -> str:
+def _kept_names_text(names: Sequence[str], sizes: Mapping[str, float]) -> str:
     if len(names) == 1:
         return names[0]
-    if len(names) <= MAX_LISTED:
-        return " and ".join(_with_size(name, sizes) for name in names)
+    if len(names) <= MAX_LISTED_NAMES:
+        return " and ".join(_name_with_rate(name, sizes) for name in names)
     noun = "outputs" if all(name.startswith("output") for name in names) else "values"
-    return f"{_with_size(names[0], sizes)} and at least {len(names) - 1} other {noun}"
+    return f"{_name_with_rate(names[0], sizes)} and at least {len(names) - 1} other {noun}"
 
 
-def _with_size(name: str, sizes: Mapping[str, float]) -> str:
+def _name_with_rate(name: str, sizes: Mapping[str, float]) -> str:
     return f"{name} ({format_rate(sizes[name])})" if name in sizes else name
 
 
-def _steady_growth(observation: Observation) -> list[tuple[GrowingOwner, Slope]]:
+def _steady_growth(observation: GrowthObservation) -> list[tuple[GrowingOwner, Slope]]:
     """Return the owners in use that grow steadily, with their slopes."""
     found: list[tuple[GrowingOwner, Slope]] = []
-    for in_use in IN_USE:
+    for in_use in OWNERS_IN_USE:
         if in_use.owner == "heap" and observation.growing_heap_bytes is not None:
             values = observation.growing_heap_bytes[observation.warm_up :]
             slope = _slope_of_values(observation, values, observation.min_heap_bytes)
         else:
-            slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
+            slope = _figure_slope(observation, in_use.bytes_of, in_use.min_bytes)
         if slope is not None:
             found.append((in_use.owner, slope))
     return found
 
 
-def _rises(observation: Observation, figure: Callable[[Moment], int | None]) -> bool:
-    return _slope(observation, figure, min_growth=2) is not None
+def _has_steady_rise(
+    observation: GrowthObservation, figure: Callable[[Moment], int | None]
+) -> bool:
+    return _figure_slope(observation, figure, min_growth=2) is not None
 
 
-def _slope(
-    observation: Observation, figure: Callable[[Moment], int | None], min_growth: int
+def _figure_slope(
+    observation: GrowthObservation, figure: Callable[[Moment], int | None], min_growth: int
 ) -> Slope | None:
     """Return the slope of `figure` after the warm-up; None if it does not grow steadily."""
     values = [figure(moment) for moment in observation.moments_after_warm_up]
@@ -325,7 +331,7 @@ def _slope(
 
 
 def _slope_of_values(
-    observation: Observation, values: Sequence[int | None], min_growth: int
+    observation: GrowthObservation, values: Sequence[int | None], min_growth: int
 ) -> Slope | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values) or _grows_only_with_inputs(observation, known):
@@ -334,7 +340,7 @@ def _slope_of_values(
     return steady_slope(positions, known, min_growth)
 
 
-def _grows_only_with_inputs(observation: Observation, values: Sequence[int]) -> bool:
+def _grows_only_with_inputs(observation: GrowthObservation, values: Sequence[int]) -> bool:
     """Return whether `values` grow at new largest inputs, and hardly between them.
 
     Kernels keep buffers of the size of the largest input, and a program the output of its last
@@ -371,7 +377,7 @@ def largest_growth(first: Moment, last: Moment) -> tuple[GrowingOwner | None, in
             lambda moment: moment.bytes_of("arena") - (moment.arena_used_bytes or 0)
         ),
         "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
-        **{each.owner: growth(each.bytes_of) for each in IN_USE},
+        **{each.owner: growth(each.bytes_of) for each in OWNERS_IN_USE},
         # Here with the libraries that were loaded meanwhile.
         "files": growth(resident_bytes_of("files")),
         "patterns": growth(lambda moment: moment.pattern_bytes),
@@ -379,7 +385,7 @@ def largest_growth(first: Moment, last: Moment) -> tuple[GrowingOwner | None, in
     return max(grown.items(), key=lambda each: each[1])
 
 
-def unseen_growth(observation: Observation) -> Mapping[GrowingOwner, float]:
+def unseen_growth(observation: GrowthObservation) -> Mapping[GrowingOwner, float]:
     """Return the growth in bytes a unit below which growth of some owners is not seen.
 
     These are the owners of which resident pages are known only; blocks of malloc and values in
@@ -389,7 +395,11 @@ def unseen_growth(observation: Observation) -> Mapping[GrowingOwner, float]:
     span = positions[-1] - positions[0] if positions else 0.0
     if span <= 0:
         return {}
-    return {each.owner: each.min_bytes / span for each in IN_USE if each.owner in _BY_PAGES}
+    return {
+        each.owner: each.min_bytes / span
+        for each in OWNERS_IN_USE
+        if each.owner in _OWNERS_BY_PAGES
+    }
 
 
 def _has_ended(moments: Sequence[Moment]) -> bool:
@@ -411,7 +421,7 @@ def _arenas_have_ended(moments: Sequence[Moment]) -> bool:
     return len(sizes) > 1 and sizes[-1] <= sizes[0]
 
 
-def _grows_at_new_largest(observation: Observation) -> bool:
+def _grows_at_new_largest(observation: GrowthObservation) -> bool:
     """Return whether the resident set rises at runs with an input larger than all before.
 
     Of a program only the memory at moments is known, and whether there was such a run in between.

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Final
 
 from memdiag.defaults import PINNED_TEXT
-from memdiag.growth.observation import Observation
+from memdiag.growth.observation import GrowthObservation
 from memdiag.growth.verdict import (
     GrowthJudgement,
     compared_moments,
@@ -42,7 +42,7 @@ PATTERN_ADVICE: Final = (
     "create the session with enable_mem_pattern = False, or pad inputs to a few sizes"
 )
 
-_CALIBRATORS = "onnxruntime/quantization/"
+_CALIBRATORS_FOLDER = "onnxruntime/quantization/"
 CALIBRATORS_KEEP: Final = (
     "onnxruntime.quantization keeps the outputs of all samples until the calibration ends"
 )
@@ -83,10 +83,10 @@ MIN_STEP_SHARE = 0.5
 
 def is_calibrator(site: str) -> bool:
     """Return whether `site`, where a session was created or run, is in onnxruntime.quantization."""
-    return _CALIBRATORS in site
+    return _CALIBRATORS_FOLDER in site
 
 
-def rate(slope: Slope, unit: Unit) -> str:
+def slope_text(slope: Slope, unit: Unit) -> str:
     """Return a slope in words: ``25 KiB a run (95 % interval 24.9 to 25.1 KiB)``."""
     low, mean, high = (
         format_rate(value) for value in (slope.low, slope.bytes_per_unit, slope.high)
@@ -95,7 +95,7 @@ def rate(slope: Slope, unit: Unit) -> str:
     return text if low == high else f"{text} (95 % interval {low} to {high})"
 
 
-def sentence(judgement: GrowthJudgement, observation: Observation) -> str:
+def growth_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
     """Return the verdict with its figures in one sentence; of reloads also whether they ratchet.
 
     Args:
@@ -103,11 +103,11 @@ def sentence(judgement: GrowthJudgement, observation: Observation) -> str:
         observation: the figures that were judged; at least one moment.
     """
     text = _verdict_sentence(judgement, observation)
-    ratchet = _ratchet(judgement, observation) if observation.unit == "reload" else ""
+    ratchet = _ratchet_sentence(judgement, observation) if observation.unit == "reload" else ""
     return f"{text}. {ratchet}" if ratchet else text
 
 
-def _ratchet(judgement: GrowthJudgement, observation: Observation) -> str:
+def _ratchet_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
     """Return whether memory grows on and on with reloads; empty if that is not known."""
     match judgement.verdict:
         case "undecided":
@@ -123,10 +123,10 @@ def _ratchet(judgement: GrowthJudgement, observation: Observation) -> str:
     return "Memory does not grow steadily with reloads"
 
 
-def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> str:
+def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
     moments, unit = observation.moments, observation.unit
     last = moments[-1]
-    runs = _progress(last, unit)
+    runs = _moment_text(last, unit)
     grown = f"the resident set grew by {format_size(_grown_bytes(moments))} since the start"
     owner = OWNER_LABELS[judgement.owner] if judgement.owner else "owner not known"
     if _may_be_heap(judgement, observation):
@@ -134,15 +134,19 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     match judgement.verdict:
         case "flat":
             size = format_size(last.resident_bytes)
-            return f"no growth: the resident set is {size} after {runs}{_unseen(observation)}"
+            return (
+                f"no growth: the resident set is {size} after {runs}"
+                f"{_unseen_growth_clause(observation)}"
+            )
         case "plateau":
-            reached = _reached(moments)
+            reached = _plateau_moment(moments)
             return (
                 f"warm-up, not a leak: {grown} ({owner}) and stopped at"
-                f" {format_size(reached.resident_bytes)} after {_part(reached, unit)} of {runs}"
+                f" {format_size(reached.resident_bytes)} after {_bare_moment_text(reached, unit)}"
+                f" of {runs}"
             )
         case "high_water":
-            return f"no leak: {_rise(observation)}"
+            return f"no leak: {_rise_text(observation)}"
         case "patterns":
             return f"no leak: {grown} in {runs}, mostly {_pattern_growth(moments)[0]}"
         case "retained":
@@ -159,11 +163,15 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
             about = f", by {format_rate(pace)} a {unit}" if pace > 0 else ""
             return f"undecided: {grown} ({owner}){about}, and had not stopped after {runs}"
     assert judgement.slope is not None
-    others = [f"{OWNER_LABELS[each]} by {rate(slope, unit)}" for each, slope in judgement.others]
+    others = [
+        f"{OWNER_LABELS[each]} by {slope_text(slope, unit)}" for each, slope in judgement.others
+    ]
     slopes = [judgement.slope, *(slope for _, slope in judgement.others)]
     until = GIB / total_slope(slopes).bytes_per_unit
     when = format_duration(until) if unit == "second" else counted(round(until), unit)
-    growth = f"grow by {', '.join([rate(judgement.slope, unit), *others])}; 1 GiB after {when}"
+    growth = (
+        f"grow by {', '.join([slope_text(judgement.slope, unit), *others])}; 1 GiB after {when}"
+    )
     growth += _other_growth(judgement, observation)
     if is_of_calibration(judgement, observation):
         kept = f"about {format_size(_kept_bytes(judgement, observation))} in {runs}"
@@ -173,11 +181,14 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
             return f"{cause}. That is little of it. {CALIBRATORS_HAVE}"
         return f"{cause}. {owner[0].upper()}{owner[1:]} {growth}"
     if judgement.verdict == "leak":
-        return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
+        return f"a leak: {owner}{_blocks_content_text(judgement, observation.blocks)} {growth}"
     if judgement.owner == "sessions":
         counts = _session_counts(moments)
         alive = f" ({counts[0]} at the start, {counts[-1]} at the end)" if counts else ""
-        return f"the program keeps its sessions{alive}{_of_a_session(observation)}: they {growth}"
+        return (
+            f"the program keeps its sessions{alive}{_session_bytes_clause(observation)}: they "
+            f"{growth}"
+        )
     if judgement.kept.names:
         called = f" of the run at {observation.kept_from}" if observation.kept_from else ""
         kept = f"the program keeps {judgement.kept.names}{called}"
@@ -187,8 +198,8 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     return f"kept values: {owner} {growth}"
 
 
-def advice(
-    judgement: GrowthJudgement, observation: Observation, trim_returned_bytes: int | None
+def growth_advice(
+    judgement: GrowthJudgement, observation: GrowthObservation, trim_returned_bytes: int | None
 ) -> str:
     """Return what to do about the growth; empty if there is nothing to do."""
     if is_of_calibration(judgement, observation):
@@ -246,28 +257,28 @@ def advice(
     return ""
 
 
-def is_of_calibration(judgement: GrowthJudgement, observation: Observation) -> bool:
+def is_of_calibration(judgement: GrowthJudgement, observation: GrowthObservation) -> bool:
     """Return whether outputs that onnxruntime's calibrators keep explain the growth."""
     if judgement.verdict != "kept" or not is_calibrator(observation.kept_from):
         return False
-    rates = _rates(judgement)
+    rates = _owner_rates(judgement)
     return rates.get("arena", 0.0) >= MIN_CALIBRATION_SHARE * sum(rates.values())
 
 
-def _rates(judgement: GrowthJudgement) -> dict[GrowingOwner | None, float]:
+def _owner_rates(judgement: GrowthJudgement) -> dict[GrowingOwner | None, float]:
     """Return the steady growth of each owner in bytes a unit."""
     slopes = [(judgement.owner, judgement.slope), *judgement.others]
     return {owner: slope.bytes_per_unit for owner, slope in slopes if slope is not None}
 
 
-def _kept_bytes(judgement: GrowthJudgement, observation: Observation) -> int:
+def _kept_bytes(judgement: GrowthJudgement, observation: GrowthObservation) -> int:
     """Return what grew steadily: in all runs, or since the first reading if it is by seconds."""
     unit, moments = observation.unit, observation.moments
     start = moments[0].time_s if unit == "second" else 0
-    return round(sum(_rates(judgement).values()) * (moments[-1].position(unit) - start))
+    return round(sum(_owner_rates(judgement).values()) * (moments[-1].position(unit) - start))
 
 
-def _is_much(judgement: GrowthJudgement, observation: Observation) -> bool:
+def _is_much(judgement: GrowthJudgement, observation: GrowthObservation) -> bool:
     resident = observation.moments[-1].resident_bytes
     return _kept_bytes(judgement, observation) >= MIN_ADVISED_SHARE * resident
 
@@ -282,7 +293,7 @@ def _grown_bytes(moments: tuple[Moment, ...]) -> int:
     return grown if grown > 0 else grown_bytes(compared)
 
 
-def _rise(observation: Observation) -> str:
+def _rise_text(observation: GrowthObservation) -> str:
     """Return from where to where the process grew with the largest inputs, and what it keeps."""
     moments = compared_moments(observation.moments)
     first, last = moments[0], moments[-1]
@@ -295,7 +306,7 @@ def _rise(observation: Observation) -> str:
             for before, after in pairwise(moments)
             if before.run < largest.run <= after.run
         )
-        run = f"{observation.unit} {largest.run:,}: {_shapes(largest)}"
+        run = f"{observation.unit} {largest.run:,}: {_largest_input_text(largest)}"
         if at_largest >= MIN_STEP_SHARE * grown:
             when = f"when the largest input came ({run})"
         else:
@@ -308,7 +319,7 @@ def _rise(observation: Observation) -> str:
     )
 
 
-def _shapes(largest: LargestInput) -> str:
+def _largest_input_text(largest: LargestInput) -> str:
     """Return the shapes of inputs: ``text 1×1500, mask 1×1500``."""
     return some_of(
         [
@@ -343,7 +354,7 @@ def _pattern_growth(moments: Sequence[Moment]) -> tuple[str, int]:
     ), nbytes
 
 
-def _other_growth(judgement: GrowthJudgement, observation: Observation) -> str:
+def _other_growth(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
     """Return a sentence on other memory that grew by more than what is judged; empty for none."""
     moments = compared_moments(observation.moments)
     owner, nbytes = largest_growth(moments[0], moments[-1])
@@ -360,7 +371,7 @@ def _other_growth(judgement: GrowthJudgement, observation: Observation) -> str:
     )
 
 
-def _unseen(observation: Observation) -> str:
+def _unseen_growth_clause(observation: GrowthObservation) -> str:
     """Return a clause with the growth that would not have been seen; empty if it is not known."""
     rates = unseen_growth(observation)
     if not rates:
@@ -372,7 +383,7 @@ def _unseen(observation: Observation) -> str:
     )
 
 
-def _of_a_session(observation: Observation) -> str:
+def _session_bytes_clause(observation: GrowthObservation) -> str:
     """Return a clause with the bytes of one more session; empty if that is not known."""
     counted_moments = [
         moment
@@ -391,30 +402,30 @@ def _session_counts(moments: tuple[Moment, ...]) -> list[int]:
     return [each.sessions for each in moments if each.sessions is not None]
 
 
-def _may_be_heap(judgement: GrowthJudgement, observation: Observation) -> bool:
+def _may_be_heap(judgement: GrowthJudgement, observation: GrowthObservation) -> bool:
     """Return whether the owner is memory without a name, which may be a heap that was not read."""
     moments = observation.with_heap().moments
     return judgement.owner == "other" and any(moment.heap_bytes is None for moment in moments)
 
 
-def _content(judgement: GrowthJudgement, blocks: tuple[GrowingBlocks, ...]) -> str:
+def _blocks_content_text(judgement: GrowthJudgement, blocks: tuple[GrowingBlocks, ...]) -> str:
     """Return the content of the largest blocks whose content is known, in brackets."""
     if judgement.owner != "heap":
         return ""
     return next((f" ({each.content})" for each in blocks if each.content), "")
 
 
-def _progress(moment: Moment, unit: Unit) -> str:
+def _moment_text(moment: Moment, unit: Unit) -> str:
     """Return the runs or the time until `moment`."""
     return format_duration(moment.time_s) if unit == "second" else counted(moment.run, unit)
 
 
-def _part(moment: Moment, unit: Unit) -> str:
+def _bare_moment_text(moment: Moment, unit: Unit) -> str:
     """Return the runs, without their noun, or the time until `moment`."""
     return f"{moment.run:,}" if unit != "second" else format_duration(moment.time_s)
 
 
-def _reached(moments: tuple[Moment, ...]) -> Moment:
+def _plateau_moment(moments: tuple[Moment, ...]) -> Moment:
     """Return the first moment at which the resident set was within 1 % of its end."""
     end = moments[-1].resident_bytes
     return next(moment for moment in moments if moment.resident_bytes >= 0.99 * end)

@@ -36,24 +36,26 @@ class AttributeList(NamedTuple):
     attribute: AttributeProto
 
 
-def attribute_lists(model: ModelFile) -> Iterator[AttributeList]:
+def attribute_lists(model_file: ModelFile) -> Iterator[AttributeList]:
     """Yield the long lists of numbers and strings in attributes of a model.
 
     Each list is read to count its elements. Operators of ONNX's own domain have none.
     """
-    graphs = list(model.graph.with_paths())
-    for function in model.functions:
+    graphs = list(model_file.graph.with_paths())
+    for function in model_file.functions:
         graphs += function.with_paths(function_path(function.key))
     for path, graph in graphs:
-        yield from _in_graph(model, path, graph)
+        yield from _attribute_lists_in_graph(model_file, path, graph)
 
 
-def _in_graph(model: ModelFile, path: str, graph: Graph) -> Iterator[AttributeList]:
+def _attribute_lists_in_graph(
+    model_file: ModelFile, path: str, graph: Graph
+) -> Iterator[AttributeList]:
     for node in graph.nodes:
         if node.is_onnx or not node.has_attributes:
             continue
         for attribute in node.attribute:
-            whole = model.read_attribute(attribute)
+            whole = model_file.read_attribute(attribute)
             if whole.floats:
                 dtype, count, nbytes = "float", len(whole.floats), 4 * len(whole.floats)
             elif whole.ints:
@@ -79,9 +81,9 @@ def _in_graph(model: ModelFile, path: str, graph: Graph) -> Iterator[AttributeLi
                 yield AttributeList(weight, node, attribute)
 
 
-def list_values(model: ModelFile, found: AttributeList) -> Array:
+def list_values(model_file: ModelFile, found: AttributeList) -> Array:
     """Return the elements of a list, as they are in the memory of a session."""
-    whole = model.read_attribute(found.attribute)
+    whole = model_file.read_attribute(found.attribute)
     match found.weight.dtype:
         case "float":
             return np.fromiter(whole.floats, "<f4", len(whole.floats))

@@ -9,46 +9,54 @@ from onnx import ValueInfoProto
 from memdiag.errors import UsageError
 from memdiag.model.count_inputs import INTEGERS, count_inputs, free_axes
 from memdiag.model.dimensions import (
-    Axis,
+    InputAxis,
     axes_of,
     batch_keys,
     is_expression,
     tensor_type,
     unknown_dimension,
 )
-from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
+from memdiag.model.graph_index import (
+    Graph,
+    Node,
+    Scope,
+    Use,
+    integer_attribute,
+    integers_attribute,
+    main_scope,
+)
 from memdiag.model.index_ranges import small_integers
 
-SEQUENCE = 128
+SEQUENCE_LENGTH = 128
 IMAGE_SIDE = 224
 DETECTION_SIDE = 640  # of an image whose output is a map of it, or a list of detected objects
-SAMPLES = 16_000  # a second of sound
+AUDIO_SAMPLES = 16_000  # a second of sound
 VIDEO_FRAMES = 16
-MELS = 80
+MEL_FEATURES = 80
 
 MAX_FOLLOWED_USES = 200
 """An input is followed through at most this many uses to find the operators that need a size."""
 
-_BATCH = {"batch", "batchsize", "bs"}
-_PAST = {"past", "cache", "cached", "history"}
-_TOTAL = {"total"}
-_SEQUENCE = {
+_BATCH_WORDS = {"batch", "batchsize", "bs"}
+_PAST_WORDS = {"past", "cache", "cached", "history"}
+_TOTAL_WORDS = {"total"}
+_SEQUENCE_WORDS = {
     *("seq", "seqlen", "sequence", "length", "len", "lengths", "context", "prompt"),
     *("time", "times", "timestep", "timesteps", "step", "steps", "frame", "frames"),
     *("token", "tokens", "word", "words", "text", "char", "chars", "phoneme", "phonemes"),
     *("src", "tgt", "query"),
 }
-_SAMPLES = {"samples", "audio", "wav", "waveform", "pcm", "signal", "speech"}
-_HEIGHT, _WIDTH = {"height"}, {"width"}
-_CHANNELS = {"channel", "channels"}
-_LETTERS = {"b": "batch", "n": "batch", "t": "sequence", "l": "sequence", "s": "sequence"}
-_DETECTIONS = {
+_SAMPLES_WORDS = {"samples", "audio", "wav", "waveform", "pcm", "signal", "speech"}
+_HEIGHT_WORDS, _WIDTH_WORDS = {"height"}, {"width"}
+_CHANNELS_WORDS = {"channel", "channels"}
+_ROLE_BY_LETTER = {"b": "batch", "n": "batch", "t": "sequence", "l": "sequence", "s": "sequence"}
+_DETECTION_WORDS = {
     *("box", "boxes", "bbox", "bboxes", "det", "dets", "detection", "detections"),
     *("mask", "masks", "heatmap", "heatmaps"),
 }
 _IMAGE_LETTERS = {"h": "height", "w": "width", "c": "channels"}
 
-_SAME_LAYOUT = {
+_SAME_LAYOUT_OPERATORS = {
     "Cast",
     "Clip",
     "DequantizeLinear",
@@ -58,15 +66,15 @@ _SAME_LAYOUT = {
     "QuantizeLinear",
     "Relu",
 }
-_ELEMENTWISE = {"Add", "Div", "Mul", "Sub"}
-_CONVOLUTIONS = ("Conv", "ConvInteger", "FusedConv", "QLinearConv")
-_RECURRENT = ("GRU", "LSTM", "RNN", "DynamicQuantizeLSTM")
+_ELEMENTWISE_OPERATORS = {"Add", "Div", "Mul", "Sub"}
+_ROLE_CONVOLUTIONS = ("Conv", "ConvInteger", "FusedConv", "QLinearConv")
+_RECURRENT_OPERATORS = ("GRU", "LSTM", "RNN", "DynamicQuantizeLSTM")
 
 
 Size = TypeVar("Size")
 
 
-class Role(NamedTuple):
+class AxisRole(NamedTuple):
     """The role of a free dimension.
 
     Attributes:
@@ -84,7 +92,7 @@ class Role(NamedTuple):
     is_required: bool = False
 
 
-def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]:
+def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, AxisRole]:
     """Return the role of every free dimension of the inputs of `graph`, by `Axis.key`.
 
     Dimensions that are arithmetic over others (``past + sequence``) have no role of their own.
@@ -96,7 +104,7 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
         return {}
     batches = batch_keys(axes)
     scope = main_scope(graph, functions)
-    found: dict[str, tuple[int, Role]] = {}
+    found: dict[str, tuple[int, AxisRole]] = {}
     for name, value in values.items():
         own = axes[name]
         if not own or all(axis.size is not None for axis in own):
@@ -104,12 +112,14 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
         evidence = _operator_roles(scope, name, len(own))
         for axis in own:
             if axis.size is None and not is_expression(axis.key, keys):
-                ranked = _role(axis, own, value, axis.key in batches, evidence.get(axis.position))
+                ranked = _ranked_axis_role(
+                    axis, own, value, axis.key in batches, evidence.get(axis.position)
+                )
                 if axis.key not in found or ranked[0] < found[axis.key][0]:
                     found[axis.key] = ranked
     roles = {key: role for key, (_, role) in found.items()}
     for name, count in count_inputs(graph).items():
-        roles[name] = Role(count.role, count.size, count.reason)
+        roles[name] = AxisRole(count.role, count.size, count.reason)
     output = _detection_output(graph, roles)
     for key in _free_sides(axes, roles) if output else ():
         reason = f"{roles[key].reason}, output {output!r} grows with the image"
@@ -137,7 +147,7 @@ def dims_by_name(
     for name, size in dims.items():
         named = [name] if name in keys else by_role.get(name, [name])
         if len(named) > 1:
-            example = ",".join(f"{key}=N" for key in named[:_MAX_NAMED])
+            example = ",".join(f"{key}=N" for key in named[:_MAX_EXAMPLE_KEYS])
             raise UsageError(
                 f"dimension {name!r}: {len(named)} dimensions have this role. Name them:"
                 f" --dim {example}."
@@ -159,7 +169,7 @@ def check_dim_names(graph: Graph, functions: Sequence[Graph], names: Collection[
         return
     inputs = free_axes(graph)
     roles = {
-        key: role.name for key, role in axis_roles(graph, functions).items() if role != UNKNOWN
+        key: role.name for key, role in axis_roles(graph, functions).items() if role != UNKNOWN_ROLE
     }
     keys = _free_keys(inputs)
     for name in names:
@@ -167,7 +177,7 @@ def check_dim_names(graph: Graph, functions: Sequence[Graph], names: Collection[
             raise unknown_dimension(name, inputs, roles)
 
 
-def _free_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
+def _free_keys(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> set[str]:
     return {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
 
 
@@ -182,12 +192,12 @@ def _dims_of_each_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, li
     found: dict[str, list[str]] = {}
     for key, role in axis_roles(graph, functions).items():
         found.setdefault(role.name, []).append(key)
-    found.pop(UNKNOWN.name, None)
+    found.pop(UNKNOWN_ROLE.name, None)
     return found
 
 
 def _free_sides(
-    inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
+    inputs: Mapping[str, tuple[InputAxis, ...] | None], roles: Mapping[str, AxisRole]
 ) -> set[str]:
     """Return the keys of height and width of image inputs, for images where both are free.
 
@@ -206,7 +216,7 @@ def _free_sides(
     return found
 
 
-def _detection_output(graph: Graph, roles: Mapping[str, Role]) -> str:
+def _detection_output(graph: Graph, roles: Mapping[str, AxisRole]) -> str:
     """Return the name of an output whose size depends on the image's size; ``""`` without one.
 
     Such an output is a map or a list of objects. It has three or more dimensions, one of them
@@ -218,16 +228,18 @@ def _detection_output(graph: Graph, roles: Mapping[str, Role]) -> str:
     for value in graph.output_values:
         axes = axes_of(value) or ()
         grows = len(axes) >= 3 and any(
-            axis.size is None and axis.symbol not in others and not _words(axis.symbol) & _SEQUENCE
+            axis.size is None
+            and axis.symbol not in others
+            and not _lower_case_words(axis.symbol) & _SEQUENCE_WORDS
             for axis in axes[1:]
         )
-        if grows or _words(value.name) & _DETECTIONS:
+        if grows or _lower_case_words(value.name) & _DETECTION_WORDS:
             return value.name
     return ""
 
 
 def total_lengths(
-    inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
+    inputs: Mapping[str, tuple[InputAxis, ...] | None], roles: Mapping[str, AxisRole]
 ) -> dict[str, tuple[str, str]]:
     """Return the free dimensions that are the sum of a past and a new length.
 
@@ -240,11 +252,11 @@ def total_lengths(
         for name, axes in inputs.items()
         for axis in axes or ()
         if axis.size is None and axis.position == 1 and axis.rank >= 2
-        if roles.get(axis.key, UNKNOWN).name == "sequence" and not _is_mask(name)
+        if roles.get(axis.key, UNKNOWN_ROLE).name == "sequence" and not _is_mask(name)
     ]
     if past is None or not new:
         return {}
-    totals = {key for key in roles if _words(key) & _TOTAL}
+    totals = {key for key in roles if _lower_case_words(key) & _TOTAL_WORDS}
     totals |= {
         axes[-1].key
         for name, axes in inputs.items()
@@ -254,126 +266,130 @@ def total_lengths(
     return {key: (past, new[0]) for key in totals if key not in (past, new[0])}
 
 
-UNKNOWN = Role("size", SEQUENCE, "its role is not known")
-_MAX_NAMED = 4
+UNKNOWN_ROLE = AxisRole("size", SEQUENCE_LENGTH, "its role is not known")
+_MAX_EXAMPLE_KEYS = 4
 
 
 def _is_mask(name: str) -> bool:
     return "mask" in name.lower()
 
 
-def _words(text: str) -> set[str]:
+def _lower_case_words(text: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text)}
 
 
-def _role(
-    axis: Axis,
-    axes: Sequence[Axis],
+def _ranked_axis_role(
+    axis: InputAxis,
+    axes: Sequence[InputAxis],
     value: ValueInfoProto,
     is_batch: bool,
-    evidence: Role | None,
-) -> tuple[int, Role]:
+    evidence: AxisRole | None,
+) -> tuple[int, AxisRole]:
     """Return the role of one axis, and the rank of the evidence: the lowest is best."""
     if evidence is not None and evidence.is_required:
         return 0, evidence
-    by_name = _by_symbol(axis, axes)
+    by_name = _role_of_symbol(axis, axes)
     if by_name is not None and by_name.name == "sequence" and evidence is not None:
         # Samples of a sound are often called a sequence.
         by_name = evidence if evidence.name == "samples" else by_name
     if by_name is not None:
         return 1, by_name
     if is_batch:
-        return 2, Role("batch", 1, f"axis {axis.position} of {axis.rank}")
+        return 2, AxisRole("batch", 1, f"axis {axis.position} of {axis.rank}")
     if evidence is not None:
         if evidence.name in ("height", "width"):
-            evidence = evidence._replace(size=_size_of(evidence.name, axes))
+            evidence = evidence._replace(size=_usual_axis_size(evidence.name, axes))
         return 3, evidence
-    return 4, _by_position(axis, axes, value)
+    return 4, _role_of_position(axis, axes, value)
 
 
-def _by_symbol(axis: Axis, axes: Sequence[Axis]) -> Role | None:
+def _role_of_symbol(axis: InputAxis, axes: Sequence[InputAxis]) -> AxisRole | None:
     """Return the role that the symbol of a free dimension names; None if it names none."""
-    words = _words(axis.symbol)
+    words = _lower_case_words(axis.symbol)
     why = f"called {axis.symbol!r}"
     name = ""
-    if words & _BATCH:
+    if words & _BATCH_WORDS:
         name = "batch"
-    elif words & _PAST:
+    elif words & _PAST_WORDS:
         name = "past"
-    elif words & _SAMPLES:
+    elif words & _SAMPLES_WORDS:
         name = "samples"
-    elif words & _SEQUENCE:
+    elif words & _SEQUENCE_WORDS:
         name = "sequence"
-    elif words & _CHANNELS:
+    elif words & _CHANNELS_WORDS:
         name = "channels"
-    elif words & _HEIGHT:
+    elif words & _HEIGHT_WORDS:
         name = "height"
-    elif words & _WIDTH:
+    elif words & _WIDTH_WORDS:
         name = "width"
     elif len(axis.symbol) == 1:
         letter = axis.symbol.lower()
         name = _IMAGE_LETTERS.get(letter, "") if len(axes) >= 3 else ""
         if letter in ("b", "n"):
             name = "batch" if axis.position == 0 and len(axes) > 1 else ""
-        name = name or (_LETTERS[letter] if letter in ("t", "l", "s") else "")
-    return Role(name, _size_of(name, axes), why) if name else None
+        name = name or (_ROLE_BY_LETTER[letter] if letter in ("t", "l", "s") else "")
+    return AxisRole(name, _usual_axis_size(name, axes), why) if name else None
 
 
-def _by_position(axis: Axis, axes: Sequence[Axis], value: ValueInfoProto) -> Role:
+def _role_of_position(
+    axis: InputAxis, axes: Sequence[InputAxis], value: ValueInfoProto
+) -> AxisRole:
     """Return the role that the rank, type and name of an input and the position of an axis
     suggest."""
     position, rank = axis.position, axis.rank
-    words = _words(value.name)
+    words = _lower_case_words(value.name)
     tensor = tensor_type(value.type)
     is_integer = tensor is not None and tensor.elem_type in INTEGERS
     where = f"axis {position} of {rank}"
     if rank == 4 and words & {"past", "key", "value", "cache"} and position == 2:
-        return Role("past", SEQUENCE, f"{where} of a key or value cache")
+        return AxisRole("past", SEQUENCE_LENGTH, f"{where} of a key or value cache")
     if rank == 4 and not is_integer:
         last_is_channels = axes[3].size in (1, 3, 4) and axes[1].size not in (1, 3, 4)
         image = ("height", "width", "channels") if last_is_channels else _CHANNELS_FIRST
         name = image[position - 1]
-        return Role(name, _size_of(name, axes), f"{where}, taken for an image")
+        return AxisRole(name, _usual_axis_size(name, axes), f"{where}, taken for an image")
     if rank == 5 and not is_integer:
         if position >= 3:
             name = ("height", "width")[position - 3]
-            return Role(name, _size_of(name, axes), f"{where}, taken for a video")
+            return AxisRole(name, _usual_axis_size(name, axes), f"{where}, taken for a video")
         name = "frames" if axes[3 - position].size in (1, 3) else "channels"
         size = VIDEO_FRAMES if name == "frames" else 3
-        return Role(name, size, f"{where}, taken for a video")
-    if rank <= 2 and words & _SAMPLES:
-        return Role("samples", SAMPLES, f"input {value.name!r}: a second of sound at 16 kHz")
+        return AxisRole(name, size, f"{where}, taken for a video")
+    if rank <= 2 and words & _SAMPLES_WORDS:
+        return AxisRole(
+            "samples", AUDIO_SAMPLES, f"input {value.name!r}: a second of sound at 16 kHz"
+        )
     if is_integer and rank == 2:
-        return Role("sequence", SEQUENCE, f"{where} of integers")
+        return AxisRole("sequence", SEQUENCE_LENGTH, f"{where} of integers")
     if rank == 3 and position == 1 and axes[2].size is not None:
-        return Role("sequence", SEQUENCE, f"{where}, features last")
+        return AxisRole("sequence", SEQUENCE_LENGTH, f"{where}, features last")
     if rank == 3 and position == 2 and axes[1].size is not None:
-        return Role("sequence", SEQUENCE, f"{where}, features first")
+        return AxisRole("sequence", SEQUENCE_LENGTH, f"{where}, features first")
     if rank == 3 and words & {"mel", "mels"}:
-        return Role("features", MELS, f"input {value.name!r}")
-    return UNKNOWN
+        return AxisRole("features", MEL_FEATURES, f"input {value.name!r}")
+    return UNKNOWN_ROLE
 
 
 _CHANNELS_FIRST = ("channels", "height", "width")
 
 
-def _size_of(name: str, axes: Sequence[Axis]) -> int:
+def _usual_axis_size(name: str, axes: Sequence[InputAxis]) -> int:
     if name == "batch":
         return 1
     if name == "samples":
-        return SAMPLES
+        return AUDIO_SAMPLES
     if name == "channels":
         return 3 if len(axes) >= 4 else 1
     if name in ("height", "width"):
         # Images are square, unless a side is fixed to less than what is usual (lines of text).
         sides = [axis.size for axis in axes[1:] if axis.size is not None and axis.size > 4]
         return max([IMAGE_SIDE, *sides])
-    return SEQUENCE
+    return SEQUENCE_LENGTH
 
 
-def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
+def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, AxisRole]:
     """Return the roles of the axes of input `name`, by position, as far as operators imply them."""
-    found: dict[int, Role] = {}
+    found: dict[int, AxisRole] = {}
     # Values to follow, each with the axis of the input that each of its own axes is (None: none).
     pending: list[tuple[Scope, str, tuple[int | None, ...]]] = [(scope, name, tuple(range(rank)))]
     seen = {(scope, name)}
@@ -384,11 +400,11 @@ def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
             steps += 1
             if steps >= MAX_FOLLOWED_USES:
                 break
-            for position, role in _required(use, layout):
+            for position, role in _roles_from_operator(use, layout):
                 at = layout[position] if 0 <= position < len(layout) else None
                 if at is not None and (at not in found or role.is_required > found[at].is_required):
                     found[at] = role
-            moved = _moved(use, layout)
+            moved = _output_axis_layout(use, layout)
             if moved is not None:
                 after = (use.scope, use.node.output[0])
                 if after not in seen:
@@ -397,7 +413,7 @@ def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
     return found
 
 
-def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+def _output_axis_layout(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
     """Return the layout of a node's output if its axes are axes of the node's input; else None.
 
     A layout has for each axis of a value the axis of the model's input that it is, or None.
@@ -405,15 +421,15 @@ def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] |
     node = use.node
     if use.input_index and node.op_type not in ("Add", "Mul"):
         return None
-    if node.op_type in _ELEMENTWISE:
+    if node.op_type in _ELEMENTWISE_OPERATORS:
         return layout if _keeps_rank(use, len(layout)) else None
-    if node.op_type in _SAME_LAYOUT:
+    if node.op_type in _SAME_LAYOUT_OPERATORS:
         return layout
     if node.op_type == "Transpose":
-        order = integers(node, "perm") or tuple(range(len(layout)))[::-1]
+        order = integers_attribute(node, "perm") or tuple(range(len(layout)))[::-1]
         return tuple(layout[i] for i in order) if sorted(order) == [*range(len(layout))] else None
     if node.op_type == "Unsqueeze":
-        axes = integers(node, "axes")
+        axes = integers_attribute(node, "axes")
         if not axes and len(node.input) > 1:
             axes = tuple(small_integers(use.scope, node.input[1]) or ())
         if not axes:
@@ -433,41 +449,72 @@ def _keeps_rank(use: Use, rank: int) -> bool:
     return tensor is not None and len(tensor.dims) <= rank
 
 
-def _required(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, Role]]:
+def _roles_from_operator(use: Use, layout: Sequence[int | None]) -> Iterator[tuple[int, AxisRole]]:
     """Yield the roles that an operator implies for the axes of the value that it reads."""
     node, rank = use.node, len(layout)
     if use.input_index:
         looks_up = node.op_type in ("Gather", "EmbedLayerNormalization")
         if looks_up and use.input_index == 1 and rank == 2:
-            yield 1, Role("sequence", SEQUENCE, f"indices of {_label(node)}")
+            yield 1, AxisRole("sequence", SEQUENCE_LENGTH, f"indices of {_quoted_node_label(node)}")
         return
     weight = _weight_shape(use)
     if node.op_type == "STFT":
-        yield 1, Role("samples", SAMPLES, f"read by {_label(node)}: a second of sound at 16 kHz")
+        yield (
+            1,
+            AxisRole(
+                "samples",
+                AUDIO_SAMPLES,
+                f"read by {_quoted_node_label(node)}: a second of sound at 16 kHz",
+            ),
+        )
     if weight is None:
         return
-    if node.op_type in _CONVOLUTIONS and len(weight) == rank >= 3:
-        channels = weight[1] * integer(node, "group", 1)
-        yield 1, Role("channels", channels, f"the channels of {_label(node)}", is_required=True)
+    if node.op_type in _ROLE_CONVOLUTIONS and len(weight) == rank >= 3:
+        channels = weight[1] * integer_attribute(node, "group", 1)
+        yield (
+            1,
+            AxisRole(
+                "channels",
+                channels,
+                f"the channels of {_quoted_node_label(node)}",
+                is_required=True,
+            ),
+        )
         if rank == 3:
             is_sound = channels == 1
-            name, size = ("samples", SAMPLES) if is_sound else ("sequence", SEQUENCE)
-            yield 2, Role(name, size, f"the axis along which {_label(node)} moves")
+            name, size = ("samples", AUDIO_SAMPLES) if is_sound else ("sequence", SEQUENCE_LENGTH)
+            yield 2, AxisRole(name, size, f"the axis along which {_quoted_node_label(node)} moves")
         elif rank == 4:
             for position, name in ((2, "height"), (3, "width")):
-                yield position, Role(name, IMAGE_SIDE, f"the {name} of {_label(node)}")
+                yield (
+                    position,
+                    AxisRole(name, IMAGE_SIDE, f"the {name} of {_quoted_node_label(node)}"),
+                )
     elif node.op_type in ("MatMul", "MatMulInteger") and len(weight) == 2:
         yield (
             rank - 1,
-            Role("features", weight[0], f"the rows of {_label(node)}", is_required=True),
+            AxisRole(
+                "features", weight[0], f"the rows of {_quoted_node_label(node)}", is_required=True
+            ),
         )
-    elif node.op_type == "Gemm" and len(weight) == 2 and not integer(node, "transA", 0):
-        rows = weight[1] if integer(node, "transB", 0) else weight[0]
-        yield 1, Role("features", rows, f"the rows of {_label(node)}", is_required=True)
-    elif node.op_type in _RECURRENT and len(weight) == 3 and rank == 3:
-        by_batch = integer(node, "layout", 0)
-        yield 2, Role("features", weight[2], f"the input of {_label(node)}", is_required=True)
-        yield 1 if by_batch else 0, Role("sequence", SEQUENCE, f"the steps of {_label(node)}")
+    elif node.op_type == "Gemm" and len(weight) == 2 and not integer_attribute(node, "transA", 0):
+        rows = weight[1] if integer_attribute(node, "transB", 0) else weight[0]
+        yield (
+            1,
+            AxisRole("features", rows, f"the rows of {_quoted_node_label(node)}", is_required=True),
+        )
+    elif node.op_type in _RECURRENT_OPERATORS and len(weight) == 3 and rank == 3:
+        by_batch = integer_attribute(node, "layout", 0)
+        yield (
+            2,
+            AxisRole(
+                "features", weight[2], f"the input of {_quoted_node_label(node)}", is_required=True
+            ),
+        )
+        yield (
+            1 if by_batch else 0,
+            AxisRole("sequence", SEQUENCE_LENGTH, f"the steps of {_quoted_node_label(node)}"),
+        )
 
 
 def _weight_shape(use: Use) -> tuple[int, ...] | None:
@@ -475,7 +522,13 @@ def _weight_shape(use: Use) -> tuple[int, ...] | None:
     one."""
     node = use.node
     weight_index = 3 if node.op_type in ("QLinearConv",) else 1
-    if node.op_type not in (*_CONVOLUTIONS, *_RECURRENT, "MatMul", "MatMulInteger", "Gemm"):
+    if node.op_type not in (
+        *_ROLE_CONVOLUTIONS,
+        *_RECURRENT_OPERATORS,
+        "MatMul",
+        "MatMulInteger",
+        "Gemm",
+    ):
         return None
     if len(node.input) <= weight_index or not node.input[weight_index]:
         return None
@@ -485,5 +538,5 @@ def _weight_shape(use: Use) -> tuple[int, ...] | None:
     return tuple(tensor.dims) if tensor is not None else None
 
 
-def _label(node: Node) -> str:
+def _quoted_node_label(node: Node) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else node.op_type

@@ -17,16 +17,16 @@ from math import prod
 import numpy as np
 from onnx import helper
 
-from memdiag.model.constant_values import truth, whole
+from memdiag.model.constant_values import condition_value, integer_value
 from memdiag.model.count_inputs import count_values
-from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer_attribute
 from memdiag.model.largest_outputs import largest_outputs
-from memdiag.model.loop_iterations import MAX_ITERATIONS, Known, State, follow_loop
+from memdiag.model.loop_iterations import MAX_ITERATIONS, KnownValue, LoopState, follow_loop
 from memdiag.model.node_outputs import compute_outputs, infer_outputs
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType
 
-_MAX_COUNT = (1 << 63) - 1
+_MAX_SIZE_RESULT = (1 << 63) - 1
 """Of the values that a Size counts, which is an int64."""
 
 MAX_ELEMENTS = 1 << 20
@@ -45,9 +45,9 @@ MAX_CALLED = 100_000
 """Nodes in the bodies of functions, for each call; what further calls return stays unknown."""
 
 # Their results have at most as many numbers as their inputs, times the number of axes.
-_SELECTING = frozenset({"Compress", "NonZero", "Unique"})
+_SELECTING_OPERATORS = frozenset({"Compress", "NonZero", "Unique"})
 
-_Key = tuple[Scope, str]
+_ValueKey = tuple[Scope, str]
 
 
 class ComputedShapes:
@@ -89,9 +89,9 @@ class ComputedShapes:
         self._elements_left, self._nodes_left = MAX_COMPUTED, MAX_INFERRED
         self._visits_left, self._called_left = MAX_VISITED, MAX_CALLED
         self._values[graphs.main] |= count_values(graphs.main.graph, sizes or {})
-        self._visit(graphs.main)
+        self._visit_scope(graphs.main)
 
-    def _visit(self, scope: Scope) -> None:
+    def _visit_scope(self, scope: Scope) -> None:
         for node in scope.nodes:
             inner = scope.subgraphs.get(node)
             if inner:
@@ -100,42 +100,42 @@ class ComputedShapes:
             if self._lacks_types(scope, node):
                 body = scope.call(node)
                 if body is None:
-                    self._infer(scope, node)
+                    self._infer_output_types(scope, node)
                 else:
-                    self._call(scope, node, body)
+                    self._follow_call(scope, node, body)
 
     def _lacks_types(self, scope: Scope, node: Node) -> bool:
         types = self.types[scope]
         return any(name and not _is_known(types.get(name)) for name in node.output)
 
-    def _infer(self, scope: Scope, node: Node) -> None:
+    def _infer_output_types(self, scope: Scope, node: Node) -> None:
         """Infer the types of the outputs of `node` from all that is known of its inputs."""
         inputs = dict.fromkeys(filter(None, node.input))
-        values = {name: self._value(scope, name) for name in inputs}
+        values = {name: self._value_numbers(scope, name) for name in inputs}
         is_more_known = any(
             self._is_refined(scope, name) or (value is not None and self._is_computed(scope, name))
             for name, value in values.items()
         )
         if not self._nodes_left or _has_references(node):
             return
-        kinds = {name: self._type(scope, name) for name in inputs}
+        kinds = {name: self._value_type(scope, name) for name in inputs}
         types = {name: kind for name, kind in kinds.items() if kind is not None}
         known = {name: value for name, value in values.items() if value is not None}
         if is_more_known:
             self._nodes_left -= 1
             for name, kind in infer_outputs(node, self._opset, types, known).items():
-                self._refine(scope, name, kind)
+                self._refine_type(scope, name, kind)
             for name in filter(None, node.output):
                 value = None
                 if not _is_known(self.types[scope].get(name)):
-                    value = self._value(scope, name)
+                    value = self._value_numbers(scope, name)
                 if value is not None:
-                    self._refine(scope, name, _type_of(value))
+                    self._refine_type(scope, name, _type_of_array(value))
         if self._counts_largest and self._lacks_types(scope, node):
             for name, kind in largest_outputs(node, types, known).items():
-                self._refine(scope, name, kind)
+                self._refine_type(scope, name, kind)
 
-    def _refine(self, scope: Scope, name: str, kind: TensorType | None) -> None:
+    def _refine_type(self, scope: Scope, name: str, kind: TensorType | None) -> None:
         """Note the type of a value if it says more than what is known."""
         if not name or kind is None or kind.shape is None:
             return
@@ -152,38 +152,38 @@ class ComputedShapes:
         """Return whether a value is none that the inference knows: a constant of the same graph."""
         return name not in scope.graph.tensors
 
-    def _type(self, scope: Scope, name: str) -> TensorType | None:
+    def _value_type(self, scope: Scope, name: str) -> TensorType | None:
         defining = scope.defining_scope(name) if name else None
         return None if defining is None else self.types[defining].get(name)
 
-    def _value(self, scope: Scope, name: str) -> Array | None:
+    def _value_numbers(self, scope: Scope, name: str) -> Array | None:
         """Return the numbers of a value; None if they are not known, or too many."""
-        first = self._key(scope, name)
+        first = self._defining_key(scope, name)
         pending = [] if first is None else [first]
-        expanded: set[_Key] = set()
+        expanded: set[_ValueKey] = set()
         while pending:
             key = pending[-1]
             values = self._values[key[0]]
             if key[1] in values:
                 pending.pop()
                 continue
-            operands = self._operands(key)
+            operands = self._operand_keys(key)
             if operands is None:
-                values[key[1]] = self._constant(key)
+                values[key[1]] = self._constant_numbers(key)
             elif key not in expanded and not any(self._is_unknown(each) for each in operands):
                 expanded.add(key)
                 # A graph with a cycle is none that runs.
                 pending += [each for each in operands if each and each not in expanded]
             else:
-                self._compute(key, operands)
+                self._compute_numbers(key, operands)
         return None if first is None else self._values[first[0]][first[1]]
 
-    def _is_unknown(self, key: _Key | None) -> bool:
+    def _is_unknown(self, key: _ValueKey | None) -> bool:
         return key is None or (
             key[1] in self._values[key[0]] and self._values[key[0]][key[1]] is None
         )
 
-    def _key(self, scope: Scope, name: str) -> _Key | None:
+    def _defining_key(self, scope: Scope, name: str) -> _ValueKey | None:
         """Return the scope that defines a value and its name there, arguments of calls followed."""
         while True:
             defining = scope.defining_scope(name) if name else None
@@ -194,7 +194,7 @@ class ComputedShapes:
                 return defining, name
             scope, name = argument
 
-    def _operands(self, key: _Key) -> list[_Key | None] | None:
+    def _operand_keys(self, key: _ValueKey) -> list[_ValueKey | None] | None:
         """Return the values from which a value is computed; None if it is not computed."""
         scope, name = key
         node = scope.producers.get(name)
@@ -205,11 +205,11 @@ class ComputedShapes:
         if node.op_type in ("Shape", "Size"):
             return []
         kind = self.types[scope].get(name)
-        if node.op_type not in _SELECTING and not _is_small(kind):
+        if node.op_type not in _SELECTING_OPERATORS and not _is_small(kind):
             return None
-        return [self._key(scope, each) for each in node.input if each]
+        return [self._defining_key(scope, each) for each in node.input if each]
 
-    def _constant(self, key: _Key) -> Array | None:
+    def _constant_numbers(self, key: _ValueKey) -> Array | None:
         """Return the numbers of a constant of the file; None for what is no constant."""
         scope, name = key
         node = scope.producers.get(name)
@@ -222,14 +222,14 @@ class ComputedShapes:
                     return constant_array(attribute)[1]
         return None
 
-    def _compute(self, key: _Key, operands: Sequence[_Key | None]) -> None:
+    def _compute_numbers(self, key: _ValueKey, operands: Sequence[_ValueKey | None]) -> None:
         """Compute the numbers of a value, and of the other outputs of its node."""
         scope, name = key
         node = scope.producers[name]
         values = self._values[scope]
         values[name] = None
         if node.op_type in ("Shape", "Size"):
-            values[name] = self._shape(scope, node)
+            values[name] = self._shape_result(scope, node)
             return
         found = {
             each: self._values[at[0]].get(at[1])
@@ -243,101 +243,111 @@ class ComputedShapes:
         self._elements_left -= count
         values.update(compute_outputs(node, self._opset, known))
 
-    def _shape(self, scope: Scope, node: Node) -> Array | None:
+    def _shape_result(self, scope: Scope, node: Node) -> Array | None:
         """Return the result of a Shape or a Size."""
-        kind = self._type(scope, node.input[0]) if node.input else None
+        kind = self._value_type(scope, node.input[0]) if node.input else None
         if kind is None or kind.shape is None or None in kind.shape:
             return None
         sizes = np.array([size or 0 for size in kind.shape], np.int64)
         if node.op_type == "Size":
             count = prod(sizes.tolist())
-            return np.array(count, np.int64) if count <= _MAX_COUNT else None
-        return sizes[slice(integer(node, "start", 0), integer(node, "end", len(sizes)))]
+            return np.array(count, np.int64) if count <= _MAX_SIZE_RESULT else None
+        return sizes[
+            slice(integer_attribute(node, "start", 0), integer_attribute(node, "end", len(sizes)))
+        ]
 
-    def _known(self, scope: Scope, name: str) -> Known:
-        return Known(self._type(scope, name), self._value(scope, name))
+    def _known_value(self, scope: Scope, name: str) -> KnownValue:
+        return KnownValue(self._value_type(scope, name), self._value_numbers(scope, name))
 
-    def _set(self, scope: Scope, name: str, known: Known) -> None:
+    def _set_known_value(self, scope: Scope, name: str, known: KnownValue) -> None:
         kind, value = known
-        self._refine(scope, name, kind)
+        self._refine_type(scope, name, kind)
         self._values[scope][name] = value
 
-    def _call(self, scope: Scope, node: Node, body: Scope) -> None:
+    def _follow_call(self, scope: Scope, node: Node, body: Scope) -> None:
         """Follow the call of a function."""
         self._called_left -= len(body.nodes)
         if self._called_left < 0:
             return
         for name, argument in zip(body.inputs, node.input, strict=False):
-            self._refine(body, name, self._type(scope, argument))
-        self._visit(body)
+            self._refine_type(body, name, self._value_type(scope, argument))
+        self._visit_scope(body)
         for name, result in zip(node.output, body.outputs, strict=False):
             if name:
-                self._set(scope, name, self._known(body, result))
+                self._set_known_value(scope, name, self._known_value(body, result))
 
     def _run_subgraphs(self, scope: Scope, node: Node, inner: Sequence[Scope]) -> None:
         if node.is_onnx and node.op_type == "If" and len(node.input) == 1:
-            self._if(scope, node, inner)
+            self._follow_if(scope, node, inner)
         elif node.is_onnx and node.op_type == "Loop" and len(inner) == 1:
-            self._loop(scope, node, inner[0])
+            self._follow_loop_node(scope, node, inner[0])
         else:
             for each in inner:
-                self._visit(each)
+                self._visit_scope(each)
 
-    def _if(self, scope: Scope, node: Node, branches: Sequence[Scope]) -> None:
-        condition = truth(self._value(scope, node.input[0]))
+    def _follow_if(self, scope: Scope, node: Node, branches: Sequence[Scope]) -> None:
+        condition = condition_value(self._value_numbers(scope, node.input[0]))
         names = [each.name for each in node.subgraphs]
         if condition is not None:
             taken = "then_branch" if condition else "else_branch"
             self.runs |= {
                 each: int(name == taken) for name, each in zip(names, branches, strict=True)
             }
-        results: list[list[Known]] = []
+        results: list[list[KnownValue]] = []
         for each in branches:
             if self.runs.get(each, 1):
-                self._visit(each)
-                results.append([self._known(each, name) for name in each.outputs])
+                self._visit_scope(each)
+                results.append([self._known_value(each, name) for name in each.outputs])
         for name, known in zip(node.output, zip(*results, strict=False), strict=False):
             kinds = {kind for kind, _ in known}
             if len(known) == 1:
-                self._set(scope, name, known[0])
+                self._set_known_value(scope, name, known[0])
             elif len(kinds) == 1:
-                self._set(scope, name, known[0]._replace(value=None))
+                self._set_known_value(scope, name, known[0]._replace(value=None))
             elif self._counts_largest:
                 largest = max(kinds, key=lambda kind: (kind and kind.nbytes) or 0)
-                self._set(scope, name, Known(largest if all(map(_is_known, kinds)) else None, None))
+                self._set_known_value(
+                    scope, name, KnownValue(largest if all(map(_is_known, kinds)) else None, None)
+                )
 
-    def _loop(self, scope: Scope, node: Node, body: Scope) -> None:
+    def _follow_loop_node(self, scope: Scope, node: Node, body: Scope) -> None:
         """Follow a Loop; the types of its body become those of its last or first iteration.
 
         Of these two the one whose values take more is chosen.
         """
         carried = node.input[2:]
-        first = tuple(self._known(scope, name) for name in carried)
-        inside = list(_subtree(body))
+        first = tuple(self._known_value(scope, name) for name in carried)
+        inside = list(_scope_tree(body))
         before = {each: dict(self.types[each]) for each in inside}
         nodes = sum(len(each.nodes) for each in inside)
 
-        def iterate(index: int | None, state: State) -> tuple[bool | None, State]:
+        def iterate(index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
             self._visits_left -= nodes
             if self._visits_left < 0:
-                return None, tuple(Known(None, None) for _ in state)
+                return None, tuple(KnownValue(None, None) for _ in state)
             for each in inside:
                 self.types[each] = dict(before[each])
                 self.refined.pop(each, None)
                 self._values.pop(each, None)
             number = None if index is None else np.array(index, np.int64)
-            counter = Known(TensorType("int64", ()), number)
-            condition = Known(TensorType("bool", ()), np.array(True))
+            counter = KnownValue(TensorType("int64", ()), number)
+            condition = KnownValue(TensorType("bool", ()), np.array(True))
             for name, known in zip(body.inputs, (counter, condition, *state), strict=False):
-                self._set(body, name, known)
-            self._visit(body)
+                self._set_known_value(body, name, known)
+            self._visit_scope(body)
             ends = body.outputs[1 : 1 + len(carried)]
-            goes_on = truth(self._value(body, body.outputs[0])) if body.outputs else None
-            after = [self._known(body, name) for name in ends]
-            after += [Known(None, None)] * (len(state) - len(after))  # a body without some outputs
+            goes_on = (
+                condition_value(self._value_numbers(body, body.outputs[0]))
+                if body.outputs
+                else None
+            )
+            after = [self._known_value(body, name) for name in ends]
+            after += [KnownValue(None, None)] * (
+                len(state) - len(after)
+            )  # a body without some outputs
             return goes_on, tuple(after)
 
-        limit = self._limit(scope, node)
+        limit = self._iteration_limit(scope, node)
         count, state = follow_loop(iterate, first, limit)
         if count is None and self._counts_largest and limit not in (None, MAX_ITERATIONS):
             # As if the data did not end it earlier.
@@ -347,47 +357,47 @@ class ComputedShapes:
             self.runs[body] = count
         if count:
             _, final = iterate(count - 1, state)
-            last_bytes = self._nbytes(inside)
+            last_bytes = self._scopes_bytes(inside)
             last = {each: self.types[each] for each in inside}
             iterate(0, first)
-            if self._nbytes(inside) < last_bytes:
+            if self._scopes_bytes(inside) < last_bytes:
                 self.first_iterations |= {each: self.types[each] for each in inside}
-            if self._nbytes(inside) <= last_bytes:
+            if self._scopes_bytes(inside) <= last_bytes:
                 self.types |= last
         elif count is None:
             iterate(None, state)
         for name, known in zip(node.output, final, strict=False):
-            self._set(scope, name, known)
+            self._set_known_value(scope, name, known)
         # The other outputs of the iterations are stacked.
         stacked = body.outputs[1 + len(carried) :]
         for name, inner in zip(node.output[len(carried) :], stacked, strict=False):
-            kind = self._type(body, inner)
+            kind = self._value_type(body, inner)
             if kind is not None and kind.shape is not None:
                 # Without an iteration the runtime takes 0 for sizes that it does not know.
                 sizes = (size or 0 for size in kind.shape) if count == 0 else kind.shape
-                self._refine(scope, name, kind._replace(shape=(count, *sizes)))
+                self._refine_type(scope, name, kind._replace(shape=(count, *sizes)))
 
-    def _limit(self, scope: Scope, node: Node) -> int | None:
+    def _iteration_limit(self, scope: Scope, node: Node) -> int | None:
         """Return the most iterations that a Loop is given; None if that is not known."""
         limit, condition = (*node.input[:2], "", "")[:2]
-        goes_on = truth(self._value(scope, condition)) if condition else True
+        goes_on = condition_value(self._value_numbers(scope, condition)) if condition else True
         if goes_on is None:
             return None
-        count = whole(self._value(scope, limit)) if limit else MAX_ITERATIONS
+        count = integer_value(self._value_numbers(scope, limit)) if limit else MAX_ITERATIONS
         if count is None:
             return None
         return min(max(count, 0), MAX_ITERATIONS) if goes_on else 0
 
-    def _nbytes(self, scopes: Sequence[Scope]) -> int:
+    def _scopes_bytes(self, scopes: Sequence[Scope]) -> int:
         return sum(kind.nbytes or 0 for each in scopes for kind in self.types[each].values())
 
 
-def _subtree(scope: Scope) -> Iterator[Scope]:
+def _scope_tree(scope: Scope) -> Iterator[Scope]:
     """Yield a scope and the scopes inside it, bodies of functions left out."""
     yield scope
     for inner in scope.subgraphs.values():
         for each in inner:
-            yield from _subtree(each)
+            yield from _scope_tree(each)
 
 
 def _is_known(kind: TensorType | None) -> bool:
@@ -400,7 +410,7 @@ def _is_small(kind: TensorType | None) -> bool:
     return prod(size or 0 for size in kind.shape) <= MAX_ELEMENTS
 
 
-def _type_of(value: Array) -> TensorType | None:
+def _type_of_array(value: Array) -> TensorType | None:
     try:
         number = helper.np_dtype_to_tensor_dtype(value.dtype)
     except ValueError:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from onnx import NodeProto
 
-from memdiag.model.graph_index import MICROSOFT_DOMAIN, NCHWC_DOMAIN, integer
+from memdiag.model.graph_index import MICROSOFT_DOMAIN, NCHWC_DOMAIN, integer_attribute
 
-DOMAINS = frozenset({MICROSOFT_DOMAIN, NCHWC_DOMAIN})
+CONTRIB_DOMAINS = frozenset({MICROSOFT_DOMAIN, NCHWC_DOMAIN})
 
-Dims = Callable[[str], tuple[int, ...] | None]
+ShapeOfName = Callable[[str], tuple[int, ...] | None]
 """Returns the shape of an initializer; None if the name is not an initializer's."""
 
 
@@ -37,24 +37,26 @@ class EquivalentNode(NamedTuple):
     made_up: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
-EquivalentRule = Callable[[NodeProto, Dims], EquivalentNode | None]
+EquivalentRule = Callable[[NodeProto, ShapeOfName], EquivalentNode | None]
 
 
-def equivalent_op(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+def equivalent_op(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
     """Return the ONNX node that replaces `node`, a node of ONNX Runtime; None if none is known."""
-    rule = _RULES.get(node.op_type)
+    rule = _EQUIVALENT_RULES.get(node.op_type)
     return rule(node, dims) if rule is not None and node.input else None
 
 
-def _like_first(node: NodeProto, dims: Dims) -> EquivalentNode:
+def _first_input_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode:
     return EquivalentNode("Identity", (node.input[0],))
 
 
-def _as(op_type: str, *indices: int) -> EquivalentRule:
+def _operator_rule(op_type: str, *indices: int) -> EquivalentRule:
     """Return the rule for `op_type` applied to the inputs at `indices` (all inputs by default)."""
 
-    def rule(node: NodeProto, dims: Dims) -> EquivalentNode | None:
-        if integer(node, "channels_last", 0) or max(indices, default=0) >= len(node.input):
+    def rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
+        if integer_attribute(node, "channels_last", 0) or max(indices, default=0) >= len(
+            node.input
+        ):
             return None
         inputs = tuple(node.input[index] for index in indices) or tuple(node.input)
         return EquivalentNode(op_type, inputs)
@@ -62,11 +64,11 @@ def _as(op_type: str, *indices: int) -> EquivalentRule:
     return rule
 
 
-def _product_typed_as(left: int, right: int, typed: int) -> EquivalentRule:
+def _typed_product_rule(left: int, right: int, typed: int) -> EquivalentRule:
     """Return the rule for a MatMul of the inputs `left` and `right`, with the type of input
     `typed`."""
 
-    def rule(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+    def rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
         if len(node.input) <= max(left, right, typed):
             return None
         inputs = [""] * 8
@@ -80,44 +82,48 @@ def _product_typed_as(left: int, right: int, typed: int) -> EquivalentRule:
     return rule
 
 
-def _fused_matmul(node: NodeProto, dims: Dims) -> EquivalentNode | None:
-    if len(node.input) < 2 or integer(node, "transBatchA", 0) or integer(node, "transBatchB", 0):
+def _fused_matmul_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
+    if (
+        len(node.input) < 2
+        or integer_attribute(node, "transBatchA", 0)
+        or integer_attribute(node, "transBatchB", 0)
+    ):
         return None
-    flips = integer(node, "transA", 0), integer(node, "transB", 0)
+    flips = integer_attribute(node, "transA", 0), integer_attribute(node, "transB", 0)
     if not any(flips):
         return EquivalentNode("MatMul", tuple(node.input[:2]))
     weight = dims(node.input[1])
     if flips == (0, 1) and weight is not None and len(weight) == 2:
-        return _product(node, *reversed(weight))
+        return _made_up_product(node, *reversed(weight))
     # Both have the same leading axes: else nothing is inferred.
     left, right = "ji" if flips[0] else "ij", "kj" if flips[1] else "jk"
     return EquivalentNode("Einsum", tuple(node.input[:2]), f"...{left},...{right}->...ik")
 
 
-def _product(node: NodeProto, rows: int, columns: int) -> EquivalentNode:
+def _made_up_product(node: NodeProto, rows: int, columns: int) -> EquivalentNode:
     """Return a MatMul of the node's first input and a ``[rows, columns]`` matrix that is made
     up."""
     name = f"memdiag:{rows}x{columns}"
     return EquivalentNode("MatMul", (node.input[0], name), made_up={name: (rows, columns)})
 
 
-def _blocked_product(node: NodeProto, dims: Dims) -> EquivalentNode | None:
-    rows, columns = integer(node, "K", 0), integer(node, "N", 0)
+def _blocked_product_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
+    rows, columns = integer_attribute(node, "K", 0), integer_attribute(node, "N", 0)
     if rows <= 0 or columns <= 0:
         return None
-    return _product(node, rows, columns)
+    return _made_up_product(node, rows, columns)
 
 
-def _attention(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+def _attention_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
     weights = dims(node.input[1]) if len(node.input) > 1 else None
     sized = any(attribute.name == "qkv_hidden_sizes" for attribute in node.attribute)
     if sized or weights is None or len(weights) != 2 or weights[1] % 3:
         return None
-    return _product(node, weights[0], weights[1] // 3)
+    return _made_up_product(node, weights[0], weights[1] // 3)
 
 
-def _quantized_attention(node: NodeProto, dims: Dims) -> EquivalentNode | None:
-    equivalent = _attention(node, dims)
+def _quantized_attention_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
+    equivalent = _attention_rule(node, dims)
     if equivalent is None or len(node.input) < 4:
         return None
     data, made_up = equivalent.inputs
@@ -125,91 +131,91 @@ def _quantized_attention(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     return equivalent._replace(op_type="QLinearMatMul", inputs=inputs)
 
 
-def _multi_head(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+def _multi_head_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
     if len(node.input) < 3 or not node.input[2]:
         return None
     # Queries and values of rank 3; of any other rank nothing is inferred.
     return EquivalentNode("Einsum", (node.input[0], node.input[2]), "bsh,blv->bsv")
 
 
-def _grouped_query(node: NodeProto, dims: Dims) -> EquivalentNode | None:
-    return _like_first(node, dims) if len(node.input) > 1 and node.input[1] else None
+def _grouped_query_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
+    return _first_input_rule(node, dims) if len(node.input) > 1 and node.input[1] else None
 
 
-def _embedding(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+def _embedding_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
     return EquivalentNode("Gather", (node.input[2], node.input[0])) if len(node.input) > 2 else None
 
 
-def _joined(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+def _quantized_concat_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
     # The output's scale and zero point, then for each input the tensor, its scale, its zero point.
     return EquivalentNode("Concat", tuple(node.input[2::3]))
 
 
-def _quantized_gemm(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+def _quantized_gemm_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
     # Without a scale of the output, the eighth input, the output is of floats.
     is_quantized = len(node.input) > 8 and all(node.input[index] for index in (7, 8))
     return EquivalentNode("Gemm", (node.input[0], node.input[3])) if is_quantized else None
 
 
-def _reorder_output(node: NodeProto, dims: Dims) -> EquivalentNode | None:
-    channels = integer(node, "channels", 0)
-    if channels <= 0 or integer(node, "channels_last", 0):
+def _reorder_output_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
+    channels = integer_attribute(node, "channels", 0)
+    if channels <= 0 or integer_attribute(node, "channels_last", 0):
         return None
     # A pointwise Conv has as many output channels as its filter, without the padding to blocks.
     name = f"memdiag:channels={channels}"
     return EquivalentNode("Conv", (node.input[0], name), made_up={name: (channels, channels, 1, 1)})
 
 
-_RULES: Mapping[str, EquivalentRule] = {
-    "Attention": _attention,
-    "AveragePool": _as("AveragePool"),
-    "BiasAdd": _like_first,
-    "BiasGelu": _like_first,
-    "BiasSoftmax": _like_first,
-    "Conv": _as("Conv", 0, 1),
-    "DequantizeLinear": _as("DequantizeLinear"),
-    "DynamicQuantizeLSTM": _as("LSTM", 0, 1, 2),
-    "DynamicQuantizeMatMul": _as("MatMul", 0, 1),
-    "EmbedLayerNormalization": _embedding,
-    "FastGelu": _like_first,
-    "FusedConv": _as("Conv"),
-    "FusedGemm": _as("Gemm"),
-    "FusedMatMul": _fused_matmul,
-    "FusedMatMulActivation": _fused_matmul,
-    "Gelu": _like_first,
-    "GemmFastGelu": _as("MatMul", 0, 1),
-    "GroupNorm": _like_first,
-    "GroupQueryAttention": _grouped_query,
-    "GlobalAveragePool": _as("GlobalAveragePool"),
-    "GlobalMaxPool": _as("GlobalMaxPool"),
-    "Inverse": _like_first,
-    "MatMulBnb4": _blocked_product,
-    "MatMulFpQ4": _blocked_product,
-    "MatMulInteger16": _as("MatMulInteger", 0, 1),
-    "MatMulIntegerToFloat": _product_typed_as(0, 1, 2),
-    "MatMulNBits": _blocked_product,
-    "MaxPool": _as("MaxPool"),
-    "MoE": _like_first,
-    "MultiHeadAttention": _multi_head,
-    "QAttention": _quantized_attention,
-    "QGemm": _quantized_gemm,
-    "QLinearAdd": _as("Add", 0, 3),
-    "QLinearAveragePool": _as("AveragePool", 0),
-    "QLinearConcat": _joined,
-    "QLinearGlobalAveragePool": _as("GlobalAveragePool", 0),
-    "QLinearLeakyRelu": _like_first,
-    "QLinearMul": _as("Mul", 0, 3),
-    "QLinearSigmoid": _like_first,
-    "QLinearSoftmax": _like_first,
-    "QMoE": _like_first,
-    "QuantizeLinear": _as("QuantizeLinear"),
-    "QuickGelu": _like_first,
-    "ReorderInput": _as("Identity"),
-    "ReorderOutput": _reorder_output,
-    "RotaryEmbedding": _like_first,
-    "SimplifiedLayerNormalization": _like_first,
-    "SkipGroupNorm": _like_first,
-    "SkipLayerNormalization": _like_first,
-    "SkipSimplifiedLayerNormalization": _like_first,
-    "TransposeMatMul": _fused_matmul,
+_EQUIVALENT_RULES: Mapping[str, EquivalentRule] = {
+    "Attention": _attention_rule,
+    "AveragePool": _operator_rule("AveragePool"),
+    "BiasAdd": _first_input_rule,
+    "BiasGelu": _first_input_rule,
+    "BiasSoftmax": _first_input_rule,
+    "Conv": _operator_rule("Conv", 0, 1),
+    "DequantizeLinear": _operator_rule("DequantizeLinear"),
+    "DynamicQuantizeLSTM": _operator_rule("LSTM", 0, 1, 2),
+    "DynamicQuantizeMatMul": _operator_rule("MatMul", 0, 1),
+    "EmbedLayerNormalization": _embedding_rule,
+    "FastGelu": _first_input_rule,
+    "FusedConv": _operator_rule("Conv"),
+    "FusedGemm": _operator_rule("Gemm"),
+    "FusedMatMul": _fused_matmul_rule,
+    "FusedMatMulActivation": _fused_matmul_rule,
+    "Gelu": _first_input_rule,
+    "GemmFastGelu": _operator_rule("MatMul", 0, 1),
+    "GroupNorm": _first_input_rule,
+    "GroupQueryAttention": _grouped_query_rule,
+    "GlobalAveragePool": _operator_rule("GlobalAveragePool"),
+    "GlobalMaxPool": _operator_rule("GlobalMaxPool"),
+    "Inverse": _first_input_rule,
+    "MatMulBnb4": _blocked_product_rule,
+    "MatMulFpQ4": _blocked_product_rule,
+    "MatMulInteger16": _operator_rule("MatMulInteger", 0, 1),
+    "MatMulIntegerToFloat": _typed_product_rule(0, 1, 2),
+    "MatMulNBits": _blocked_product_rule,
+    "MaxPool": _operator_rule("MaxPool"),
+    "MoE": _first_input_rule,
+    "MultiHeadAttention": _multi_head_rule,
+    "QAttention": _quantized_attention_rule,
+    "QGemm": _quantized_gemm_rule,
+    "QLinearAdd": _operator_rule("Add", 0, 3),
+    "QLinearAveragePool": _operator_rule("AveragePool", 0),
+    "QLinearConcat": _quantized_concat_rule,
+    "QLinearGlobalAveragePool": _operator_rule("GlobalAveragePool", 0),
+    "QLinearLeakyRelu": _first_input_rule,
+    "QLinearMul": _operator_rule("Mul", 0, 3),
+    "QLinearSigmoid": _first_input_rule,
+    "QLinearSoftmax": _first_input_rule,
+    "QMoE": _first_input_rule,
+    "QuantizeLinear": _operator_rule("QuantizeLinear"),
+    "QuickGelu": _first_input_rule,
+    "ReorderInput": _operator_rule("Identity"),
+    "ReorderOutput": _reorder_output_rule,
+    "RotaryEmbedding": _first_input_rule,
+    "SimplifiedLayerNormalization": _first_input_rule,
+    "SkipGroupNorm": _first_input_rule,
+    "SkipLayerNormalization": _first_input_rule,
+    "SkipSimplifiedLayerNormalization": _first_input_rule,
+    "TransposeMatMul": _fused_matmul_rule,
 }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from memdiag.model.dimensions import Axis, axes_of
+from memdiag.model.dimensions import InputAxis, axes_of
 from memdiag.model.graph_index import Graph, Node
 from memdiag.model.tensor_types import Array
 from memdiag.stored_arrays import GivenArray
@@ -22,11 +22,11 @@ USUAL_ITERATIONS = 8
 USUAL_BOXES = 100
 """Boxes that a NonMaxSuppression keeps of each class unless the user says it."""
 
-MAX_STEPS = 8
+MAX_PRODUCER_STEPS = 8
 """Nodes between an input and the node that it is a count of."""
 
 
-class Count(NamedTuple):
+class InputCount(NamedTuple):
     """What an input counts.
 
     Attributes:
@@ -41,19 +41,22 @@ class Count(NamedTuple):
 
 
 # The operand that is a count, and what it counts. A K of 1 is the only one that always runs.
-_COUNTS: dict[str, tuple[int, Count]] = {
-    "Loop": (0, Count("iterations", USUAL_ITERATIONS, "how often the Loop {} runs")),
-    "NonMaxSuppression": (2, Count("count", USUAL_BOXES, "the boxes of a class that {} keeps")),
-    "TopK": (1, Count("count", 1, "the K of {}")),
+_COUNT_BY_OPERATOR: dict[str, tuple[int, InputCount]] = {
+    "Loop": (0, InputCount("iterations", USUAL_ITERATIONS, "how often the Loop {} runs")),
+    "NonMaxSuppression": (
+        2,
+        InputCount("count", USUAL_BOXES, "the boxes of a class that {} keeps"),
+    ),
+    "TopK": (1, InputCount("count", 1, "the K of {}")),
 }
 
-_PASSING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_COUNT_PASSING_OPERATORS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def count_inputs(graph: Graph) -> dict[str, Count]:
+def count_inputs(graph: Graph) -> dict[str, InputCount]:
     """Return the inputs of one integer that are a count of a node, by name."""
-    found: dict[str, Count] = {}
+    found: dict[str, InputCount] = {}
     names = {
         value.name
         for value in graph.required_inputs
@@ -63,22 +66,24 @@ def count_inputs(graph: Graph) -> dict[str, Count]:
     }
     if names:
         for node in graph.nodes:
-            index, count = _COUNTS.get(node.op_type, (len(node.input), None))
+            index, count = _COUNT_BY_OPERATOR.get(node.op_type, (len(node.input), None))
             if count is not None and node.is_onnx and index < len(node.input):
-                name = _origin(graph, node.input[index])
+                name = _copied_value_name(graph, node.input[index])
                 if name in names:
                     reason = count.reason.format(node.label)
                     found.setdefault(name, count._replace(reason=reason))
     return found
 
 
-def free_axes(graph: Graph) -> dict[str, tuple[Axis, ...] | None]:
+def free_axes(graph: Graph) -> dict[str, tuple[InputAxis, ...] | None]:
     """Return the axes of each input of `graph`, and one for the value of each count.
 
     The latter has no position. Its key, and so its name for the user, is that of the input.
     """
     axes = {value.name: axes_of(value) for value in graph.required_inputs}
-    values = {f"{name} (value)": (Axis("", -1, 0, None, name),) for name in count_inputs(graph)}
+    values = {
+        f"{name} (value)": (InputAxis("", -1, 0, None, name),) for name in count_inputs(graph)
+    }
     return axes | values
 
 
@@ -105,21 +110,25 @@ def given_counts(graph: Graph, given: Mapping[str, GivenArray]) -> dict[str, int
     }
 
 
-def _has_one_element(axes: tuple[Axis, ...] | None) -> bool:
+def _has_one_element(axes: tuple[InputAxis, ...] | None) -> bool:
     return axes is not None and all(axis.size == 1 for axis in axes)
 
 
-def _origin(graph: Graph, name: str) -> str:
+def _copied_value_name(graph: Graph, name: str) -> str:
     """Return the value that `name` is a copy of, or another form of."""
-    for producer in _producers(graph, name):
+    for producer in _passing_producers(graph, name):
         name = producer.input[0]
     return name
 
 
-def _producers(graph: Graph, name: str) -> Iterator[Node]:
-    for _ in range(MAX_STEPS):
+def _passing_producers(graph: Graph, name: str) -> Iterator[Node]:
+    for _ in range(MAX_PRODUCER_STEPS):
         producer = graph.producers.get(name)
-        if producer is None or producer.op_type not in _PASSING or not producer.input:
+        if (
+            producer is None
+            or producer.op_type not in _COUNT_PASSING_OPERATORS
+            or not producer.input
+        ):
             return
         yield producer
         name = producer.input[0]

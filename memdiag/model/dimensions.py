@@ -12,19 +12,19 @@ from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+_ARITHMETIC_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
-_EXPRESSION = re.compile(r"[\w +*/()-]+", re.ASCII)
+_EXPRESSION_TEXT = re.compile(r"[\w +*/()-]+", re.ASCII)
 
-MAX_DIM = (1 << 63) - 1
+MAX_DIMENSION_SIZE = (1 << 63) - 1
 """The largest size of a dimension (TensorShapeProto of ONNX)."""
 
 
-class Axis(NamedTuple):
+class InputAxis(NamedTuple):
     """One axis of an input.
 
     Attributes:
@@ -61,7 +61,7 @@ def tensor_type(kind: TypeProto) -> TypeProto.Tensor | None:
     return None
 
 
-def _symbol(size: TensorShapeProto.Dimension) -> str:
+def _dimension_symbol(size: TensorShapeProto.Dimension) -> str:
     """Return the name of a dimension; empty without one, or if it is ``?``, which exporters
     write."""
     return "" if size.dim_param == "?" else size.dim_param
@@ -78,32 +78,32 @@ def fill_in_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
         if size.HasField("dim_value") and size.dim_value >= 0:
             continue
         # A free dimension goes by its name, and without one by its input and axis.
-        wanted = sizes.get(_symbol(size) or f"{value.name}:{position}")
-        if wanted is not None and wanted <= MAX_DIM:
+        wanted = sizes.get(_dimension_symbol(size) or f"{value.name}:{position}")
+        if wanted is not None and wanted <= MAX_DIMENSION_SIZE:
             size.dim_value = wanted
 
 
-def axes_of(value: ValueInfoProto) -> tuple[Axis, ...] | None:
+def axes_of(value: ValueInfoProto) -> tuple[InputAxis, ...] | None:
     """Return the axes of an input; None if not even its rank is known."""
     tensor = tensor_type(value.type)
     if tensor is None or not tensor.HasField("shape"):
         return None
     sizes = tensor.shape.dim
     return tuple(
-        Axis(
+        InputAxis(
             input=value.name,
             position=position,
             rank=len(sizes),
             # Some exporters write -1 for a size they do not know, which the runtime accepts.
             size=size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None,
-            symbol=_symbol(size),
+            symbol=_dimension_symbol(size),
         )
         for position, size in enumerate(sizes)
     )
 
 
 def choose_sizes(
-    inputs: Mapping[str, tuple[Axis, ...] | None],
+    inputs: Mapping[str, tuple[InputAxis, ...] | None],
     *,
     dims: Mapping[str, int],
     given: Mapping[str, tuple[int, ...]],
@@ -145,32 +145,36 @@ def choose_sizes(
         key: ast.BinOp(ast.Name(first), ast.Add(), ast.Name(second))
         for key, (first, second) in (totals or {}).items()
     }
-    expressions |= {key: tree for key in keys if (tree := _parse(key, keys)) is not None}
+    expressions |= {
+        key: tree for key in keys if (tree := _parsed_expression(key, keys)) is not None
+    }
     for key in keys:
         if key not in expressions:
             size = (usual or {}).get(key, 1 if key in batches else free_dim)
             sizes.setdefault(key, size)
     for key, tree in expressions.items():
         if key not in sizes:
-            value = _evaluate(tree, sizes)
+            value = _expression_value(tree, sizes)
             sizes[key] = (1 if key in batches else free_dim) if value is None else max(value, 0)
     return sizes
 
 
 def expression_sizes(symbols: Iterable[str], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of those of `symbols` that are arithmetic over names in `sizes`."""
-    keys = {name: Axis(name, 0, 1, None, name) for name in sizes}
-    trees = ((symbol, _parse(symbol, keys)) for symbol in set(symbols) - sizes.keys())
-    values = ((symbol, _evaluate(tree, sizes)) for symbol, tree in trees if tree is not None)
+    keys = {name: InputAxis(name, 0, 1, None, name) for name in sizes}
+    trees = ((symbol, _parsed_expression(symbol, keys)) for symbol in set(symbols) - sizes.keys())
+    values = (
+        (symbol, _expression_value(tree, sizes)) for symbol, tree in trees if tree is not None
+    )
     return {symbol: value for symbol, value in values if value is not None and value >= 0}
 
 
-def is_expression(symbol: str, keys: Mapping[str, Axis]) -> bool:
+def is_expression(symbol: str, keys: Mapping[str, InputAxis]) -> bool:
     """Return whether `symbol` is arithmetic over other dimensions, such as ``past + 1``."""
-    return _parse(symbol, keys) is not None
+    return _parsed_expression(symbol, keys) is not None
 
 
-def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
+def batch_keys(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> set[str]:
     """Return the keys of the axes that count examples.
 
     These are axes with batch in their names and the first free axes of inputs of several axes. The
@@ -195,17 +199,17 @@ def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
 
 
 def unknown_dimension(
-    key: str, inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, str]
+    key: str, inputs: Mapping[str, tuple[InputAxis, ...] | None], roles: Mapping[str, str]
 ) -> UsageError:
     """Return the error for `key`, which is not a free dimension: those that are, and the nearest.
 
     `roles` are the names of the roles of axes, by `Axis.key`.
     """
-    return UsageError(f"unknown dimension {key!r}: {_known(key, inputs, roles)}")
+    return UsageError(f"unknown dimension {key!r}: {_dimension_hint(key, inputs, roles)}")
 
 
-def _known(
-    key: str, inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, str]
+def _dimension_hint(
+    key: str, inputs: Mapping[str, tuple[InputAxis, ...] | None], roles: Mapping[str, str]
 ) -> str:
     name, _, position = key.rpartition(":")
     for axis in inputs.get(name) or ():
@@ -230,9 +234,9 @@ def _known(
     return f"the model has {', '.join(named)}.{hint}"
 
 
-def _parse(symbol: str, keys: Mapping[str, Axis]) -> ast.expr | None:
+def _parsed_expression(symbol: str, keys: Mapping[str, InputAxis]) -> ast.expr | None:
     """Return `symbol` as an expression over other symbols; None if it is a plain name."""
-    if len(symbol) > 200 or symbol.isidentifier() or not _EXPRESSION.fullmatch(symbol):
+    if len(symbol) > 200 or symbol.isidentifier() or not _EXPRESSION_TEXT.fullmatch(symbol):
         return None
     try:
         with warnings.catch_warnings():
@@ -245,15 +249,15 @@ def _parse(symbol: str, keys: Mapping[str, Axis]) -> ast.expr | None:
     return tree if names and all(name in keys for name in names) else None
 
 
-def _evaluate(tree: ast.expr, sizes: Mapping[str, int]) -> int | None:
+def _expression_value(tree: ast.expr, sizes: Mapping[str, int]) -> int | None:
     """Return the value of an expression; None if it is no arithmetic over known sizes."""
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
         return tree.value
     if isinstance(tree, ast.Name):
         return sizes.get(tree.id)
-    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
-        left, right = _evaluate(tree.left, sizes), _evaluate(tree.right, sizes)
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _ARITHMETIC_OPERATORS:
+        left, right = _expression_value(tree.left, sizes), _expression_value(tree.right, sizes)
         if left is None or right is None or (isinstance(tree.op, ast.FloorDiv) and not right):
             return None
-        return _OPERATORS[type(tree.op)](left, right)
+        return _ARITHMETIC_OPERATORS[type(tree.op)](left, right)
     return None

@@ -18,24 +18,24 @@ from memdiag.records.weights import Weight
 MAX_DECODED_BYTES = 32 << 20
 """Sparse weights and numbers inside the graph that are larger, when dense, are not compared."""
 
-MAX_THREADS = 4
+MAX_READ_THREADS = 4
 """More threads do not read faster than memory allows."""
 
 MAX_READ_FACTOR = 4
 """Maximum bytes read to compare weights, as a multiple of the files: weights may overlap."""
 
-_PROBES, _PROBE_BYTES = 8, 64
+_EQUALITY_PROBES, _EQUALITY_PROBE_BYTES = 8, 64
 _MIN_THREADED_BYTES = 1 << 20
 _SLICE_BYTES = 16 << 20
 
 
-def can_be_compared(model: ModelFile, weight: Weight) -> bool:
+def can_be_compared(model_file: ModelFile, weight: Weight) -> bool:
     """Return whether a weight's bytes are in a file, or at most `MAX_DECODED_BYTES` decoded."""
-    in_file = weight.file is not None or model.is_decoded(weight)
+    in_file = weight.file is not None or model_file.is_decoded(weight)
     return in_file or weight.nbytes <= MAX_DECODED_BYTES
 
 
-def identical_weights(model: ModelFile, *, min_bytes: int = 1) -> list[list[Weight]]:
+def identical_weights(model_file: ModelFile, *, min_bytes: int = 1) -> list[list[Weight]]:
     """Return groups of two weights or more that have the same bytes.
 
     The groups come in the order of their first weights, each in the order of the model. Their
@@ -43,26 +43,26 @@ def identical_weights(model: ModelFile, *, min_bytes: int = 1) -> list[list[Weig
     `min_bytes`, strings, and what `can_be_compared` excludes.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
-    for index, weight in enumerate(model.weights):
+    for index, weight in enumerate(model_file.weights):
         if weight.nbytes >= max(min_bytes, 1) and weight.dtype != "string":
             by_size[weight.nbytes].append(index)
-    compare = _ContentComparison(model)
+    compare = _ContentComparison(model_file)
     groups = [
         group
         for indices in by_size.values()
         if len(indices) > 1
         for group in compare.groups(indices)
     ]
-    model.release()
-    return [[model.weights[index] for index in group] for group in sorted(groups)]
+    model_file.release()
+    return [[model_file.weights[index] for index in group] for group in sorted(groups)]
 
 
 class _ContentComparison:
     """Comparison of the contents of a model's weights, which are identified by their indices."""
 
-    def __init__(self, model: ModelFile) -> None:
-        self._model = model
-        self._bytes_left = MAX_READ_FACTOR * (model.file_bytes + model.external_bytes)
+    def __init__(self, model_file: ModelFile) -> None:
+        self._model = model_file
+        self._bytes_left = MAX_READ_FACTOR * (model_file.file_bytes + model_file.external_bytes)
 
     def groups(self, indices: Iterable[int]) -> Iterator[list[int]]:
         """Yield the groups of two or more among weights of one size."""
@@ -72,13 +72,13 @@ class _ContentComparison:
             if can_be_compared(self._model, weight):
                 ranges[(weight.file, weight.offset) if weight.file else index].append(index)
         same_range = {group[0]: group for group in ranges.values()}
-        for probed in self._split(same_range, self._probe):
-            for identical in self._split(probed, self._digest):
+        for probed in self._grouped_indices(same_range, self._probe_hash):
+            for identical in self._grouped_indices(probed, self._content_hash):
                 group = sorted(index for first in identical for index in same_range[first])
                 if len(group) > 1:
                     yield group
 
-    def _split(
+    def _grouped_indices(
         self, indices: Iterable[int], key: Callable[[Weight], int | None]
     ) -> list[list[int]]:
         """Return `indices` grouped by the `key` of their weights.
@@ -91,27 +91,27 @@ class _ContentComparison:
             return [indices] if indices else []
         weights = [self._model.weights[index] for index in indices]
         found: dict[int | None, list[int]] = defaultdict(list)
-        for index, value in zip(indices, _concurrent(key, weights), strict=True):
+        for index, value in zip(indices, _concurrent_results(key, weights), strict=True):
             found[value].append(index)
         found.pop(None, None)
         return list(found.values())
 
-    def _probe(self, weight: Weight) -> int | None:
+    def _probe_hash(self, weight: Weight) -> int | None:
         """Return a hash of a few blocks of a weight's bytes; None if they cannot be read."""
-        view = self._view(weight)
+        view = self._weight_view(weight)
         if view is None:
             return None
-        last = len(view) - _PROBE_BYTES
-        if last <= _PROBES * _PROBE_BYTES:
+        last = len(view) - _EQUALITY_PROBE_BYTES
+        if last <= _EQUALITY_PROBES * _EQUALITY_PROBE_BYTES:
             return xxhash.xxh3_64_intdigest(view)
-        starts = (last * number // (_PROBES - 1) for number in range(_PROBES))
-        blocks = b"".join(view[start : start + _PROBE_BYTES] for start in starts)
+        starts = (last * number // (_EQUALITY_PROBES - 1) for number in range(_EQUALITY_PROBES))
+        blocks = b"".join(view[start : start + _EQUALITY_PROBE_BYTES] for start in starts)
         return xxhash.xxh3_64_intdigest(blocks)
 
-    def _digest(self, weight: Weight) -> int | None:
+    def _content_hash(self, weight: Weight) -> int | None:
         """Return a hash of all bytes of a weight; None if they cannot be read."""
         self._bytes_left -= weight.nbytes
-        view = self._view(weight) if self._bytes_left >= 0 else None
+        view = self._weight_view(weight) if self._bytes_left >= 0 else None
         if view is None:
             return None
         digest = xxhash.xxh3_128()
@@ -121,7 +121,7 @@ class _ContentComparison:
                 self._model.release()
         return digest.intdigest()
 
-    def _view(self, weight: Weight) -> memoryview | None:
+    def _weight_view(self, weight: Weight) -> memoryview | None:
         try:
             view = self._model.raw_bytes(weight)
         except ModelError:  # the indices of a sparse tensor do not fit its shape
@@ -129,17 +129,17 @@ class _ContentComparison:
         return view if len(view) == weight.nbytes else None
 
 
-def _concurrent(
+def _concurrent_results(
     work: Callable[[Weight], int | None], weights: list[Weight]
 ) -> Iterator[int | None]:
     """Yield the results of `work` for `weights`, all of one size; in threads if they are large."""
     if weights[0].nbytes < _MIN_THREADED_BYTES:
         yield from map(work, weights)
         return
-    with ThreadPoolExecutor(threads(), thread_name_prefix="memdiag") as pool:
+    with ThreadPoolExecutor(read_thread_count(), thread_name_prefix="memdiag") as pool:
         yield from pool.map(work, weights)
 
 
-def threads() -> int:
+def read_thread_count() -> int:
     """Return the number of threads to read weights with."""
-    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    return min(len(os.sched_getaffinity(0)), MAX_READ_THREADS)

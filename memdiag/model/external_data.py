@@ -84,7 +84,7 @@ class ExternalFiles:
             ModelError: `location` is outside of the model's folder.
         """
         if location not in self._found:
-            self._found[location] = self._find(location, where)
+            self._found[location] = self._find_file(location, where)
         path, size = self._found[location]
         if size < end:
             raise MissingDataError(
@@ -93,7 +93,7 @@ class ExternalFiles:
             )
         return path
 
-    def _find(self, location: str, where: str) -> tuple[Path, int]:
+    def _find_file(self, location: str, where: str) -> tuple[Path, int]:
         named = Path(location)
         try:
             path = (self._folder / named).resolve()

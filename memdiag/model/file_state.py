@@ -28,12 +28,12 @@ class FileStates:
 
     def __init__(self, model: Path, files: Iterable[Path]) -> None:
         self._model = model
-        self._states = {file: _state(file) for file in files}
+        self._states = {file: _state_of_file(file) for file in files}
 
     @property
     def changed(self) -> bool:
         """Whether a file was changed, replaced or removed since this object was created."""
-        return any(_state(file) != state for file, state in self._states.items())
+        return any(_state_of_file(file) != state for file, state in self._states.items())
 
     @property
     def sentence(self) -> str:
@@ -60,7 +60,7 @@ class FileStates:
             self.check()
 
 
-def _state(path: Path) -> FileState | None:
+def _state_of_file(path: Path) -> FileState | None:
     """Return the state of the file at `path`; None if there is none."""
     try:
         status = path.stat()

@@ -16,13 +16,13 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
     by_key = {function.key: function for function in functions}
     if not by_key:
         return {}
-    calls = {key: _calls(function.nodes, by_key) for key, function in by_key.items()}
+    calls = {key: _direct_call_counts(function.nodes, by_key) for key, function in by_key.items()}
     waiting: dict[FunctionKey, int] = defaultdict(int)
     for callees in calls.values():
         for callee in callees:
             waiting[callee] += 1
     counts: dict[FunctionKey, int] = dict.fromkeys(by_key, 0)
-    for callee, times in _calls(graph.nodes, by_key).items():
+    for callee, times in _direct_call_counts(graph.nodes, by_key).items():
         counts[callee] = min(times, MAX_INLINED_CALLS)
     ready = [key for key in by_key if not waiting[key]]
     done: set[FunctionKey] = set()
@@ -37,18 +37,18 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
     return {function_path(key): counts[key] if key in done else 0 for key in by_key}
 
 
-def called(
+def called_functions(
     nodes: Iterable[Node], functions: Mapping[FunctionKey, Graph]
 ) -> dict[FunctionKey, Graph]:
     """Return the functions that `nodes` and the nodes of subgraphs call directly or
     indirectly."""
     found: dict[FunctionKey, Graph] = {}
-    pending = list(_calls(nodes, functions))
+    pending = list(_direct_call_counts(nodes, functions))
     while pending:
         key = pending.pop()
         if key not in found:
             found[key] = functions[key]
-            pending += _calls(found[key].nodes, functions)
+            pending += _direct_call_counts(found[key].nodes, functions)
     return found
 
 
@@ -58,32 +58,35 @@ def inlined_node_count(graph: Graph, functions: Iterable[Graph], limit: int) -> 
     A call counts as a node as well. The result is not exact above `limit`.
     """
     by_key = {function.key: function for function in functions}
-    calls = {key: _calls(function.nodes, by_key) for key, function in by_key.items()}
+    calls = {key: _direct_call_counts(function.nodes, by_key) for key, function in by_key.items()}
     total = dict.fromkeys(by_key, 0)
     # As often as calls may be nested; if the numbers still grow then, they grow without end.
     for _ in range(MAX_CALL_DEPTH + 1):
         before = total
         total = {
-            key: min(_nodes(by_key[key], inner, before), limit + 1) for key, inner in calls.items()
+            key: min(_inlined_nodes(by_key[key], inner, before), limit + 1)
+            for key, inner in calls.items()
         }
         if total == before:
-            return _nodes(graph, _calls(graph.nodes, by_key), total)
+            return _inlined_nodes(graph, _direct_call_counts(graph.nodes, by_key), total)
     return limit + 1
 
 
-def _nodes(
+def _inlined_nodes(
     function: Graph, calls: Mapping[FunctionKey, int], inside: Mapping[FunctionKey, int]
 ) -> int:
     return function.node_count + sum(times * inside[key] for key, times in calls.items())
 
 
-def _calls(nodes: Iterable[Node], functions: Collection[FunctionKey]) -> dict[FunctionKey, int]:
+def _direct_call_counts(
+    nodes: Iterable[Node], functions: Collection[FunctionKey]
+) -> dict[FunctionKey, int]:
     """Return how often each function is called directly by `nodes` and nodes in their subgraphs."""
     counts: dict[FunctionKey, int] = defaultdict(int)
     for node in nodes if functions else ():
         if node.key in functions:
             counts[node.key] += 1
         for inner in node.subgraphs:
-            for key, count in _calls(inner.graph.nodes, functions).items():
+            for key, count in _direct_call_counts(inner.graph.nodes, functions).items():
                 counts[key] += count
     return counts

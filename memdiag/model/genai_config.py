@@ -65,8 +65,8 @@ def read_genai_config(path: Path) -> GenaiModel:
         raise ModelError(f"{path}: cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not JSON ({error}).") from error
-    model = _section(content, "model")
-    decoder, search = _section(model, "decoder"), _section(content, "search")
+    model = _config_section(content, "model")
+    decoder, search = _config_section(model, "decoder"), _config_section(content, "search")
     name = decoder.get("filename")
     if "pipeline" in decoder:
         raise ModelError(
@@ -74,31 +74,33 @@ def read_genai_config(path: Path) -> GenaiModel:
         )
     if not isinstance(name, str) or not name:
         raise ModelError(f"{path}: it names no file of a decoder (model.decoder.filename).")
-    inputs, outputs = _section(decoder, "inputs"), _section(decoder, "outputs")
+    inputs, outputs = _config_section(decoder, "inputs"), _config_section(decoder, "outputs")
     feed = tuple(
         f"{outputs[present]}={inputs[past]}".replace("%d", "*")
         for present, past in _CACHE_NAMES
         if isinstance(outputs.get(present), str) and isinstance(inputs.get(past), str)
     )
-    max_length = _count(search, "max_length")
-    heads = _count(decoder, "num_key_value_heads") or _count(decoder, "num_attention_heads")
+    max_length = _positive_count(search, "max_length")
+    heads = _positive_count(decoder, "num_key_value_heads") or _positive_count(
+        decoder, "num_attention_heads"
+    )
     config = GenaiConfig(
         feed=feed,
-        layers=_count(decoder, "num_hidden_layers"),
+        layers=_positive_count(decoder, "num_hidden_layers"),
         heads=heads,
-        head_size=_count(decoder, "head_size"),
-        max_tokens=_count(model, "context_length") or max_length,
+        head_size=_positive_count(decoder, "head_size"),
+        max_tokens=_positive_count(model, "context_length") or max_length,
         buffer_tokens=max_length if search.get("past_present_share_buffer") is True else None,
     )
     return GenaiModel(path.parent / name, config)
 
 
-def _section(content: Any, name: str) -> dict[str, Any]:
+def _config_section(content: Any, name: str) -> dict[str, Any]:
     found = content.get(name) if isinstance(content, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def _count(section: dict[str, Any], name: str) -> int | None:
+def _positive_count(section: dict[str, Any], name: str) -> int | None:
     value = section.get(name)
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
     return value if is_count else None

@@ -15,9 +15,9 @@ import numpy as np
 from onnx import ValueInfoProto
 
 from memdiag.errors import UsageError
-from memdiag.model.axis_roles import Role, axis_roles, dims_by_name, total_lengths
+from memdiag.model.axis_roles import AxisRole, axis_roles, dims_by_name, total_lengths
 from memdiag.model.dimensions import (
-    Axis,
+    InputAxis,
     axes_of,
     batch_keys,
     expression_sizes,
@@ -41,7 +41,7 @@ NATURAL_FEEDS = (
 BRANCH_INPUT = "use_cache_branch"
 """The input by which optimum's merged decoders choose between a graph with and without cache."""
 
-MAX_NAMES = 6
+MAX_LISTED_INPUTS = 6
 MAX_NUMBER_ELEMENTS = 8
 """An input of more integers is data, not the number of tokens."""
 
@@ -107,7 +107,7 @@ class Decoder:
             UsageError: as `plan_inputs`.
         """
         plans = plan_inputs(self.model, dims=self.sizes(past=past, new=new), given=self.given)
-        return tuple(_with_count(plan, past=past, total=past + new) for plan in plans)
+        return tuple(_counting_plan(plan, past=past, total=past + new) for plan in plans)
 
     def all_sizes(self, *, past: int, new: int) -> dict[str, int]:
         """Return the sizes of all free dimensions in a call, and of sums of them, by symbol.
@@ -172,7 +172,7 @@ class Decoder:
             batch=batch,
         )
 
-    def _past_axes(self) -> Iterable[Axis]:
+    def _past_axes(self) -> Iterable[InputAxis]:
         fed = {pair.input for pair in self.pairs}
         for value in self.model.graph.required_inputs:
             if value.name in fed:
@@ -187,16 +187,16 @@ class Decoder:
 
 
 def find_decoder(
-    model: ModelFile,
+    model_file: ModelFile,
     *,
     feed: Sequence[str] = (),
     dims: Mapping[str, int] | None = None,
     given: Mapping[str, GivenArray] | None = None,
 ) -> Decoder:
-    """Return how `model` generates.
+    """Return how `model_file` generates.
 
     Args:
-        model: the open model.
+        model_file: the open model.
         feed: pairs of patterns ``OUTPUT=INPUT``; those of an exporter if there are none.
         dims: sizes of free dimensions by name or role.
         given: arrays for some of the inputs, which are the same in all calls.
@@ -204,16 +204,16 @@ def find_decoder(
     Raises:
         UsageError: the model has no cache that can be fed, or an argument does not fit it.
     """
-    inputs = {value.name: value for value in model.graph.required_inputs}
-    outputs = {value.name: value for value in model.graph.output_values}
+    inputs = {value.name: value for value in model_file.graph.required_inputs}
+    outputs = {value.name: value for value in model_file.graph.output_values}
     if BRANCH_INPUT in inputs:
         raise UsageError(
-            f"{model.path}: this is a merged decoder: its input {BRANCH_INPUT!r} chooses between a"
-            " graph with and a graph without cache. Export the decoder with past alone"
+            f"{model_file.path}: this is a merged decoder: its input {BRANCH_INPUT!r} chooses"
+            " between a graph with and a graph without cache. Export the decoder with past alone"
             " (optimum-cli export onnx --no-post-process, or model.onnx of newer exports)."
         )
-    patterns = tuple(feed) or (_natural_feed(model, inputs, outputs),)
-    pairs = [pair for text in patterns for pair in _pairs(text, inputs, outputs)]
+    patterns = tuple(feed) or (_natural_feed(model_file, inputs, outputs),)
+    pairs = [pair for text in patterns for pair in _feed_pairs(text, inputs, outputs)]
     for name in ("output", "input"):
         names = [getattr(pair, name) for pair in pairs]
         twice = next((each for each in names if names.count(each) > 1), None)
@@ -221,11 +221,11 @@ def find_decoder(
             raise UsageError(f"--feed: {name} {twice!r} is in two pairs. Name it once.")
     for pair in pairs:
         _check_types(outputs[pair.output], inputs[pair.input])
-    return _decoder(model, patterns, tuple(pairs), inputs, dict(dims or {}), given or {})
+    return _make_decoder(model_file, patterns, tuple(pairs), inputs, dict(dims or {}), given or {})
 
 
-def _decoder(
-    model: ModelFile,
+def _make_decoder(
+    model_file: ModelFile,
     feed: tuple[str, ...],
     pairs: tuple[FeedPair, ...],
     inputs: Mapping[str, ValueInfoProto],
@@ -234,7 +234,7 @@ def _decoder(
 ) -> Decoder:
     axes = {name: axes_of(value) for name, value in inputs.items()}
     free = {axis.key: axis for each in axes.values() for axis in each or () if axis.size is None}
-    roles = axis_roles(model.graph, model.functions)
+    roles = axis_roles(model_file.graph, model_file.functions)
     batches = batch_keys(axes)
     past = set()
     for pair in pairs:
@@ -244,7 +244,7 @@ def _decoder(
         keys = named or keys
         if len(keys) != 1:
             raise UsageError(
-                f"input {pair.input!r} has {_shape_words(axes[pair.input])}: "
+                f"input {pair.input!r} has {_input_shape_text(axes[pair.input])}: "
                 + (
                     "its past has a fixed length, so that the cache cannot grow."
                     if not keys
@@ -258,11 +258,11 @@ def _decoder(
         is_past = any(axis.key in past for axis in each or ())
         if is_past and name not in fed and "mask" not in name.lower():
             raise UsageError(
-                f"--feed: input {name!r} has {_shape_words(each)}, with the length of the past, but"
-                " no output is fed to it. Name a pair for it as well."
+                f"--feed: input {name!r} has {_input_shape_text(each)}, with the length of the"
+                " past, but no output is fed to it. Name a pair for it as well."
             )
     # Dimensions are counted by their place as well, as not all exporters name them.
-    known = roles | dict.fromkeys(past, Role("past", 0, "fed"))
+    known = roles | dict.fromkeys(past, AxisRole("past", 0, "fed"))
     others = {
         name: each
         for name, each in axes.items()
@@ -276,14 +276,14 @@ def _decoder(
         if axis.size is None
         and axis.position == (1 if axis.rank >= 2 else 0)
         and "mask" not in name.lower()
-        and (known.get(axis.key) or Role("", 0, "")).name == "sequence"
+        and (known.get(axis.key) or AxisRole("", 0, "")).name == "sequence"
         and axis.key not in past | totals | batches
     }
     for name, each in others.items():
         if "mask" in name.lower() and each and each[-1].size is None:
             totals |= {each[-1].key} - new - past - batches
     totals = {key for key in totals if not is_expression(key, free)}
-    dims = dims_by_name(model.graph, model.functions, dims)
+    dims = dims_by_name(model_file.graph, model_file.functions, dims)
     for key in dims:
         if key in past | new | totals:
             raise UsageError(
@@ -298,7 +298,7 @@ def _decoder(
                 " for it. Use --prefill for the number of tokens."
             )
     return Decoder(
-        model=model,
+        model=model_file,
         feed=feed,
         pairs=pairs,
         past=frozenset(past),
@@ -339,38 +339,40 @@ def check_calls(decoder: Decoder, *, prefill: int, steps: int, max_tokens: int |
 
 
 def _natural_feed(
-    model: ModelFile, inputs: Mapping[str, ValueInfoProto], outputs: Mapping[str, ValueInfoProto]
+    model_file: ModelFile,
+    inputs: Mapping[str, ValueInfoProto],
+    outputs: Mapping[str, ValueInfoProto],
 ) -> str:
     """Return the one pattern of an exporter that pairs outputs with inputs.
 
     Raises:
         UsageError: there is none, or more than one.
     """
-    found = [text for text in NATURAL_FEEDS if _matching(text, inputs, outputs)]
+    found = [text for text in NATURAL_FEEDS if _matching_pairs(text, inputs, outputs)]
     if len(found) == 1:
         return found[0]
     if found:
         raise UsageError(
-            f"{model.path}: both {' and '.join(found)} pair outputs with inputs. Choose one of them"
-            " with --feed."
+            f"{model_file.path}: both {' and '.join(found)} pair outputs with inputs. Choose one of"
+            " them with --feed."
         )
     raise UsageError(
-        f"{model.path}: no input is a past of keys and values that an output continues, by the"
+        f"{model_file.path}: no input is a past of keys and values that an output continues, by the"
         f" names that exporters use ({', '.join(NATURAL_FEEDS)}), so that there is no cache. Name"
-        f" the pairs with --feed OUTPUT=INPUT. Inputs: {_names(inputs)}; outputs:"
-        f" {_names(outputs)}."
+        f" the pairs with --feed OUTPUT=INPUT. Inputs: {_names_text(inputs)}; outputs:"
+        f" {_names_text(outputs)}."
     )
 
 
-def _matching(text: str, inputs: Iterable[str], outputs: Iterable[str]) -> list[FeedPair]:
-    left, right = _halves(text)
-    matches = ((name, _match(left, name)) for name in outputs)
+def _matching_pairs(text: str, inputs: Iterable[str], outputs: Iterable[str]) -> list[FeedPair]:
+    left, right = _pattern_halves(text)
+    matches = ((name, _star_text(left, name)) for name in outputs)
     names = set(inputs)
     pairs = (FeedPair(name, right.replace("*", part)) for name, part in matches if part is not None)
     return [pair for pair in pairs if pair.input in names]
 
 
-def _pairs(
+def _feed_pairs(
     text: str, inputs: Mapping[str, ValueInfoProto], outputs: Mapping[str, ValueInfoProto]
 ) -> list[FeedPair]:
     """Return the pairs of outputs and inputs that the patterns `text` name.
@@ -378,23 +380,24 @@ def _pairs(
     Raises:
         UsageError: they name none, or an output without its input.
     """
-    left, right = _halves(text)
-    if not any(_match(left, name) is not None for name in outputs):
+    left, right = _pattern_halves(text)
+    if not any(_star_text(left, name) is not None for name in outputs):
         raise UsageError(
-            f"--feed: no output is called {left!r}. The model's outputs are: {_names(outputs)}."
+            f"--feed: no output is called {left!r}. The model's outputs are:"
+            f" {_names_text(outputs)}."
         )
-    pairs = _matching(text, inputs, outputs)
+    pairs = _matching_pairs(text, inputs, outputs)
     if not pairs:
         raise UsageError(
             f"--feed: no input is called {right!r} with the same text for * as an output called"
-            f" {left!r}. The model's inputs are: {_names(inputs)}."
+            f" {left!r}. The model's inputs are: {_names_text(inputs)}."
         )
     fed = {pair.input for pair in pairs}
     # Caches of an encoder stay as they are, and past_sequence_length is no cache.
     alone = [
         name
         for name in inputs
-        if _match(right, name) is not None
+        if _star_text(right, name) is not None
         and name not in fed
         and "encoder" not in name.lower()
         and re.search(r"\d", name)
@@ -407,7 +410,7 @@ def _pairs(
     return pairs
 
 
-def _halves(text: str) -> tuple[str, str]:
+def _pattern_halves(text: str) -> tuple[str, str]:
     left, separator, right = text.partition("=")
     if not separator or left.count("*") > 1 or left.count("*") != right.count("*") or not right:
         raise UsageError(
@@ -417,7 +420,7 @@ def _halves(text: str) -> tuple[str, str]:
     return left, right
 
 
-def _match(pattern: str, name: str) -> str | None:
+def _star_text(pattern: str, name: str) -> str | None:
     """Return the text for which ``*`` stands; None if `name` does not match."""
     before, star, after = pattern.partition("*")
     if not star:
@@ -449,12 +452,13 @@ def _check_types(output: ValueInfoProto, input: ValueInfoProto) -> None:
         )
     if not fits:
         raise UsageError(
-            f"--feed: output {output.name!r} ({_type_words(output)}) cannot be fed to input"
-            f" {input.name!r} ({_type_words(input)}). Choose patterns whose shapes and types fit."
+            f"--feed: output {output.name!r} ({_element_type_text(output)}) cannot be fed to input"
+            f" {input.name!r} ({_element_type_text(input)}). Choose patterns whose shapes and types"
+            " fit."
         )
 
 
-def _with_count(plan: InputPlan, *, past: int, total: int) -> InputPlan:
+def _counting_plan(plan: InputPlan, *, past: int, total: int) -> InputPlan:
     """Return `plan` with the number of tokens, for inputs that are such a number."""
     is_integer = ELEMENT_TYPES[plan.element_type].dtype.kind in "iu"
     if plan.fill == "given" or not is_integer or np.prod(plan.shape) > MAX_NUMBER_ELEMENTS:
@@ -474,14 +478,14 @@ def _with_count(plan: InputPlan, *, past: int, total: int) -> InputPlan:
     )
 
 
-def _shape_words(axes: Sequence[Axis] | None) -> str:
+def _input_shape_text(axes: Sequence[InputAxis] | None) -> str:
     if axes is None:
         return "an unknown shape"
     sizes = ", ".join(str(axis.key if axis.size is None else axis.size) for axis in axes)
     return f"the shape [{sizes}]"
 
 
-def _type_words(value: ValueInfoProto) -> str:
+def _element_type_text(value: ValueInfoProto) -> str:
     tensor = tensor_type(value.type)
     element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
     axes = axes_of(value)
@@ -489,5 +493,5 @@ def _type_words(value: ValueInfoProto) -> str:
     return f"{element.name if element else 'no tensor'} [{sizes}]"
 
 
-def _names(values: Iterable[str]) -> str:
-    return some_of(list(values), MAX_NAMES) or "none"
+def _names_text(values: Iterable[str]) -> str:
+    return some_of(list(values), MAX_LISTED_INPUTS) or "none"

@@ -94,7 +94,9 @@ class Node:
             for attribute in proto.attribute:
                 intern(attribute.name)
                 intern(attribute.ref_attr_name)
-            self.subgraphs = tuple(Subgraph(name, Graph(inner)) for name, inner in subgraphs(proto))
+            self.subgraphs = tuple(
+                Subgraph(name, Graph(inner)) for name, inner in subgraphs_of_node(proto)
+            )
 
     @property
     def proto(self) -> NodeProto:
@@ -177,7 +179,7 @@ class Graph:
             self.inputs = [intern(value.name) for value in proto.input]
             self.outputs = [intern(value.name) for value in proto.output]
             self.initializers = {intern(tensor.name): tensor for tensor in proto.initializer}
-            _check_texts(proto)
+            _check_graph_texts(proto)
         self.input_names: frozenset[str] = frozenset(self.inputs)
         self.output_names: frozenset[str] = frozenset(self.outputs)
         self.nodes: list[Node] = [Node(self, index, node) for index, node in enumerate(proto.node)]
@@ -213,7 +215,7 @@ class Graph:
         counts = Counter(node.label for node in self.with_subgraphs)
         for node in self.with_subgraphs:
             if counts[node.label] > 1:
-                node.name = apart(node.label, node.index)
+                node.name = numbered_label(node.label, node.index)
 
     def defines(self, name: str) -> bool:
         """Return whether `name` is an input, an initializer, or an output of a node of this
@@ -230,7 +232,9 @@ class Graph:
         yield path, self
         for node in self.with_subgraphs:
             for inner in node.subgraphs:
-                yield from inner.graph.with_paths(joined(path, f"{node.label}/{inner.name}"))
+                yield from inner.graph.with_paths(
+                    qualified_label(path, f"{node.label}/{inner.name}")
+                )
 
     @cached_property
     def node_count(self) -> int:
@@ -355,11 +359,11 @@ class Scope:
         for node, input_index in self.graph.consumers.get(name, ()):
             yield Use(self, node, input_index)
         if self.subgraphs:
-            for inner in self._capturing.get(name, ()):
+            for inner in self._capturing_scopes.get(name, ()):
                 yield from inner.uses(name)
 
     @cached_property
-    def _capturing(self) -> dict[str, list["Scope"]]:
+    def _capturing_scopes(self) -> dict[str, list["Scope"]]:
         """The inner scopes that read each name of this scope or of a scope around it, by name."""
         found: dict[str, list[Scope]] = defaultdict(list)
         for scopes in self.subgraphs.values():
@@ -405,17 +409,17 @@ class GraphIndex:
     Only the first call of each function has a scope, as the constants are the same in all calls.
     """
 
-    def __init__(self, model: "ModelFile") -> None:
-        self._model = model
-        self.main: Scope = main_scope(model.graph, model.functions)
+    def __init__(self, model_file: "ModelFile") -> None:
+        self._model = model_file
+        self.main: Scope = main_scope(model_file.graph, model_file.functions)
         self._scopes_by_path: dict[str, list[Scope]] = defaultdict(list)
         self._paths: dict[Scope, str] = {}
         called: set[FunctionKey] = set()
-        for path, scope in self._walk(self.main, "", called):
+        for path, scope in self._walk_scopes(self.main, "", called):
             self._scopes_by_path[path].append(scope)
         # By path and name; None where two weights of one graph have one name.
         self._weights: dict[str, dict[str, Weight | None]] = defaultdict(dict)
-        for weight in model.weights:
+        for weight in model_file.weights:
             in_graph = self._weights[weight.graph]
             in_graph[weight.name] = None if weight.name in in_graph else weight
 
@@ -446,10 +450,10 @@ class GraphIndex:
         Such weights are initializers of the main graph that are graph inputs as well. The runtime
         neither folds nor packs them.
         """
-        return not weight.graph and weight.name in self._overridable
+        return not weight.graph and weight.name in self._overridable_inputs
 
     @cached_property
-    def _overridable(self) -> frozenset[str]:
+    def _overridable_inputs(self) -> frozenset[str]:
         if self._model.proto.ir_version < OVERRIDABLE_SINCE_IR:
             return frozenset()
         graph = self._model.graph
@@ -499,30 +503,32 @@ class GraphIndex:
                 self._paths[scope] = function_path(node.key)
             else:
                 subgraph = node.subgraphs[parent.subgraphs[node].index(scope)]
-                self._paths[scope] = joined(self.path(parent), f"{node.label}/{subgraph.name}")
+                self._paths[scope] = qualified_label(
+                    self.path(parent), f"{node.label}/{subgraph.name}"
+                )
         return self._paths[scope]
 
     def qualified(self, scope: Scope, node: Node) -> str:
         """Return the label of `node` qualified by the path of `scope`:
         ``If_0/then_branch/MatMul_3``."""
-        return joined(self.path(scope), node.label)
+        return qualified_label(self.path(scope), node.label)
 
     def _weights_of(self, scope: Scope) -> Mapping[str, Weight | None]:
         return self._weights.get(self.path(scope), {})
 
-    def _walk(
+    def _walk_scopes(
         self, scope: Scope, path: str, called: set[FunctionKey]
     ) -> Iterator[tuple[str, Scope]]:
         self._paths[scope] = path
         yield path, scope
         for scopes in scope.subgraphs.values():
             for inner in scopes:
-                yield from self._walk(inner, self.path(inner), called)
+                yield from self._walk_scopes(inner, self.path(inner), called)
         for node in scope.nodes if self._model.functions else ():
             body = None if node.key in called else scope.call(node)
             if body is not None:
                 called.add(node.key)
-                yield from self._walk(body, self.path(body), called)
+                yield from self._walk_scopes(body, self.path(body), called)
 
 
 def main_scope(graph: Graph, functions: Iterable[Graph] = ()) -> Scope:
@@ -530,7 +536,7 @@ def main_scope(graph: Graph, functions: Iterable[Graph] = ()) -> Scope:
     return Scope(graph, {function.key: function for function in functions})
 
 
-def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+def subgraphs_of_node(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
     """Yield the subgraphs of `node`, each with the name that paths give it."""
     for attribute in node.attribute:
         if attribute.type in _GRAPH_TYPES:
@@ -540,7 +546,7 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
                 yield f"{attribute.name}[{index}]", graph
 
 
-def _check_texts(graph: GraphProto) -> None:
+def _check_graph_texts(graph: GraphProto) -> None:
     """Raise a TypeError if a name that reports may contain is not UTF-8 text."""
     intern(graph.name)
     for sparse in graph.sparse_initializer:
@@ -559,7 +565,7 @@ def function_path(key: FunctionKey) -> str:
     return f"{domain}::{name}:{overload}" if overload else f"{domain}::{name}"
 
 
-def apart(label: str, index: int) -> str:
+def numbered_label(label: str, index: int) -> str:
     """Return the label of a node with subgraphs whose own `label` another such node has too."""
     return f"{label}#{index}"
 
@@ -569,18 +575,18 @@ def node_label(node: Node | NodeProto, index: int) -> str:
     return node.name or f"{node.op_type}_{index}"
 
 
-def joined(path: str, label: str) -> str:
+def qualified_label(path: str, label: str) -> str:
     """Return `label` qualified by the `path` of its graph, which is empty for the main graph."""
     return f"{path}/{label}" if path else label
 
 
-def integer(node: Node | NodeProto, name: str, default: int) -> int:
+def integer_attribute(node: Node | NodeProto, name: str, default: int) -> int:
     """Return the integer attribute `name` of `node`; `default` if the node does not have it."""
     values = (int(attribute.i) for attribute in node.attribute if attribute.name == name)
     return next(values, default)
 
 
-def integers(node: Node | NodeProto, name: str) -> tuple[int, ...]:
+def integers_attribute(node: Node | NodeProto, name: str) -> tuple[int, ...]:
     """Return the attribute `name` of `node`, a list of integers; empty if the node does not have
     it."""
     values = (tuple(attribute.ints) for attribute in node.attribute if attribute.name == name)

@@ -9,8 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.model.constant_values import whole
-from memdiag.model.graph_index import MICROSOFT_DOMAIN, Node, Scope, Use, integer, integers
+from memdiag.model.constant_values import integer_value
+from memdiag.model.graph_index import (
+    MICROSOFT_DOMAIN,
+    Node,
+    Scope,
+    Use,
+    integer_attribute,
+    integers_attribute,
+)
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import Array
 
@@ -24,7 +31,7 @@ MAX_INTEGERS = 1024
 """Elements of a constant whose values are read as axes, indices or sizes."""
 
 # The inputs whose values come out again, unchanged, in the first output (all of them, for Split).
-_MOVES: dict[str, tuple[int, ...] | None] = {
+_MOVED_INPUTS: dict[str, tuple[int, ...] | None] = {
     "Abs": (0,),
     "Cast": (0,),
     "CastLike": (0,),
@@ -51,7 +58,7 @@ _MOVES: dict[str, tuple[int, ...] | None] = {
     "Where": (1, 2),
 }
 # Operators that take an index: where the index is, where the table is, which axis by default.
-_LOOKUPS = {
+_LOOKUP_INPUTS = {
     ("", "Gather"): ((1, 0, 0),),
     ("", "GatherElements"): ((1, 0, 0),),
     ("", "ScatterElements"): ((1, 0, 0),),
@@ -61,8 +68,8 @@ _LOOKUPS = {
     (MICROSOFT_DOMAIN, "RotaryEmbedding"): ((1, 2, 0),),
     (MICROSOFT_DOMAIN, "EmbedLayerNormalization"): ((0, 2, 0), (1, 4, 0), (8, 3, 0)),
 }
-_AXIS_IS_FIXED = ("RotaryEmbedding", "EmbedLayerNormalization")
-_SAME_SHAPE = ("Cast", "CastLike", "DequantizeLinear", "Identity")
+_FIXED_AXIS_OPERATORS = ("RotaryEmbedding", "EmbedLayerNormalization")
+_SAME_SHAPE_OPERATORS = ("Cast", "CastLike", "DequantizeLinear", "Identity")
 
 
 class IndexLimit(NamedTuple):
@@ -127,41 +134,41 @@ class _ConstraintSearch:
         self.offsets: dict[tuple[Scope, str], int] = {}
 
     def run(self, name: str) -> InputConstraints:
-        self._follow(self.main, name, 0)
+        self._follow_value(self.main, name, 0)
         visits = 0
         while self.pending and visits < MAX_VISITS:
             scope, value, offset = self.pending.pop()
             for use in scope.uses(value):
                 visits += 1
-                self._use(use, offset)
-            for outer, outer_name in _as_output(scope, value):
-                self._follow(outer, outer_name, offset)
+                self._follow_use(use, offset)
+            for outer, outer_name in _outer_names_of_output(scope, value):
+                self._follow_value(outer, outer_name, offset)
         return InputConstraints(tuple(self.limits), tuple(self.equals))
 
-    def _follow(self, scope: Scope, name: str, offset: int) -> None:
+    def _follow_value(self, scope: Scope, name: str, offset: int) -> None:
         """Append a value to `pending`, unless it was followed with at least the same `offset`."""
         if name and self.offsets.get((scope, name), offset - 1) < offset:
             self.offsets[scope, name] = offset
             self.pending.append((scope, name, offset))
 
-    def _use(self, use: Use, offset: int) -> None:
+    def _follow_use(self, use: Use, offset: int) -> None:
         scope, node, index = use
-        for inner_scope, inner_name in _as_input(scope, node, index):
-            self._follow(inner_scope, inner_name, offset)
-        for at, table, axis in _LOOKUPS.get((node.domain_key, node.op_type), ()):
+        for inner_scope, inner_name in _inner_names_of_input(scope, node, index):
+            self._follow_value(inner_scope, inner_name, offset)
+        for at, table, axis in _LOOKUP_INPUTS.get((node.domain_key, node.op_type), ()):
             if index == at and len(node.input) > table:
-                if node.op_type not in _AXIS_IS_FIXED:
-                    axis = integer(node, "axis", 0)
-                self._limit(scope, node.input[table], axis, offset)
+                if node.op_type not in _FIXED_AXIS_OPERATORS:
+                    axis = integer_attribute(node, "axis", 0)
+                self._limit_by_table(scope, node.input[table], axis, offset)
         if not node.is_onnx:
             return
-        if node.op_type in _MOVES:
-            moved = _MOVES[node.op_type]
+        if node.op_type in _MOVED_INPUTS:
+            moved = _MOVED_INPUTS[node.op_type]
             if moved is None or index in moved:
                 for output in node.output if node.op_type == "Split" else node.output[:1]:
-                    self._follow(scope, output, offset)
+                    self._follow_value(scope, output, offset)
         elif node.op_type in ("Add", "Sub") and len(node.input) == 2:
-            self._shifted(scope, node, index, offset)
+            self._follow_shifted_value(scope, node, index, offset)
         elif node.op_type == "Equal" and len(node.input) == 2:
             values = small_constant(scope, node.input[1 - index])
             if values is not None and values.size and values.dtype.kind in "iuf":
@@ -173,18 +180,18 @@ class _ConstraintSearch:
         if node.op_type in ("GatherND", "ScatterND") and index == 1:
             self._limit_nd(scope, node, offset)
 
-    def _shifted(self, scope: Scope, node: Node, index: int, offset: int) -> None:
+    def _follow_shifted_value(self, scope: Scope, node: Node, index: int, offset: int) -> None:
         """Follow the result of an Add or Sub of a value and a constant integer."""
-        constant = whole(small_constant(scope, node.input[1 - index]))
+        constant = integer_value(small_constant(scope, node.input[1 - index]))
         if constant is None:
             return
         if node.op_type == "Add":
-            self._follow(scope, node.output[0], offset + constant)
+            self._follow_value(scope, node.output[0], offset + constant)
         elif index == 0:
-            self._follow(scope, node.output[0], offset - constant)
+            self._follow_value(scope, node.output[0], offset - constant)
 
-    def _limit(self, scope: Scope, table: str, axis: int, offset: int) -> None:
-        shape = self._shape(scope, table, MAX_SHAPE_STEPS)
+    def _limit_by_table(self, scope: Scope, table: str, axis: int, offset: int) -> None:
+        shape = self._known_table_shape(scope, table, MAX_SHAPE_STEPS)
         words = f"rows of {table}"
         if shape is None or not -len(shape) <= axis < len(shape):
             self.limits.append(IndexLimit(None, words))
@@ -200,9 +207,9 @@ class _ConstraintSearch:
 
     def _limit_nd(self, scope: Scope, node: Node, offset: int) -> None:
         """Add the limit for GatherND or ScatterND, whose indices select along several axes."""
-        shape = self._shape(scope, node.input[0], MAX_SHAPE_STEPS)
-        indices = self._shape(scope, node.input[1], MAX_SHAPE_STEPS)
-        first = integer(node, "batch_dims", 0)
+        shape = self._known_table_shape(scope, node.input[0], MAX_SHAPE_STEPS)
+        indices = self._known_table_shape(scope, node.input[1], MAX_SHAPE_STEPS)
+        first = integer_attribute(node, "batch_dims", 0)
         last = first + indices[-1] if indices and indices[-1] is not None else None
         sizes = [size for size in (shape or ())[first:last] if size is not None]
         if sizes:
@@ -213,7 +220,9 @@ class _ConstraintSearch:
     def _add_limit(self, size: int, offset: int, table: str) -> None:
         self.limits.append(IndexLimit(max(size - max(offset, 0), 0), table))
 
-    def _shape(self, scope: Scope, name: str, steps: int) -> tuple[int | None, ...] | None:
+    def _known_table_shape(
+        self, scope: Scope, name: str, steps: int
+    ) -> tuple[int | None, ...] | None:
         """Return the shape of a value as far as it is known without a run; None if not even the
         rank."""
         defining_scope = scope.defining_scope(name)
@@ -226,17 +235,19 @@ class _ConstraintSearch:
         node = defining_scope.producers.get(name)
         if node is None:
             outer = defining_scope.argument(name)
-            return self._shape(*outer, steps - 1) if outer else None
+            return self._known_table_shape(*outer, steps - 1) if outer else None
         if not node.input or node.domain_key not in ("", MICROSOFT_DOMAIN):
             return None
-        if node.op_type in _SAME_SHAPE:
-            return self._shape(defining_scope, node.input[0], steps - 1)
+        if node.op_type in _SAME_SHAPE_OPERATORS:
+            return self._known_table_shape(defining_scope, node.input[0], steps - 1)
         if node.op_type == "Transpose":
-            return _permuted(node, self._shape(defining_scope, node.input[0], steps - 1))
+            return _permuted_shape(
+                node, self._known_table_shape(defining_scope, node.input[0], steps - 1)
+            )
         return None
 
 
-def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str]]:
+def _inner_names_of_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str]]:
     """Yield the names of input `index` of `node` in the loop body or function that gets it."""
     inner_scopes = scope.subgraphs.get(node, [])
     if node.op_type not in ("Loop", "Scan") or (node.op_type == "Loop" and index < 2):
@@ -247,7 +258,7 @@ def _as_input(scope: Scope, node: Node, index: int) -> Iterator[tuple[Scope, str
             yield inner, inner.inputs[index]
 
 
-def _as_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
+def _outer_names_of_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str]]:
     """Yield the names of an output of a body or function outside and in the next iteration."""
     node, parent = scope.owner, scope.parent
     if node is None or parent is None:
@@ -292,9 +303,11 @@ def small_integers(scope: Scope, name: str) -> list[int] | None:
     return [int(each) for each in values.ravel()] if np.isfinite(values).all() else None
 
 
-def _permuted(node: Node, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+def _permuted_shape(
+    node: Node, shape: tuple[int | None, ...] | None
+) -> tuple[int | None, ...] | None:
     """Return `shape` after the Transpose `node`; None if its `perm` does not fit."""
     if shape is None:
         return None
-    order = integers(node, "perm") or tuple(range(len(shape)))[::-1]
+    order = integers_attribute(node, "perm") or tuple(range(len(shape)))[::-1]
     return tuple(shape[axis] for axis in order) if sorted(order) == [*range(len(shape))] else None

@@ -21,16 +21,23 @@ from onnx import (
     helper,
 )
 
-from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
+from memdiag.model.contrib_shapes import CONTRIB_DOMAINS, equivalent_op
 from memdiag.model.dimensions import fill_in_sizes
-from memdiag.model.function_calls import called
-from memdiag.model.graph_index import ONNX_DOMAINS, FunctionKey, Graph, Node, integer, subgraphs
+from memdiag.model.function_calls import called_functions
+from memdiag.model.graph_index import (
+    ONNX_DOMAINS,
+    FunctionKey,
+    Graph,
+    Node,
+    integer_attribute,
+    subgraphs_of_node,
+)
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"
-_KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "ai.onnx.preview"}
+_INFERRED_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "ai.onnx.preview"}
 
 # Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
-_CRASHES = frozenset({"RegexFullMatch", "DictVectorizer", "LabelEncoder"})
+_CRASHING_OPERATORS = frozenset({"RegexFullMatch", "DictVectorizer", "LabelEncoder"})
 
 _LABEL_TYPES = {
     "values_floats": TensorProto.FLOAT,
@@ -39,10 +46,10 @@ _LABEL_TYPES = {
 }
 """The type of LabelEncoder's output by the attribute with its labels."""
 
-_CHECKED = _CRASHES | {"EyeLike", "Einsum", "Split"}
+_CHECKED_OPERATORS = _CRASHING_OPERATORS | {"EyeLike", "Einsum", "Split"}
 """Operators that are not always safe."""
 
-_EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
+_EINSUM_EQUATION = re.compile(r"[A-Za-z,]*(?:->[A-Za-z]*)?")
 
 
 class InferenceInput:
@@ -67,15 +74,15 @@ class InferenceInput:
         for importer in (proto, *proto.functions):
             importer.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
         self.unknown: Counter[str] = Counter()
-        self._prepare(proto.graph, sizes, self.unknown)
+        self._prepare_graph(proto.graph, sizes, self.unknown)
         self.unknown_in_functions: dict[FunctionKey, Counter[str]] = {}
         for function in proto.functions:
             key = (function.domain, function.name, function.overload)
             self.unknown_in_functions[key] = Counter()
-            self._prepare(function, sizes, self.unknown_in_functions[key])
+            self._prepare_graph(function, sizes, self.unknown_in_functions[key])
         self.serialized: bytes = proto.SerializeToString()
 
-    def _prepare(
+    def _prepare_graph(
         self, graph: GraphProto | FunctionProto, sizes: Mapping[str, int], unknown: Counter[str]
     ) -> None:
         if isinstance(graph, GraphProto):
@@ -89,12 +96,16 @@ class InferenceInput:
         for node in graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
-            for _, subgraph in subgraphs(node) if node.attribute else ():
-                self._prepare(subgraph, sizes, unknown)
-            if node.op_type in _CHECKED and not self._make_safe(node):
+            for _, subgraph in subgraphs_of_node(node) if node.attribute else ():
+                self._prepare_graph(subgraph, sizes, unknown)
+            if node.op_type in _CHECKED_OPERATORS and not self._make_safe(node):
                 node.domain = _OTHER_DOMAIN
-            elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
-                equivalent = equivalent_op(node, self._dims.get) if node.domain in DOMAINS else None
+            elif (
+                node.domain not in _INFERRED_DOMAINS and _function_key(node) not in self._functions
+            ):
+                equivalent = (
+                    equivalent_op(node, self._dims.get) if node.domain in CONTRIB_DOMAINS else None
+                )
                 if equivalent is None:
                     kind = f"{node.domain}.{node.op_type}"
                     unknown[kind] += 1
@@ -165,24 +176,24 @@ def function_body(
     graph = GraphProto(name="body", node=function.node)
     for name in function.input:
         graph.input.add(name=name, type=inputs.get(name))
-    _fill_in(graph, _arguments(function, caller))
+    _fill_in_arguments(graph, _call_arguments(function, caller))
     imports = {opset.domain: opset for opset in (*model.opset_import, *function.opset_import)}
     return ModelProto(
         ir_version=model.ir_version,
         graph=graph,
-        functions=[function.proto for function in called(body.nodes, functions).values()],
+        functions=[function.proto for function in called_functions(body.nodes, functions).values()],
         opset_import=imports.values(),
     )
 
 
-def _arguments(function: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
+def _call_arguments(function: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
     """Return the attributes of a function call by name, defaults included."""
     return {
         attribute.name: attribute for attribute in (*function.attribute_proto, *caller.attribute)
     }
 
 
-def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) -> None:
+def _fill_in_arguments(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) -> None:
     """Replace references to attributes of a function call in `graph` by the attributes."""
     for node in graph.node:
         for attribute in list(node.attribute):
@@ -193,8 +204,8 @@ def _fill_in(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) 
                 if known is not None and not known.ref_attr_name:
                     node.attribute.append(known)
                     node.attribute[-1].name = name
-        for _, subgraph in subgraphs(node):
-            _fill_in(subgraph, known_attributes)
+        for _, subgraph in subgraphs_of_node(node):
+            _fill_in_arguments(subgraph, known_attributes)
 
 
 def unknown_note(unknown: Mapping[str, int]) -> str:
@@ -212,7 +223,7 @@ def is_safe(node: Node | NodeProto) -> bool:
 
     Most nodes for which it does not are nodes that the runtime refuses.
     """
-    if node.op_type in _CRASHES or (node.op_type == "EyeLike" and not any(node.input)):
+    if node.op_type in _CRASHING_OPERATORS or (node.op_type == "EyeLike" and not any(node.input)):
         return False
     if node.op_type == "Einsum":
         for attribute in node.attribute:
@@ -223,13 +234,13 @@ def is_safe(node: Node | NodeProto) -> bool:
                 terms = re.split(r",|->", equation)
                 if any(term.count("...") > 1 for term in terms) or len(equation) > 500:
                     return False
-                if not _EQUATION.fullmatch(equation.replace("...", "")):
+                if not _EINSUM_EQUATION.fullmatch(equation.replace("...", "")):
                     return False
     if node.op_type == "Split":
         # As many outputs are made up as the attribute says.
-        return integer(node, "num_outputs", len(node.output)) == len(node.output)
+        return integer_attribute(node, "num_outputs", len(node.output)) == len(node.output)
     return True
 
 
-def _key(node: NodeProto) -> FunctionKey:
+def _function_key(node: NodeProto) -> FunctionKey:
     return (node.domain, node.op_type, node.overload)

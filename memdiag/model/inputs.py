@@ -10,24 +10,24 @@ import numpy as np
 from onnx import TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
-from memdiag.model.axis_roles import SAMPLES, UNKNOWN, axis_roles, total_lengths
+from memdiag.model.axis_roles import AUDIO_SAMPLES, UNKNOWN_ROLE, axis_roles, total_lengths
 from memdiag.model.count_inputs import count_inputs, free_axes, given_counts
-from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
+from memdiag.model.dimensions import InputAxis, axes_of, choose_sizes, tensor_type
 from memdiag.model.graph_index import Graph, main_scope
 from memdiag.model.index_ranges import InputConstraints, input_constraints
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, Array, ElementType
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING_ELEMENT, Array, ElementType
 from memdiag.records.base import Record
 from memdiag.stored_arrays import GivenArray
 
 InputKind = Literal["tensor", "sequence", "optional"]
-Fill = Literal["normal", "uniform", "positions", "constant", "given"]
+FillKind = Literal["normal", "uniform", "positions", "constant", "given"]
 
 MAX_SETTING_ELEMENTS = 8
 """A tensor of more elements is data, not a setting such as a speed or a temperature."""
 
 # Values of settings, by a word of the input's name.
-_SETTINGS: dict[str, float] = {
+_SETTING_VALUES: dict[str, float] = {
     "alpha": 1.0,
     "beta": 1.0,
     "conf": 0.5,
@@ -85,9 +85,9 @@ class InputPlan(Record, frozen=True, kw_only=True):
         dtype: ONNX's name of the element type in lower case.
         source: whether the array is generated or given by the user.
         note: how the values are chosen, in words.
-        fill: how `make` fills the array: ``normal`` (standard normal), ``uniform`` (integers from
-            `low` up to, not including, `high`), ``positions`` (0, 1, 2 … along the last axis, from
-            0 again at `high`), ``constant`` (`value` in all elements), or ``given``.
+        fill: how `make_array` fills the array: ``normal`` (standard normal), ``uniform`` (integers
+            from `low` up to, not including, `high`), ``positions`` (0, 1, 2 … along the last axis,
+            from 0 again at `high`), ``constant`` (`value` in all elements), or ``given``.
     """
 
     name: str
@@ -97,7 +97,7 @@ class InputPlan(Record, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     source: Literal["generated", "given"]
     note: str
-    fill: Fill
+    fill: FillKind
     low: int | None = None
     high: int | None = None
     value: float | int | str | None = None
@@ -112,16 +112,16 @@ class InputPlan(Record, frozen=True, kw_only=True):
 
 
 def plan_inputs(
-    model: ModelFile,
+    model_file: ModelFile,
     *,
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
     free_dim: int | None = None,
 ) -> tuple[InputPlan, ...]:
-    """Return a plan for every input of `model` that has no default, in the model's order.
+    """Return a plan for every input of `model_file` that has no default, in the model's order.
 
     Args:
-        model: the open model.
+        model_file: the open model.
         dims: sizes of free dimensions, by name, or by ``input:axis`` if they have no name.
         given: arrays for some of the inputs; they also set the dimensions they show.
         free_dim: the size of the other free dimensions. Dimensions that look like a batch (the
@@ -133,10 +133,10 @@ def plan_inputs(
         UsageError: a name in `dims` or `given` is not the model's, an array does not fit its
             input, or an input is of a kind that cannot be made (a map, a sparse tensor).
     """
-    return _plan(model.graph, model.functions, dims, given, free_dim)
+    return _planned_inputs(model_file.graph, model_file.functions, dims, given, free_dim)
 
 
-def make(plan: InputPlan, seed: int) -> Array:
+def make_array(plan: InputPlan, seed: int) -> Array:
     """Return the array that `plan` describes, the same for the same plan and seed.
 
     Types that numpy lacks are returned as their bits: bfloat16 as uint16, float8 as uint8. For
@@ -153,13 +153,13 @@ def make(plan: InputPlan, seed: int) -> Array:
     element = ELEMENT_TYPES[plan.element_type]
     try:
         if plan.fill == "normal":
-            return _normal(random, element, plan.shape)
+            return _normal_numbers(random, element, plan.shape)
         if plan.fill == "uniform":
             return random.integers(plan.low or 0, plan.high, plan.shape).astype(element.dtype)
         if plan.fill == "positions":
             positions = np.arange(plan.shape[-1]) % (plan.high or plan.shape[-1] or 1)
             return np.broadcast_to(positions, plan.shape).astype(element.dtype)
-        if element is STRING:
+        if element is STRING_ELEMENT:
             return np.full(plan.shape, plan.value, dtype=np.str_)
         value = plan.value if element.native else _ONE_BITS[element.name]
         return np.full(plan.shape, value, element.dtype)
@@ -170,7 +170,7 @@ def make(plan: InputPlan, seed: int) -> Array:
         ) from error
 
 
-def _plan(
+def _planned_inputs(
     graph: Graph,
     functions: Sequence[Graph],
     dims: Mapping[str, int],
@@ -184,7 +184,7 @@ def _plan(
             raise UsageError(f"unknown input {name!r}. The model's inputs are: {inputs}.")
     axes = {name: axes_of(value) for name, value in values.items()}
     for name, array in given.items():
-        _check(array, values[name], axes[name])
+        _check_given_array(array, values[name], axes[name])
     counts = given_counts(graph, given)
     for name in counts.keys() & dims.keys():
         raise UsageError(f"input {name!r} is given both as an array and as a size. Give it once.")
@@ -199,18 +199,19 @@ def _plan(
         free_dim=free_dim or 1,
         usual={key: role.size for key, role in roles.items() if is_chosen[key]},
         totals=total_lengths(axes, roles) if free_dim is None else None,
-        roles={key: role.name for key, role in roles.items() if role != UNKNOWN},
+        roles={key: role.name for key, role in roles.items() if role != UNKNOWN_ROLE},
     )
     # An input of unknown rank is tried with one axis: operators take that more often than none.
     shapes = {
-        name: shapes_given.get(name, _shape(axes[name], sizes, free_dim or 1)) for name in values
+        name: shapes_given.get(name, _planned_input_shape(axes[name], sizes, free_dim or 1))
+        for name in values
     }
     length = max((sizes[key] for key, role in roles.items() if role.name == "sequence"), default=1)
     scope = main_scope(graph, functions)
     counted = count_inputs(graph)
     plans = []
     for name, value in values.items():
-        element = _element(value)
+        element = _input_element_type(value)
         if name in given:
             chosen: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
         elif name in counted:
@@ -220,13 +221,13 @@ def _plan(
             fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())
             asked = input_constraints(scope, name, shapes)
             single = fixed and prod(shapes[name]) == 1
-            chosen = _named(element, name, shapes[name], asked, length) or _choose(
+            chosen = _fill_by_name(element, name, shapes[name], asked, length) or _chosen_fill(
                 element, asked, single=single
             )
         plans.append(
             InputPlan(
                 name=name,
-                kind=_kind(value.type),
+                kind=_input_kind(value.type),
                 element_type=element.number,
                 dtype=element.name,
                 shape=shapes[name],
@@ -237,14 +238,14 @@ def _plan(
     return tuple(plans)
 
 
-def _kind(kind: TypeProto) -> InputKind:
+def _input_kind(kind: TypeProto) -> InputKind:
     """Return the kind of a plan for the type `kind`; an optional sequence is a sequence."""
     if kind.HasField("optional_type"):
         return "sequence" if kind.optional_type.elem_type.HasField("sequence_type") else "optional"
     return "sequence" if kind.HasField("sequence_type") else "tensor"
 
 
-def _element(value: ValueInfoProto) -> ElementType:
+def _input_element_type(value: ValueInfoProto) -> ElementType:
     tensor = tensor_type(value.type)
     element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
     if element is None:
@@ -256,20 +257,22 @@ def _element(value: ValueInfoProto) -> ElementType:
     return element
 
 
-def _shape(axes: Sequence[Axis] | None, sizes: Mapping[str, int], free_dim: int) -> tuple[int, ...]:
+def _planned_input_shape(
+    axes: Sequence[InputAxis] | None, sizes: Mapping[str, int], free_dim: int
+) -> tuple[int, ...]:
     if axes is None:
         return (free_dim,)
     return tuple(sizes[axis.key] if axis.size is None else axis.size for axis in axes)
 
 
-def _choose(element: ElementType, asked: InputConstraints, *, single: bool) -> dict[str, Any]:
+def _chosen_fill(element: ElementType, asked: InputConstraints, *, single: bool) -> dict[str, Any]:
     """Return the fields `fill`, `note`, `low`, `high` and `value` of the plan for an input, as far
     as set.
 
     `asked` are the constraints on its values; `single` means that it always has one element.
     """
     name = element.name
-    if element is STRING:
+    if element is STRING_ELEMENT:
         return {"fill": "constant", "value": "a", "note": "the text 'a'"}
     if name == "bool":
         return {"fill": "constant", "value": True, "note": "true"}
@@ -283,7 +286,7 @@ def _choose(element: ElementType, asked: InputConstraints, *, single: bool) -> d
         value
         for value in asked.equals
         if limit is None or limit.size is None or 0 <= value < limit.size
-        if _fits(value, element)
+        if _is_value_of_type(value, element)
     ]
     if single and wanted:
         value = max(wanted)
@@ -305,11 +308,11 @@ def _choose(element: ElementType, asked: InputConstraints, *, single: bool) -> d
     return {"fill": "normal", "note": "standard normal"}
 
 
-def _named(
+def _fill_by_name(
     element: ElementType, name: str, shape: tuple[int, ...], asked: InputConstraints, length: int
 ) -> dict[str, Any] | None:
-    """Return fields of the plan, as `_choose`, for an input with a known word in its name; else
-    None.
+    """Return fields of the plan, as `_chosen_fill`, for an input with a known word in its name;
+    else None.
 
     `length` is the length of the sequence, for inputs such as ``input_lengths``.
     """
@@ -328,13 +331,13 @@ def _named(
     if words & {"sr", "samplerate"} or {"sample", "rate"} <= words or {"sampling", "rate"} <= words:
         if asked.equals:
             return None
-        value: float = SAMPLES
+        value: float = AUDIO_SAMPLES
     elif is_integer and words & {"length", "lengths", "len", "lens"}:
         if words & {"max", "min"} or asked.equals:
             return None
         value = length
     else:
-        known = [_SETTINGS[word] for word in sorted(words) if word in _SETTINGS]
+        known = [_SETTING_VALUES[word] for word in sorted(words) if word in _SETTING_VALUES]
         if not known or is_integer:
             return None
         value = min(known)
@@ -345,14 +348,16 @@ def _named(
     }
 
 
-def _fits(value: float, element: ElementType) -> bool:
+def _is_value_of_type(value: float, element: ElementType) -> bool:
     if element.dtype.kind not in "iu":
         return element.dtype.kind == "f"
     bounds = np.iinfo(element.dtype)
     return value.is_integer() and bounds.min <= value <= bounds.max
 
 
-def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int, ...]) -> Array:
+def _normal_numbers(
+    random: np.random.Generator, element: ElementType, shape: tuple[int, ...]
+) -> Array:
     """Return standard normal numbers of type `element`; their bits if numpy lacks the type."""
     if element.name.startswith("float8"):
         # Numbers near one, of either sign: one's code up or down by less than an octave or two.
@@ -377,17 +382,19 @@ def is_bits_of(array: GivenArray, element: ElementType) -> bool:
     return not element.native and array.dtype.kind in "Vf" and sized and named
 
 
-def _check(array: GivenArray, value: ValueInfoProto, axes: Sequence[Axis] | None) -> None:
+def _check_given_array(
+    array: GivenArray, value: ValueInfoProto, axes: Sequence[InputAxis] | None
+) -> None:
     """Check dtype, rank and fixed sizes of an array that the user gave for the input `value`.
 
     Raises:
         UsageError: the array does not fit.
     """
-    element = _element(value)
-    fits = array.dtype.kind == "U" if element is STRING else array.dtype == element.dtype
+    element = _input_element_type(value)
+    fits = array.dtype.kind == "U" if element is STRING_ELEMENT else array.dtype == element.dtype
     fits = fits or is_bits_of(array, element)
     if not fits:
-        expected = "text (<U)" if element is STRING else element.dtype.name
+        expected = "text (<U)" if element is STRING_ELEMENT else element.dtype.name
         bits = "" if element.native else f", the bits of {element.name}"
         raise UsageError(
             f"the array for input {value.name!r} is {array.dtype.name}, but the model expects "

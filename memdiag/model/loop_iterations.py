@@ -15,14 +15,14 @@ from memdiag.model.tensor_types import Array, TensorType
 MAX_ITERATIONS = 1 << 20
 """A loop with more iterations counts as one without an end."""
 
-FOLLOWED = 64
+MAX_FOLLOWED_ITERATIONS = 64
 """Iterations that are followed one by one if the state does not grow evenly."""
 
-_REGULAR = 4
+_MIN_REGULAR_ITERATIONS = 4
 """Iterations of which all but the first must change the state evenly. The first may differ."""
 
 
-class Known(NamedTuple):
+class KnownValue(NamedTuple):
     """What is known of a value.
 
     Attributes:
@@ -34,15 +34,17 @@ class Known(NamedTuple):
     value: Array | None
 
 
-State = tuple[Known, ...]
+LoopState = tuple[KnownValue, ...]
 """The values that a loop carries from one iteration to the next."""
 
-Iterate = Callable[[int | None, State], tuple[bool | None, State]]
+IterateFunction = Callable[[int | None, LoopState], tuple[bool | None, LoopState]]
 """Follows the iteration with an index, or any iteration with None: from the state before it to
 whether another one follows, None if that is not known, and to the state after it."""
 
 
-def follow_loop(iterate: Iterate, first: State, limit: int | None) -> tuple[int | None, State]:
+def follow_loop(
+    iterate: IterateFunction, first: LoopState, limit: int | None
+) -> tuple[int | None, LoopState]:
     """Return the number of iterations and the state before the last one.
 
     If the number is not known, it is None, and the state has what all iterations have in common.
@@ -55,37 +57,41 @@ def follow_loop(iterate: Iterate, first: State, limit: int | None) -> tuple[int 
     if limit == 0:
         return 0, first
     states = [first]
-    for index in range(0 if limit is None else min(limit, FOLLOWED)):
+    for index in range(0 if limit is None else min(limit, MAX_FOLLOWED_ITERATIONS)):
         goes_on, after = iterate(index, states[-1])
         if goes_on is None:
             break
         if not goes_on or index + 1 == limit:
             return index + 1, states[-1]
         states.append(after)
-        if index == _REGULAR - 1 and limit is not None:
-            found = _last_of_even(iterate, states[-3:], limit)
+        if index == _MIN_REGULAR_ITERATIONS - 1 and limit is not None:
+            found = _last_regular_state(iterate, states[-3:], limit)
             if found is not None:
                 return found
-    return None, _common(iterate, first)
+    return None, _common_state(iterate, first)
 
 
-def _last_of_even(iterate: Iterate, states: list[State], limit: int) -> tuple[int, State] | None:
+def _last_regular_state(
+    iterate: IterateFunction, states: list[LoopState], limit: int
+) -> tuple[int, LoopState] | None:
     """Return the count and the last state of a loop whose state grows evenly; None if it does not.
 
-    The last of the three `states` is the one before iteration `_REGULAR`.
+    The last of the three `states` is the one before iteration `_MIN_REGULAR_ITERATIONS`.
     """
     histories = list(zip(*states, strict=True))
 
-    def state_at(index: int) -> State:
-        return tuple(_extrapolated(history, index - _REGULAR) for history in histories)
+    def state_at(index: int) -> LoopState:
+        return tuple(
+            _extrapolated_value(history, index - _MIN_REGULAR_ITERATIONS) for history in histories
+        )
 
     def goes_on_after(index: int) -> bool | None:
         return iterate(index, state_at(index))[0]
 
-    if not all(map(_is_even, histories)):
+    if not all(map(_is_regular_history, histories)):
         return None
     # After `low` the loop goes on. It ends after `high`: by its condition, or at the limit.
-    low, high = _REGULAR - 1, _REGULAR
+    low, high = _MIN_REGULAR_ITERATIONS - 1, _MIN_REGULAR_ITERATIONS
     while high < limit - 1:
         goes_on = goes_on_after(high)
         if not goes_on:
@@ -100,7 +106,7 @@ def _last_of_even(iterate: Iterate, states: list[State], limit: int) -> tuple[in
     return high + 1, state_at(high)
 
 
-def _is_even(history: tuple[Known, ...]) -> bool:
+def _is_regular_history(history: tuple[KnownValue, ...]) -> bool:
     """Return whether the sizes of a value change by the same amounts from state to state."""
     if len({each.kind for each in history}) == 1:
         return True
@@ -113,7 +119,7 @@ def _is_even(history: tuple[Known, ...]) -> bool:
     return bool((second - first == third - second).all())
 
 
-def _extrapolated(history: tuple[Known, ...], steps: int) -> Known:
+def _extrapolated_value(history: tuple[KnownValue, ...], steps: int) -> KnownValue:
     """Return what is known of a value `steps` iterations after the last state of its history.
 
     Numbers that do not change by the same amounts are unknown.
@@ -130,20 +136,20 @@ def _extrapolated(history: tuple[Known, ...], steps: int) -> Known:
             value = third
         elif third.dtype.kind in "if" and (second - first == third - second).all():
             value = third + (steps * (third - second)).astype(third.dtype)
-    return Known(kind, value)
+    return KnownValue(kind, value)
 
 
-def _common(iterate: Iterate, state: State) -> State:
+def _common_state(iterate: IterateFunction, state: LoopState) -> LoopState:
     """Return what is known of the state before any iteration, whatever their number."""
     while True:
         _, after = iterate(None, state)
-        joined = tuple(map(_joined, state, after))
-        if all(_is_same(*pair) for pair in zip(joined, state, strict=True)):
+        joined = tuple(map(_common_value, state, after))
+        if all(_is_same_value(*pair) for pair in zip(joined, state, strict=True)):
             return state
         state = joined
 
 
-def _joined(one: Known, other: Known) -> Known:
+def _common_value(one: KnownValue, other: KnownValue) -> KnownValue:
     """Return what two values have in common."""
     kind = one.kind
     if kind is None or other.kind is None or kind.dtype != other.kind.dtype:
@@ -156,8 +162,8 @@ def _joined(one: Known, other: Known) -> Known:
     value = one.value
     if value is not None and (other.value is None or not np.array_equal(value, other.value)):
         value = None
-    return Known(kind, value)
+    return KnownValue(kind, value)
 
 
-def _is_same(one: Known, other: Known) -> bool:
+def _is_same_value(one: KnownValue, other: KnownValue) -> bool:
     return one.kind == other.kind and (one.value is None) == (other.value is None)

@@ -19,7 +19,7 @@ from memdiag.model.graph_index import Graph
 from memdiag.model.native_memory import trim_heap
 from memdiag.model.ort_format import is_ort_format, ort_skeleton
 from memdiag.model.tensor_data import (
-    as_array,
+    array_from_bytes,
     constant_array,
     count_varints,
     decode_varints,
@@ -28,15 +28,15 @@ from memdiag.model.tensor_data import (
     element_type,
     packed_bytes,
 )
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, Array, ElementType
-from memdiag.model.weights import Location, Source, list_weights
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING_ELEMENT, Array, ElementType
+from memdiag.model.weights import TensorLocation, WeightSource, list_weights
 from memdiag.model.wire import (
     NOT_ONNX,
     THIS_FILE,
+    ModelSkeleton,
     ReferenceKind,
-    Skeleton,
     attribute_range,
-    skeleton,
+    model_skeleton,
 )
 from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.weights import Weight
@@ -45,7 +45,7 @@ from memdiag.regular_files import NotRegularError, open_regular
 MAX_MAPPED_BYTES = 16 << 20
 """Bytes of weights that may be handed out before the pages of earlier ones are released."""
 
-MAX_NAME = 40
+MAX_DAMAGED_NAME_LENGTH = 40
 """Bytes of a damaged name that an error quotes."""
 
 _FAULT_BYTES = 1 << 16
@@ -90,16 +90,16 @@ class ModelFile:
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._mapped_bytes = 0
         self.is_ort_format: bool = is_ort_format(mapping)
-        found = self._skeleton(mapping, compact=True)
+        found = self._read_skeleton(mapping, compact=True)
         self._references: Mapping[int, ReferenceKind] = found.references
         self.proto: ModelProto
         self.graph: Graph
         self.functions: tuple[Graph, ...]
-        self.proto, self.graph, self.functions = _parse(found.proto, str(path))
+        self.proto, self.graph, self.functions = _parsed_model(found.proto, str(path))
         self.weights: list[Weight] = []
-        self._sources: dict[Weight, Source] = {}
+        self._sources: dict[Weight, WeightSource] = {}
         for weight, source in list_weights(
-            self.graph, self.functions, origin=str(path), locate=self._locate
+            self.graph, self.functions, origin=str(path), locate=self._locate_tensor
         ):
             self.weights.append(weight)
             self._sources[weight] = source
@@ -135,7 +135,7 @@ class ModelFile:
         if mapping is None:
             raise ModelError(f"{self.path}: the model is closed. Read it while it is open.")
         try:
-            proto: ModelProto = ModelProto.FromString(self._skeleton(mapping).proto)
+            proto: ModelProto = ModelProto.FromString(self._read_skeleton(mapping).proto)
         except (ModelError, DecodeError) as error:
             self.release()
             raise ModelError(f"{self.path}: changed since it was opened. Try again.") from error
@@ -206,15 +206,15 @@ class ModelFile:
             ModelError: a sparse tensor's indices do not fit its shape.
         """
         element = ELEMENT_TYPES_BY_NAME[weight.dtype]
-        source = self._source(weight)
+        source = self._weight_source(weight)
         if isinstance(source, AttributeProto):
             return constant_array(source)[1]
         if isinstance(source, SparseTensorProto):
-            return self._dense(source, weight)
-        if element is STRING:
+            return self._dense_values(source, weight)
+        if element is STRING_ELEMENT:
             assert isinstance(source, TensorProto)
             return np.array(list(source.string_data), element.dtype).reshape(weight.shape)
-        return as_array(self.raw_bytes(weight), element, weight.shape)
+        return array_from_bytes(self.raw_bytes(weight), element, weight.shape)
 
     def raw_bytes(self, weight: Weight) -> memoryview:
         """Return the bytes of `weight` as in the runtime's memory: dense, packed, little-endian.
@@ -224,24 +224,24 @@ class ModelFile:
         Raises:
             ModelError: a sparse tensor's indices do not fit its shape.
         """
-        source = self._source(weight)
+        source = self._weight_source(weight)
         if weight.file is not None:
             location = weight.file if weight.storage == "external" else THIS_FILE
-            return self._mapped(location, weight.offset or 0, weight.length or 0)
-        if isinstance(source, TensorProto) and weight.dtype != STRING.name:
-            return self._bytes(source)
+            return self._mapped_view(location, weight.offset or 0, weight.length or 0)
+        if isinstance(source, TensorProto) and weight.dtype != STRING_ELEMENT.name:
+            return self._tensor_bytes(source)
         array = self.data(weight)
         return memoryview(
-            b"".join(array.reshape(-1)) if array.dtype == STRING.dtype else array.tobytes()
+            b"".join(array.reshape(-1)) if array.dtype == STRING_ELEMENT.dtype else array.tobytes()
         )
 
     def is_decoded(self, weight: Weight) -> bool:
         """Return whether the file has the data of `weight` as varints, which are decoded when
         read."""
-        source = self._source(weight) if weight.file is None else None
+        source = self._weight_source(weight) if weight.file is None else None
         return isinstance(source, TensorProto) and source.data_location == TensorProto.EXTERNAL
 
-    def _skeleton(self, mapping: mmap.mmap, *, compact: bool = False) -> Skeleton:
+    def _read_skeleton(self, mapping: mmap.mmap, *, compact: bool = False) -> ModelSkeleton:
         """Return the skeleton of the file.
 
         Raises:
@@ -255,9 +255,9 @@ class ModelFile:
             raise ModelError(
                 f"{origin}: not a file in ORT format. Name a model in ONNX's format {ONNX_SUFFIX}."
             )
-        return skeleton(mapping, origin=origin, compact=compact)
+        return model_skeleton(mapping, origin=origin, compact=compact)
 
-    def _source(self, weight: Weight) -> Source:
+    def _weight_source(self, weight: Weight) -> WeightSource:
         if self._maps and weight in self._sources:
             return self._sources[weight]
         raise ModelError(
@@ -265,11 +265,15 @@ class ModelFile:
             "weights while it is open."
         )
 
-    def _locate(self, tensor: TensorProto, element: ElementType, where: str) -> Location:
+    def _locate_tensor(
+        self, tensor: TensorProto, element: ElementType, where: str
+    ) -> TensorLocation:
         """Return the location of a tensor's bytes, after checking that the file is long enough."""
         if tensor.data_location != TensorProto.EXTERNAL:
-            return Location("raw" if tensor.HasField("raw_data") else "typed", None, None, None)
-        if element is STRING:
+            return TensorLocation(
+                "raw" if tensor.HasField("raw_data") else "typed", None, None, None
+            )
+        if element is STRING_ELEMENT:
             raise ModelError(f"{where} has strings as external data, which ONNX does not allow.")
         location, offset, length = read_reference(tensor, where=where)
         if length is None:
@@ -277,15 +281,15 @@ class ModelFile:
         if location == THIS_FILE and offset in self._references:
             stored = self._references[offset]
             if stored == "raw" or stored == "typed":
-                return Location(stored, self.path.name, offset, length)
+                return TensorLocation(stored, self.path.name, offset, length)
             count = count_varints(self.file_bytes_view[offset : offset + length])
             self.release()
             found = dense_bytes(count, element) if stored == element.field else 0
-            return Location("typed", None, None, found)
+            return TensorLocation("typed", None, None, found)
         self._external_files.check(location, offset + length, where=where)
-        return Location("external", location, offset, length)
+        return TensorLocation("external", location, offset, length)
 
-    def _bytes(self, tensor: TensorProto) -> memoryview:
+    def _tensor_bytes(self, tensor: TensorProto) -> memoryview:
         element = element_type(tensor.data_type, where=str(self.path))
         if tensor.data_location != TensorProto.EXTERNAL:
             return memoryview(packed_bytes(tensor, element))
@@ -293,12 +297,12 @@ class ModelFile:
         location, offset, length = read_reference(tensor, where=where)
         if length is None:
             length = element.nbytes(tuple(tensor.dims))
-        view = self._mapped(location, offset, length)
+        view = self._mapped_view(location, offset, length)
         if location != THIS_FILE or self._references.get(offset) in ("raw", "typed"):
             return view
         return decode_varints(np.frombuffer(view, np.uint8), element, where=where).data
 
-    def _mapped(self, location: str, offset: int, length: int) -> memoryview:
+    def _mapped_view(self, location: str, offset: int, length: int) -> memoryview:
         """Return a view of bytes of the file at `location`, whose length was checked before."""
         if not length:
             return memoryview(b"")
@@ -317,18 +321,20 @@ class ModelFile:
             self._mapped_bytes = length + _FAULT_BYTES
         return memoryview(self._maps[path])[offset : offset + length]
 
-    def _dense(self, sparse: SparseTensorProto, weight: Weight) -> Array:
+    def _dense_values(self, sparse: SparseTensorProto, weight: Weight) -> Array:
         where = f"{self.path}: {weight.name!r}"
         parts = [
-            as_array(
-                self._bytes(tensor), element_type(tensor.data_type, where=where), tuple(tensor.dims)
+            array_from_bytes(
+                self._tensor_bytes(tensor),
+                element_type(tensor.data_type, where=where),
+                tuple(tensor.dims),
             )
             for tensor in (sparse.values, sparse.indices)
         ]
         return dense_array(sparse, *parts, where=where)
 
 
-def _parse(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tuple[Graph, ...]]:
+def _parsed_model(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tuple[Graph, ...]]:
     """Return the model in `serialized`, a skeleton, and the indices of its graph and functions.
 
     Raises:
@@ -352,7 +358,7 @@ def _parse(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tuple[Gra
         if name is None:
             raise
         raise ModelError(
-            f"{origin}: damaged: the name {name[:MAX_NAME]!r} is not UTF-8 text. "
+            f"{origin}: damaged: the name {name[:MAX_DAMAGED_NAME_LENGTH]!r} is not UTF-8 text. "
             "Download or export it again."
         ) from error
 
@@ -380,10 +386,10 @@ def _map_file(path: Path) -> tuple[int, mmap.mmap]:
                 raise ModelError(f"{path}: the file is empty. Download or export it again.")
             return size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: {_reason(error)}.") from error
+        raise ModelError(f"{path}: {_unreadable_reason(error)}.") from error
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _unreadable_reason(error: OSError | ValueError) -> str:
     if isinstance(error, NotRegularError):
         return "not a regular file. Name a model file"
     number = error.errno if isinstance(error, OSError) else None

@@ -8,8 +8,8 @@ from onnx import GraphProto, NodeProto, ValueInfoProto, defs, helper, numpy_help
 from onnx.checker import ValidationError
 from onnx.shape_inference import InferenceError, infer_shapes
 
-from memdiag.model.constant_values import EVALUATED, MAX_VALUES, evaluate
-from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
+from memdiag.model.constant_values import EVALUATED_OPERATORS, MAX_VALUES, evaluate_node
+from memdiag.model.contrib_shapes import CONTRIB_DOMAINS, equivalent_op
 from memdiag.model.graph_index import Node
 from memdiag.model.inference_input import is_safe
 from memdiag.model.tensor_types import Array, TensorType
@@ -20,7 +20,7 @@ INFERENCE_FAILURES = (
 )
 """What ONNX's native inference raises for nodes that make no sense."""
 
-_MAX_CARRIED = 10_000
+_MAX_CARRIED_ELEMENTS = 10_000
 """Elements of a list up to which the inference may carry their values: it stores each of them."""
 
 _IR_VERSION = 8  # of initializers that are no inputs; onnx may write newer ones than it reads
@@ -40,9 +40,9 @@ def infer_outputs(
     if not all(name in types for name in node.input if name) or not is_safe(node):
         return {}
     proto, types = node.proto, dict(types)
-    if node.domain in DOMAINS:
+    if node.domain in CONTRIB_DOMAINS:
         known = {name: kind.shape for name, kind in types.items()}
-        equivalent = equivalent_op(proto, lambda name: _complete(known.get(name)))
+        equivalent = equivalent_op(proto, lambda name: _complete_shape_or_none(known.get(name)))
         if equivalent is None:
             return {}
         proto = NodeProto()
@@ -67,14 +67,16 @@ def infer_outputs(
     )
     lists = (kind.shape[0] or 0 for kind in types.values() if kind.shape and len(kind.shape) == 1)
     try:
-        inferred = infer_shapes(model, data_prop=max(lists, default=0) <= _MAX_CARRIED).graph.output
+        inferred = infer_shapes(
+            model, data_prop=max(lists, default=0) <= _MAX_CARRIED_ELEMENTS
+        ).graph.output
     except INFERENCE_FAILURES:
         return {}
     found = ((value.name, TensorType.read(value.type)) for value in inferred)
     return {name: kind for name, kind in found if kind is not None}
 
 
-VECTORIZED = EVALUATED | {
+VECTORIZED_OPERATORS = EVALUATED_OPERATORS | {
     *("ArgMax", "ArgMin", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
     *("CastLike", "Clip", "Compress", "CumSum", "Exp", "EyeLike", "Flatten", "Identity", "IsInf"),
     *("IsNaN", "Log", "Mean", "Mod", "OneHot", "Pow", "Reciprocal", "ReduceMax", "ReduceMean"),
@@ -82,24 +84,24 @@ VECTORIZED = EVALUATED | {
 }
 """Operators whose numbers are computed by the reference implementation with numpy's loops."""
 
-LOOPING = frozenset({"GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND"})
+LOOPING_OPERATORS = frozenset({"GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND"})
 """Operators whose reference implementation loops in Python: for few numbers only."""
 
 
 def compute_outputs(node: Node, opset: int, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return the numbers of the outputs of `node`, an operator of ONNX, by name; empty if unknown.
 
-    `values` are the numbers of all its inputs by name. What `evaluate` does not know, ONNX's
+    `values` are the numbers of all its inputs by name. What `evaluate_node` does not know, ONNX's
     reference implementation computes: of the operators with which shapes and masks are made, as
     others may take without end.
     """
-    if not node.is_onnx or node.op_type not in VECTORIZED | LOOPING:
+    if not node.is_onnx or node.op_type not in VECTORIZED_OPERATORS | LOOPING_OPERATORS:
         return {}
     is_long = sum(value.size for value in values.values()) > MAX_VALUES
-    if node.op_type in LOOPING and is_long:
+    if node.op_type in LOOPING_OPERATORS and is_long:
         return {}
     if len(node.output) == 1 and "" not in node.input:
-        value = evaluate(node, [values[name] for name in node.input])
+        value = evaluate_node(node, [values[name] for name in node.input])
         if value is not None:
             return {node.output[0]: value}
     # Here, as most models do not need it: it takes a tenth of a second.
@@ -123,7 +125,7 @@ def compute_outputs(node: Node, opset: int, values: Mapping[str, Array]) -> dict
     }
 
 
-def _complete(shape: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
+def _complete_shape_or_none(shape: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
     if shape is None or None in shape:
         return None
     return tuple(size or 0 for size in shape)

@@ -28,20 +28,20 @@ from onnx import (
 
 from memdiag.errors import ModelError
 from memdiag.model.wire import (
-    MAX_DEPTH,
+    MAX_MESSAGE_DEPTH,
     MAX_MESSAGES,
     MAX_SKELETON_BYTES,
     MIN_LIST_BYTES,
     MIN_REFERENCED_BYTES,
     THIS_FILE,
-    Buffer,
+    ModelBuffer,
+    ModelSkeleton,
     ReferenceKind,
-    Skeleton,
     attribute_mark,
 )
 from memdiag.units import format_size
 
-_IDENTIFIER = b"ORTM"
+_ORT_FILE_IDENTIFIER = b"ORTM"
 
 # Positions of the fields in each table of the schema.
 _SESSION_MODEL = 1
@@ -60,7 +60,7 @@ _TENSOR_NAME, _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_RAW, _TENSOR_STRINGS = 0, 2, 3
 _SPARSE_VALUES, _SPARSE_INDICES, _SPARSE_DIMS = 0, 1, 2
 _VALUE_NAME, _VALUE_TYPE = 0, 2
 _TYPE_KIND, _TYPE_VALUE = 1, 2
-_ELEMENT, _SHAPE = 0, 1
+_TENSOR_ELEMENT_FIELD, _TENSOR_SHAPE_FIELD = 0, 1
 _MAP_KEY, _MAP_VALUE = 0, 1
 _SHAPE_DIMENSIONS = 0
 _DIMENSION_VALUE = 0
@@ -69,16 +69,16 @@ _SIZE_KIND, _SIZE_VALUE, _SIZE_PARAMETER = 0, 1, 2
 _OFFSET_BYTES = 4
 """Size of the offset that a list has for each of its tables or strings."""
 
-MAX_NAME = 200
+MAX_TENSOR_NAME_LENGTH = 200
 """Characters of a name that an error quotes."""
 
 
-def is_ort_format(data: Buffer) -> bool:
+def is_ort_format(data: ModelBuffer) -> bool:
     """Return whether `data` begins as a file in ORT format does."""
-    return data[4:8] == _IDENTIFIER
+    return data[4:8] == _ORT_FILE_IDENTIFIER
 
 
-def ort_skeleton(data: Buffer, *, origin: str, compact: bool = False) -> Skeleton:
+def ort_skeleton(data: ModelBuffer, *, origin: str, compact: bool = False) -> ModelSkeleton:
     """Return the skeleton of the model in `data`, a file in ORT format.
 
     Args:
@@ -90,9 +90,9 @@ def ort_skeleton(data: Buffer, *, origin: str, compact: bool = False) -> Skeleto
     Raises:
         ModelError: `data` is damaged, or larger than any real model.
     """
-    reader = _Reader(data, origin, compact)
+    reader = _OrtFormatReader(data, origin, compact)
     try:
-        return Skeleton(reader.model().SerializeToString(), reader.references)
+        return ModelSkeleton(reader.model().SerializeToString(), reader.references)
     except (struct.error, IndexError, ValueError, TypeError, OverflowError) as error:
         # Offsets and lengths of a flatbuffer are not checked before they are followed.
         raise ModelError(
@@ -115,14 +115,14 @@ class _ReadNode(NamedTuple):
     reads: list[str]
 
 
-class _Reader:
+class _OrtFormatReader:
     """Reader of a file in ORT format.
 
     Attributes:
         references: how the data at each referenced offset of the file is stored.
     """
 
-    def __init__(self, data: Buffer, origin: str, compact: bool) -> None:
+    def __init__(self, data: ModelBuffer, origin: str, compact: bool) -> None:
         self._data, self._origin, self._compact = data, origin, compact
         self._tables = 0
         self._copied_bytes = 0
@@ -131,109 +131,116 @@ class _Reader:
     def model(self) -> ModelProto:
         """Return the model."""
         root = Table(self._data, struct.unpack_from("<I", self._data)[0])
-        source = self._table(root, _SESSION_MODEL)
+        source = self._table_in_field(root, _SESSION_MODEL)
         if source is None:
             raise ValueError("no model")
-        graph = self._table(source, _MODEL_GRAPH)
+        graph = self._table_in_field(source, _MODEL_GRAPH)
         if graph is None:
             raise ValueError("no graph")
         model = ModelProto(
-            ir_version=_integer(source, _MODEL_IR_VERSION, number_types.Int64Flags),
-            producer_name=self._text(source, _MODEL_PRODUCER),
-            producer_version=self._text(source, _MODEL_PRODUCER_VERSION),
-            domain=self._text(source, _MODEL_DOMAIN),
-            model_version=_integer(source, _MODEL_VERSION, number_types.Int64Flags),
-            doc_string=self._text(source, _MODEL_DOCUMENTATION),
-            graph=self._graph(graph, 0),
+            ir_version=_integer_field(source, _MODEL_IR_VERSION, number_types.Int64Flags),
+            producer_name=self._text_in_field(source, _MODEL_PRODUCER),
+            producer_version=self._text_in_field(source, _MODEL_PRODUCER_VERSION),
+            domain=self._text_in_field(source, _MODEL_DOMAIN),
+            model_version=_integer_field(source, _MODEL_VERSION, number_types.Int64Flags),
+            doc_string=self._text_in_field(source, _MODEL_DOCUMENTATION),
+            graph=self._read_graph(graph, 0),
         )
-        for opset in self._each(source, _MODEL_OPSETS):
+        for opset in self._tables_in_list(source, _MODEL_OPSETS):
             model.opset_import.add(
-                domain=self._text(opset, _OPSET_DOMAIN),
-                version=_integer(opset, _OPSET_VERSION, number_types.Int64Flags),
+                domain=self._text_in_field(opset, _OPSET_DOMAIN),
+                version=_integer_field(opset, _OPSET_VERSION, number_types.Int64Flags),
             )
-        for entry in self._each(source, _MODEL_METADATA):
+        for entry in self._tables_in_list(source, _MODEL_METADATA):
             model.metadata_props.add(
-                key=self._text(entry, _ENTRY_KEY), value=self._text(entry, _ENTRY_VALUE)
+                key=self._text_in_field(entry, _ENTRY_KEY),
+                value=self._text_in_field(entry, _ENTRY_VALUE),
             )
         return model
 
-    def _graph(self, source: Table, depth: int) -> GraphProto:
-        if depth > MAX_DEPTH:
+    def _read_graph(self, source: Table, depth: int) -> GraphProto:
+        if depth > MAX_MESSAGE_DEPTH:
             raise ValueError("graphs nested too deep")
         values = {
-            value.name: value for value in map(self._value, self._each(source, _GRAPH_VALUES))
+            value.name: value
+            for value in map(self._read_value_info, self._tables_in_list(source, _GRAPH_VALUES))
         }
-        inputs = self._texts(source, _GRAPH_INPUTS)
-        outputs = self._texts(source, _GRAPH_OUTPUTS)
+        inputs = self._texts_in_list(source, _GRAPH_INPUTS)
+        outputs = self._texts_in_list(source, _GRAPH_OUTPUTS)
         graph = GraphProto(
             input=[values.get(name) or ValueInfoProto(name=name) for name in inputs],
             output=[values.get(name) or ValueInfoProto(name=name) for name in outputs],
         )
-        for tensor in self._each(source, _GRAPH_INITIALIZERS):
-            graph.initializer.append(self._tensor(tensor))
-        for sparse in self._each(source, _GRAPH_SPARSE):
-            graph.sparse_initializer.append(self._sparse(sparse))
-        nodes = [self._node(node, depth) for node in self._each(source, _GRAPH_NODES)]
-        graph.node.extend(_in_topological_order(nodes))
+        for tensor in self._tables_in_list(source, _GRAPH_INITIALIZERS):
+            graph.initializer.append(self._read_tensor(tensor))
+        for sparse in self._tables_in_list(source, _GRAPH_SPARSE):
+            graph.sparse_initializer.append(self._read_sparse_tensor(sparse))
+        nodes = [
+            self._read_node(node, depth) for node in self._tables_in_list(source, _GRAPH_NODES)
+        ]
+        graph.node.extend(_topologically_ordered(nodes))
         known = {*inputs, *outputs, *(tensor.name for tensor in graph.initializer)}
         graph.value_info.extend(
             value for name, value in values.items() if name not in known and value.HasField("type")
         )
         return graph
 
-    def _node(self, source: Table, depth: int) -> _ReadNode:
+    def _read_node(self, source: Table, depth: int) -> _ReadNode:
         node = NodeProto(
-            name=self._text(source, _NODE_NAME),
-            domain=self._text(source, _NODE_DOMAIN),
-            op_type=self._text(source, _NODE_OPERATOR),
-            input=self._texts(source, _NODE_INPUTS),
-            output=self._texts(source, _NODE_OUTPUTS),
+            name=self._text_in_field(source, _NODE_NAME),
+            domain=self._text_in_field(source, _NODE_DOMAIN),
+            op_type=self._text_in_field(source, _NODE_OPERATOR),
+            input=self._texts_in_list(source, _NODE_INPUTS),
+            output=self._texts_in_list(source, _NODE_OUTPUTS),
             attribute=[
-                self._attribute(each, depth) for each in self._each(source, _NODE_ATTRIBUTES)
+                self._read_attribute(each, depth)
+                for each in self._tables_in_list(source, _NODE_ATTRIBUTES)
             ],
         )
-        reads = [*node.input, *self._texts(source, _NODE_IMPLICIT_INPUTS)]
-        return _ReadNode(_integer(source, _NODE_INDEX, number_types.Uint32Flags), node, reads)
+        reads = [*node.input, *self._texts_in_list(source, _NODE_IMPLICIT_INPUTS)]
+        return _ReadNode(_integer_field(source, _NODE_INDEX, number_types.Uint32Flags), node, reads)
 
-    def _attribute(self, source: Table, depth: int) -> AttributeProto:
+    def _read_attribute(self, source: Table, depth: int) -> AttributeProto:
         attribute = AttributeProto(
-            name=self._text(source, _ATTRIBUTE_NAME),
-            type=_integer(source, _ATTRIBUTE_TYPE, number_types.Int32Flags),
+            name=self._text_in_field(source, _ATTRIBUTE_NAME),
+            type=_integer_field(source, _ATTRIBUTE_TYPE, number_types.Int32Flags),
         )
         match attribute.type:
             case AttributeProto.FLOAT:
-                attribute.f = source.GetSlot(_slot(_ATTRIBUTE_F), 0.0, number_types.Float32Flags)
+                attribute.f = source.GetSlot(
+                    _field_slot(_ATTRIBUTE_F), 0.0, number_types.Float32Flags
+                )
             case AttributeProto.INT:
-                attribute.i = _integer(source, _ATTRIBUTE_I, number_types.Int64Flags)
+                attribute.i = _integer_field(source, _ATTRIBUTE_I, number_types.Int64Flags)
             case AttributeProto.STRING:
-                attribute.s = self._string(source, _ATTRIBUTE_S)
+                attribute.s = self._string_in_field(source, _ATTRIBUTE_S)
             case AttributeProto.TENSOR:
-                tensor = self._table(source, _ATTRIBUTE_T)
+                tensor = self._table_in_field(source, _ATTRIBUTE_T)
                 if tensor is not None:
-                    attribute.t.CopyFrom(self._tensor(tensor))
+                    attribute.t.CopyFrom(self._read_tensor(tensor))
             case AttributeProto.GRAPH:
-                graph = self._table(source, _ATTRIBUTE_G)
+                graph = self._table_in_field(source, _ATTRIBUTE_G)
                 if graph is not None:
-                    attribute.g.CopyFrom(self._graph(graph, depth + 1))
+                    attribute.g.CopyFrom(self._read_graph(graph, depth + 1))
             case AttributeProto.FLOATS:
                 self._add_numbers(attribute, source, _ATTRIBUTE_FLOATS, "<f4")
             case AttributeProto.INTS:
                 self._add_numbers(attribute, source, _ATTRIBUTE_INTS, "<i8")
             case AttributeProto.STRINGS:
-                attribute.strings.extend(self._strings(source, _ATTRIBUTE_STRINGS))
+                attribute.strings.extend(self._strings_in_list(source, _ATTRIBUTE_STRINGS))
             case AttributeProto.TENSORS:
-                for each in self._each(source, _ATTRIBUTE_TENSORS):
-                    attribute.tensors.append(self._tensor(each))
+                for each in self._tables_in_list(source, _ATTRIBUTE_TENSORS):
+                    attribute.tensors.append(self._read_tensor(each))
             case AttributeProto.GRAPHS:
-                for each in self._each(source, _ATTRIBUTE_GRAPHS):
-                    attribute.graphs.append(self._graph(each, depth + 1))
+                for each in self._tables_in_list(source, _ATTRIBUTE_GRAPHS):
+                    attribute.graphs.append(self._read_graph(each, depth + 1))
         return attribute
 
     def _add_numbers(
         self, attribute: AttributeProto, source: Table, field: int, dtype: str
     ) -> None:
         """Add a list of numbers to `attribute`, or a reference to the list if it is long."""
-        start, count = _list(source, field)
+        start, count = _list_position(source, field)
         nbytes = count * np.dtype(dtype).itemsize
         self._check_range(start, nbytes)
         if self._compact and nbytes >= MIN_LIST_BYTES:
@@ -244,21 +251,22 @@ class _Reader:
         numbers = np.frombuffer(self._data, dtype, count, start) if count else np.empty(0, dtype)
         (attribute.floats if dtype == "<f4" else attribute.ints).extend(numbers.tolist())
 
-    def _tensor(self, source: Table) -> TensorProto:
+    def _read_tensor(self, source: Table) -> TensorProto:
         tensor = TensorProto(
-            name=self._text(source, _TENSOR_NAME),
-            dims=self._dims(source, _TENSOR_DIMS),
-            data_type=_integer(source, _TENSOR_TYPE, number_types.Int32Flags),
+            name=self._text_in_field(source, _TENSOR_NAME),
+            dims=self._read_dims(source, _TENSOR_DIMS),
+            data_type=_integer_field(source, _TENSOR_TYPE, number_types.Int32Flags),
         )
         if tensor.data_type == TensorProto.STRING:
-            tensor.string_data.extend(self._strings(source, _TENSOR_STRINGS))
+            tensor.string_data.extend(self._strings_in_list(source, _TENSOR_STRINGS))
             return tensor
-        if not source.Offset(_slot(_TENSOR_RAW)):
+        if not source.Offset(_field_slot(_TENSOR_RAW)):
             raise ModelError(
-                f"{self._origin}: the data of {tensor.name[:MAX_NAME]!r} is not in this file."
+                f"{self._origin}: the data of {tensor.name[:MAX_TENSOR_NAME_LENGTH]!r} is not in"
+                " this file."
                 " memdiag does not read models for training whose data is in a checkpoint."
             )
-        start, nbytes = _list(source, _TENSOR_RAW)
+        start, nbytes = _list_position(source, _TENSOR_RAW)
         self._check_range(start, nbytes)
         if nbytes < MIN_REFERENCED_BYTES:
             tensor.raw_data = self._data[start : start + nbytes]
@@ -270,65 +278,67 @@ class _Reader:
         tensor.data_location = TensorProto.EXTERNAL
         return tensor
 
-    def _sparse(self, source: Table) -> SparseTensorProto:
+    def _read_sparse_tensor(self, source: Table) -> SparseTensorProto:
         values, indices = (
-            self._table(source, field) for field in (_SPARSE_VALUES, _SPARSE_INDICES)
+            self._table_in_field(source, field) for field in (_SPARSE_VALUES, _SPARSE_INDICES)
         )
         if values is None or indices is None:
             raise ValueError("a sparse tensor without values or indices")
         return SparseTensorProto(
-            values=self._tensor(values),
-            indices=self._tensor(indices),
-            dims=self._dims(source, _SPARSE_DIMS),
+            values=self._read_tensor(values),
+            indices=self._read_tensor(indices),
+            dims=self._read_dims(source, _SPARSE_DIMS),
         )
 
-    def _value(self, source: Table) -> ValueInfoProto:
-        value = ValueInfoProto(name=self._text(source, _VALUE_NAME))
-        kind = self._table(source, _VALUE_TYPE)
+    def _read_value_info(self, source: Table) -> ValueInfoProto:
+        value = ValueInfoProto(name=self._text_in_field(source, _VALUE_NAME))
+        kind = self._table_in_field(source, _VALUE_TYPE)
         if kind is not None:
-            value.type.CopyFrom(self._type(kind, 0))
+            value.type.CopyFrom(self._read_type(kind, 0))
         return value
 
-    def _type(self, source: Table, depth: int) -> TypeProto:
-        if depth > MAX_DEPTH:
+    def _read_type(self, source: Table, depth: int) -> TypeProto:
+        if depth > MAX_MESSAGE_DEPTH:
             raise ValueError("types nested too deep")
         kind = TypeProto()
-        value = self._table(source, _TYPE_VALUE)
+        value = self._table_in_field(source, _TYPE_VALUE)
         if value is None:
             return kind
-        match _integer(source, _TYPE_KIND, number_types.Uint8Flags):
+        match _integer_field(source, _TYPE_KIND, number_types.Uint8Flags):
             case 1:  # tensor
-                kind.tensor_type.elem_type = _integer(value, _ELEMENT, number_types.Int32Flags)
-                shape = self._table(value, _SHAPE)
+                kind.tensor_type.elem_type = _integer_field(
+                    value, _TENSOR_ELEMENT_FIELD, number_types.Int32Flags
+                )
+                shape = self._table_in_field(value, _TENSOR_SHAPE_FIELD)
                 if shape is not None:
                     kind.tensor_type.shape.SetInParent()
-                    for each in self._each(shape, _SHAPE_DIMENSIONS):
+                    for each in self._tables_in_list(shape, _SHAPE_DIMENSIONS):
                         size = kind.tensor_type.shape.dim.add()
-                        self._read_size(self._table(each, _DIMENSION_VALUE), size)
+                        self._read_size(self._table_in_field(each, _DIMENSION_VALUE), size)
             case 2:  # sequence
-                element = self._table(value, _ELEMENT)
+                element = self._table_in_field(value, _TENSOR_ELEMENT_FIELD)
                 if element is not None:
-                    kind.sequence_type.elem_type.CopyFrom(self._type(element, depth + 1))
+                    kind.sequence_type.elem_type.CopyFrom(self._read_type(element, depth + 1))
             case 3:  # map
-                kind.map_type.key_type = _integer(value, _MAP_KEY, number_types.Int32Flags)
-                element = self._table(value, _MAP_VALUE)
+                kind.map_type.key_type = _integer_field(value, _MAP_KEY, number_types.Int32Flags)
+                element = self._table_in_field(value, _MAP_VALUE)
                 if element is not None:
-                    kind.map_type.value_type.CopyFrom(self._type(element, depth + 1))
+                    kind.map_type.value_type.CopyFrom(self._read_type(element, depth + 1))
         return kind
 
     def _read_size(self, source: Table | None, size: TensorShapeProto.Dimension) -> None:
         """Set `size` to the number or the name of a dimension; leave it if there is neither."""
         if source is None:
             return
-        match _integer(source, _SIZE_KIND, number_types.Int8Flags):
+        match _integer_field(source, _SIZE_KIND, number_types.Int8Flags):
             case 1:
-                size.dim_value = _integer(source, _SIZE_VALUE, number_types.Int64Flags)
+                size.dim_value = _integer_field(source, _SIZE_VALUE, number_types.Int64Flags)
             case 2:
-                size.dim_param = self._text(source, _SIZE_PARAMETER)
+                size.dim_param = self._text_in_field(source, _SIZE_PARAMETER)
 
-    def _table(self, source: Table, field: int) -> Table | None:
+    def _table_in_field(self, source: Table, field: int) -> Table | None:
         """Return the table in a field of `source`; None if the field is absent."""
-        offset = source.Offset(_slot(field))
+        offset = source.Offset(_field_slot(field))
         return self._table_at(source.Indirect(source.Pos + offset)) if offset else None
 
     def _table_at(self, position: int) -> Table:
@@ -340,14 +350,14 @@ class _Reader:
             )
         return Table(self._data, position)
 
-    def _each(self, source: Table, field: int) -> Iterator[Table]:
+    def _tables_in_list(self, source: Table, field: int) -> Iterator[Table]:
         """Yield the tables of a list."""
-        start, count = _list(source, field)
+        start, count = _list_position(source, field)
         for index in range(count):
             yield self._table_at(source.Indirect(start + _OFFSET_BYTES * index))
 
-    def _string(self, source: Table, field: int) -> bytes:
-        offset = source.Offset(_slot(field))
+    def _string_in_field(self, source: Table, field: int) -> bytes:
+        offset = source.Offset(_field_slot(field))
         return self._string_at(source, source.Pos + offset) if offset else b""
 
     def _string_at(self, source: Table, position: int) -> bytes:
@@ -358,20 +368,20 @@ class _Reader:
         text: bytes = source.String(position)
         return text
 
-    def _strings(self, source: Table, field: int) -> Iterator[bytes]:
+    def _strings_in_list(self, source: Table, field: int) -> Iterator[bytes]:
         """Yield the strings of a list."""
-        start, count = _list(source, field)
+        start, count = _list_position(source, field)
         for index in range(count):
             yield self._string_at(source, start + _OFFSET_BYTES * index)
 
-    def _text(self, source: Table, field: int) -> str:
-        return self._string(source, field).decode()
+    def _text_in_field(self, source: Table, field: int) -> str:
+        return self._string_in_field(source, field).decode()
 
-    def _texts(self, source: Table, field: int) -> list[str]:
-        return [text.decode() for text in self._strings(source, field)]
+    def _texts_in_list(self, source: Table, field: int) -> list[str]:
+        return [text.decode() for text in self._strings_in_list(source, field)]
 
-    def _dims(self, source: Table, field: int) -> list[int]:
-        start, count = _list(source, field)
+    def _read_dims(self, source: Table, field: int) -> list[int]:
+        start, count = _list_position(source, field)
         self._count_bytes(8 * count)
         return [*struct.unpack_from(f"<{count}q", self._data, start)]
 
@@ -389,23 +399,23 @@ class _Reader:
             )
 
 
-def _slot(field: int) -> int:
+def _field_slot(field: int) -> int:
     """Return the offset of a field in the table of offsets, which begins with two sizes."""
     return 4 + 2 * field
 
 
-def _integer(source: Table, field: int, flags: type) -> Any:
+def _integer_field(source: Table, field: int, flags: type) -> Any:
     """Return an integer, or a value of an enumeration of ONNX; 0 if the field is absent."""
-    return source.GetSlot(_slot(field), 0, flags)
+    return source.GetSlot(_field_slot(field), 0, flags)
 
 
-def _list(source: Table, field: int) -> tuple[int, int]:
+def _list_position(source: Table, field: int) -> tuple[int, int]:
     """Return the position of the first element of a list, and their number; 0 if it is absent."""
-    offset = source.Offset(_slot(field))
+    offset = source.Offset(_field_slot(field))
     return (source.Vector(offset), source.VectorLen(offset)) if offset else (0, 0)
 
 
-def _in_topological_order(nodes: Sequence[_ReadNode]) -> Iterator[NodeProto]:
+def _topologically_ordered(nodes: Sequence[_ReadNode]) -> Iterator[NodeProto]:
     """Yield the nodes so that each follows the nodes whose outputs it reads, by index otherwise.
 
     The file has them by index, and the optimizers give new nodes the highest ones.

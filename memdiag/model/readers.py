@@ -6,10 +6,10 @@ from typing import NamedTuple
 from memdiag.model.graph_index import GraphIndex, Node, Scope, Use
 from memdiag.records.weights import Weight
 
-SAME_ORDER = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+SAME_ORDER_OPERATORS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 """Operators that leave the order of a weight's elements as it is."""
 
-_FOLLOWED = {*SAME_ORDER, "Transpose", "Cast", "DequantizeLinear"}
+_FOLLOWED_OPERATORS = {*SAME_ORDER_OPERATORS, "Transpose", "Cast", "DequantizeLinear"}
 MAX_PATH_STEPS = 8
 MAX_READERS = 2000
 
@@ -26,7 +26,7 @@ class PathStep(NamedTuple):
     node: Node
 
 
-class Reader(NamedTuple):
+class WeightReader(NamedTuple):
     """A node that reads a weight, directly or behind steps.
 
     Attributes:
@@ -63,7 +63,7 @@ class Reader(NamedTuple):
         return tuple(step.node.op_type for step in self.path)
 
 
-def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
+def find_readers(graphs: GraphIndex, weight: Weight) -> Iterator[WeightReader]:
     """Yield the readers of `weight` in all graphs and functions, also behind steps.
 
     A node that is itself a step (a Transpose, a Cast) is yielded as a reader too, before the
@@ -81,7 +81,7 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
         seen.add((scope, name))
         for use in scope.uses(name):
             count += 1
-            yield Reader(use, path)
+            yield WeightReader(use, path)
             function = use.scope.call(use.node)
             if function is not None and use.input_index < len(function.inputs):
                 pending.append((function, function.inputs[use.input_index], path))
@@ -95,4 +95,4 @@ def _is_path_step(graphs: GraphIndex, use: Use) -> bool:
     scope, node, input_index = use
     if node.op_type == "Mul":
         return len(node.input) == 2 and bool(graphs.constant_weight(scope, node, 1 - input_index))
-    return node.op_type in _FOLLOWED and input_index == 0
+    return node.op_type in _FOLLOWED_OPERATORS and input_index == 0

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.shape_inference import infer_shapes as infer_model
 
-from memdiag.defaults import MAX_REASON
+from memdiag.defaults import MAX_REASON_LENGTH
 from memdiag.model.computed_shapes import ComputedShapes
 from memdiag.model.function_calls import inlined_calls, inlined_node_count
 from memdiag.model.graph_index import (
@@ -22,7 +22,7 @@ from memdiag.model.graph_index import (
     GraphIndex,
     Scope,
     function_path,
-    subgraphs,
+    subgraphs_of_node,
 )
 from memdiag.model.inference_input import InferenceInput, function_body, unknown_note
 from memdiag.model.model_file import ModelFile
@@ -43,13 +43,13 @@ MAX_INFERENCE_BYTES = 1 << 28
 """Memory that an inference may take, beside 64 times the size of the model without its weights."""
 
 
-Types = dict[Scope, dict[str, TensorType]]
+TypesByScope = dict[Scope, dict[str, TensorType]]
 
-Symbols = dict[int, tuple[TensorType, tuple[str, ...]]]
+SymbolsByType = dict[int, tuple[TensorType, tuple[str, ...]]]
 """By the identity of a type with free dimensions: the type, and the symbols of its axes."""
 
 
-class Shapes:
+class ModelShapes:
     """The types of a model's values.
 
     Attributes:
@@ -62,13 +62,13 @@ class Shapes:
 
     def __init__(
         self,
-        types: Types,
+        types: TypesByScope,
         *,
         opset: int = 1,
         has_calls: bool = False,
         computed: ComputedShapes | None = None,
-        symbols: Symbols | None = None,
-        declared: "Callable[[], Shapes] | None" = None,
+        symbols: SymbolsByType | None = None,
+        declared: "Callable[[], ModelShapes] | None" = None,
     ) -> None:
         self._types = types
         self._symbols = symbols or {}
@@ -106,9 +106,9 @@ class Shapes:
         """Return the sizes of the axes of a value, or their symbols; None for an axis without a
         symbol, or if not even the number of axes is known."""
         kind = self.of(scope, name)
-        return None if kind is None else self._axes(kind)
+        return None if kind is None else self._symbolic_axes(kind)
 
-    def _axes(self, kind: TensorType) -> tuple[int | str | None, ...] | None:
+    def _symbolic_axes(self, kind: TensorType) -> tuple[int | str | None, ...] | None:
         _, symbols = self._symbols.get(id(kind), (kind, ()))
         if kind.shape is None or not symbols:
             return kind.shape
@@ -128,14 +128,14 @@ class Shapes:
             if name in refined:
                 continue
             if id(kind) not in known:
-                known[id(kind)] = self._axes(kind)
+                known[id(kind)] = self._symbolic_axes(kind)
             axes = known[id(kind)]
             if axes is not None:
                 found[name] = axes
         return found
 
     @cached_property
-    def as_declared(self) -> "Shapes":
+    def as_declared(self) -> "ModelShapes":
         """The shapes with free dimensions, as the runtime infers them, without sizes from the user.
 
         They are inferred at first use. The model must be open then.
@@ -144,30 +144,30 @@ class Shapes:
 
 
 def infer_shapes(
-    model: ModelFile,
+    model_file: ModelFile,
     graphs: GraphIndex,
     sizes: Mapping[str, int],
     notes: list[str],
     *,
     carry_values: bool = True,
     counts_largest: bool = False,
-) -> Shapes:
-    """Return the types of the values of `model` at `sizes` of free dimensions, by name.
+) -> ModelShapes:
+    """Return the types of the values of `model_file` at `sizes` of free dimensions, by name.
 
     Values whose type could not be inferred are missing. Sentences on the reasons are appended to
     `notes`, except where the only reason is a free dimension. Without `carry_values` a shape that
     nodes compute is unknown, as it is for onnxruntime when it plans. With `counts_largest` sizes
     that depend on the data are as large as they can be, where that is known.
     """
-    inference = _ShapeInference(model, graphs, sizes, carry_values, counts_largest)
+    inference = _ShapeInference(model_file, graphs, sizes, carry_values, counts_largest)
     notes.extend(inference.notes)
-    return Shapes(
+    return ModelShapes(
         inference.types,
         opset=inference.opset,
         has_calls=bool(inference.functions),
         computed=inference.computed,
         symbols=inference.symbols,
-        declared=(lambda: infer_shapes(model, graphs, {}, [], carry_values=False))
+        declared=(lambda: infer_shapes(model_file, graphs, {}, [], carry_values=False))
         if sizes
         else None,
     )
@@ -187,26 +187,31 @@ class _ShapeInference:
 
     def __init__(
         self,
-        model: ModelFile,
+        model_file: ModelFile,
         graphs: GraphIndex,
         sizes: Mapping[str, int],
         carry_values: bool,
         counts_largest: bool,
     ) -> None:
         self._carry_values = carry_values
-        self.types: Types = defaultdict(dict)
-        self.symbols: Symbols = {}
+        self.types: TypesByScope = defaultdict(dict)
+        self.symbols: SymbolsByType = {}
         self.notes: list[str] = []
-        self._model = model
+        self._model = model_file
         self._graphs = graphs
         self.opset = next(
-            (opset.version for opset in model.proto.opset_import if opset.domain in ONNX_DOMAINS), 1
+            (
+                opset.version
+                for opset in model_file.proto.opset_import
+                if opset.domain in ONNX_DOMAINS
+            ),
+            1,
         )
         self.computed: ComputedShapes | None = None
         self._known_types: dict[bytes, TensorType | None] = {}
-        self._own_symbols = frozenset(_symbols(model.proto.graph))
+        self._own_symbols = frozenset(_graph_symbols(model_file.proto.graph))
         self._function_nodes = 0
-        self.functions = self._followed()
+        self.functions = self._followed_functions()
         unknown, problem = self._infer_main(sizes)
         self._add_weights()
         functions = [scope for _, scope in graphs if scope.is_function]
@@ -228,7 +233,7 @@ class _ShapeInference:
                 )
         trim_heap()
 
-    def _followed(self) -> dict[FunctionKey, Graph]:
+    def _followed_functions(self) -> dict[FunctionKey, Graph]:
         model = self._model
         limit = model.graph.node_count + MAX_INLINED_NODES
         if not model.functions:
@@ -254,7 +259,7 @@ class _ShapeInference:
             inferred = ModelProto.FromString(prepared.serialized)
             problem = "too many subgraphs or functions for ONNX's inference"
         else:
-            inferred, problem = _infer(prepared, carry_values=self._carry_values)
+            inferred, problem = _infer_prepared_model(prepared, carry_values=self._carry_values)
         self._add_graph(self._graphs.main, inferred.graph)
         return sum(prepared.unknown_in_functions.values(), prepared.unknown), problem
 
@@ -292,7 +297,7 @@ class _ShapeInference:
             self._function_nodes += len(body.graph.node) + sum(
                 len(function.node) for function in body.functions
             )
-            self._add_graph(scope, _infer(InferenceInput(body, {}))[0].graph)
+            self._add_graph(scope, _infer_prepared_model(InferenceInput(body, {}))[0].graph)
         self.types[scope].update(inputs)
 
     def _add_weights(self) -> None:
@@ -305,13 +310,13 @@ class _ShapeInference:
         """Add the types of the values of a graph and its subgraphs."""
         types = self.types[scope]
         for values in (inferred.input, inferred.value_info, inferred.output):
-            types.update(self._typed(values))
+            types.update(self._typed_values(values))
         for node, scopes in scope.subgraphs.items():
-            same = subgraphs(inferred.node[node.index])
+            same = subgraphs_of_node(inferred.node[node.index])
             for inner, (_, graph) in zip(scopes, same, strict=True):
                 self._add_graph(inner, graph)
 
-    def _typed(self, values: Iterable[ValueInfoProto]) -> Iterable[tuple[str, TensorType]]:
+    def _typed_values(self, values: Iterable[ValueInfoProto]) -> Iterable[tuple[str, TensorType]]:
         """Yield names and types of the `values` whose type is known."""
         for value in values:
             key = value.type.SerializeToString()  # most values have one of a few types
@@ -347,14 +352,14 @@ def _copied_for_subgraphs(graph: Graph, outside: int) -> int:
     return sum(around + _copied_for_subgraphs(inner, around) for inner in graph.subgraphs)
 
 
-def _symbols(graph: GraphProto) -> Iterable[str]:
+def _graph_symbols(graph: GraphProto) -> Iterable[str]:
     """Yield the symbols of sizes in a graph and its subgraphs."""
     for values in (graph.input, graph.value_info, graph.output):
         for value in values:
             yield from (size.dim_param for size in value.type.tensor_type.shape.dim)
     for node in graph.node:
-        for _, inner in subgraphs(node):
-            yield from _symbols(inner)
+        for _, inner in subgraphs_of_node(node):
+            yield from _graph_symbols(inner)
 
 
 def infer_limited(serialized: bytes, **options: bool) -> ModelProto:
@@ -380,7 +385,9 @@ def _raise_once() -> None:
         infer_model(b"no model")
 
 
-def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[ModelProto, str]:
+def _infer_prepared_model(
+    prepared: InferenceInput, *, carry_values: bool = True
+) -> tuple[ModelProto, str]:
     """Return the model with inferred types; if the inference fails, unchanged with the reason.
 
     With `carry_values` the inference computes the values of shapes as well. It stores each value of
@@ -391,6 +398,8 @@ def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[Mode
         return infer_limited(prepared.serialized, data_prop=carry_values), ""
     except INFERENCE_FAILURES as error:
         if carry_values and isinstance(error, MemoryError):
-            return _infer(prepared, carry_values=False)
-        reason = " ".join(str(error).split())[:MAX_REASON].rstrip(" .") or type(error).__name__
+            return _infer_prepared_model(prepared, carry_values=False)
+        reason = (
+            " ".join(str(error).split())[:MAX_REASON_LENGTH].rstrip(" .") or type(error).__name__
+        )
         return ModelProto.FromString(prepared.serialized), reason

@@ -9,13 +9,13 @@ from memdiag.errors import ModelError
 from memdiag.model.tensor_types import (
     ELEMENT_TYPES,
     ELEMENT_TYPES_BY_NAME,
-    STRING,
+    STRING_ELEMENT,
     Array,
     ElementType,
 )
 from memdiag.model.wire import MAX_VARINT_BYTES
 
-_CONTINUES = 0x80
+_VARINT_CONTINUES = 0x80
 """Bytes of a varint from this value on are followed by another byte of the same number."""
 
 _PART_BYTES = 1 << 18
@@ -54,7 +54,7 @@ def stored_bytes(tensor: TensorProto, element: ElementType) -> int:
     """
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data)
-    if element is STRING:
+    if element is STRING_ELEMENT:
         return sum(map(len, tensor.string_data))
     return dense_bytes(len(getattr(tensor, element.field)), element)
 
@@ -78,10 +78,10 @@ def packed_bytes(tensor: TensorProto, element: ElementType) -> bytes:
         return np.fromiter(values, kind, len(values)).tobytes()
     kind = "<u8" if element.field == "uint64_data" else "<i8"
     wide = np.fromiter(values, kind, len(values))
-    return narrowed(wide, element).tobytes()
+    return narrowed_elements(wide, element).tobytes()
 
 
-def narrowed(numbers: Array, element: ElementType) -> Array:
+def narrowed_elements(numbers: Array, element: ElementType) -> Array:
     """Return `numbers` of a typed field as the elements that they encode, in unsigned integers."""
     if element.bits == 6:
         return _pack_six(numbers.astype(np.uint8))
@@ -90,7 +90,9 @@ def narrowed(numbers: Array, element: ElementType) -> Array:
 
 def count_varints(packed: Array) -> int:
     """Return the number of varints in the bytes of a packed field."""
-    return sum(int(np.count_nonzero(part < _CONTINUES)) for part in _parts(packed))
+    return sum(
+        int(np.count_nonzero(part < _VARINT_CONTINUES)) for part in _packed_field_parts(packed)
+    )
 
 
 def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
@@ -102,8 +104,8 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
     dtype = np.dtype("u1" if element.bits == 6 else f"<u{max(element.bits // 8, 1)}")
     found = np.empty(count_varints(packed), dtype)
     filled = 0
-    for part in _parts(packed):
-        ends = np.flatnonzero(part < _CONTINUES) + 1
+    for part in _packed_field_parts(packed):
+        ends = np.flatnonzero(part < _VARINT_CONTINUES) + 1
         starts = np.concatenate(([0], ends[:-1]))
         lengths = ends - starts
         if not len(ends) or ends[-1] != len(part) or lengths.max() > MAX_VARINT_BYTES:
@@ -118,18 +120,18 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
     return (_pack_six(found) if element.bits == 6 else found).view(np.uint8)
 
 
-def _parts(packed: Array) -> Iterator[Array]:
+def _packed_field_parts(packed: Array) -> Iterator[Array]:
     """Yield the bytes of a packed field in parts that end at the end of a varint."""
     start = 0
     while start < len(packed):
         end = min(start + _PART_BYTES, len(packed))
-        while end < len(packed) and packed[end - 1] >= _CONTINUES:
+        while end < len(packed) and packed[end - 1] >= _VARINT_CONTINUES:
             end += 1
         yield packed[start:end]
         start = end
 
 
-def as_array(data: memoryview, element: ElementType, shape: tuple[int, ...]) -> Array:
+def array_from_bytes(data: memoryview, element: ElementType, shape: tuple[int, ...]) -> Array:
     """Return `data` as an array of `shape`; flat and packed for elements of less than a byte."""
     array = np.frombuffer(data, element.dtype)
     return array if element.bits < 8 else array.reshape(shape)
@@ -142,13 +144,18 @@ def inline_array(tensor: TensorProto) -> Array | None:
     """
     element = ELEMENT_TYPES.get(tensor.data_type)
     shape = tuple(tensor.dims)
-    if element is None or element is STRING or not element.native or min(shape, default=0) < 0:
+    if (
+        element is None
+        or element is STRING_ELEMENT
+        or not element.native
+        or min(shape, default=0) < 0
+    ):
         return None
     if tensor.data_location == TensorProto.EXTERNAL:
         return None
     if stored_bytes(tensor, element) != element.nbytes(shape):
         return None
-    return as_array(memoryview(packed_bytes(tensor, element)), element, shape)
+    return array_from_bytes(memoryview(packed_bytes(tensor, element)), element, shape)
 
 
 def constant_array(attribute: AttributeProto) -> tuple[ElementType, Array]:
@@ -158,7 +165,7 @@ def constant_array(attribute: AttributeProto) -> tuple[ElementType, Array]:
     value = getattr(attribute, field)
     if isinstance(value, float | int | bytes):
         return element, np.array(value, element.dtype)
-    if element is STRING:
+    if element is STRING_ELEMENT:
         return element, np.array(list(value), element.dtype)
     # A list of them would take five times as much.
     return element, np.fromiter(value, element.dtype, len(value))

@@ -11,7 +11,7 @@ Array = NDArray[Any]
 """An array of any element type."""
 
 
-MOST_BYTES = 1 << 60
+MAX_TENSOR_BYTES = 1 << 60
 """More than any machine has. A damaged model may have a tensor of more bytes than a float holds."""
 
 
@@ -42,46 +42,46 @@ class ElementType(NamedTuple):
         return (prod(shape) * self.bits + 7) // 8
 
 
-def _type(
+def _element_type_entry(
     number: int, name: str, bits: int, dtype: str, field: str = "int32_data", native: bool = True
 ) -> ElementType:
     return ElementType(number, name, bits, np.dtype(dtype), native, field)
 
 
 # TensorProto.DataType of ONNX 1.23, in order; the typed fields as onnx.proto assigns them.
-_TYPES = (
-    _type(1, "float", 32, "<f4", "float_data"),
-    _type(2, "uint8", 8, "u1"),
-    _type(3, "int8", 8, "i1"),
-    _type(4, "uint16", 16, "<u2"),
-    _type(5, "int16", 16, "<i2"),
-    _type(6, "int32", 32, "<i4"),
-    _type(7, "int64", 64, "<i8", "int64_data"),
-    _type(8, "string", 0, "O", "string_data"),
-    _type(9, "bool", 8, "?"),
-    _type(10, "float16", 16, "<f2"),
-    _type(11, "double", 64, "<f8", "double_data"),
-    _type(12, "uint32", 32, "<u4", "uint64_data"),
-    _type(13, "uint64", 64, "<u8", "uint64_data"),
-    _type(14, "complex64", 64, "<c8", "float_data"),
-    _type(15, "complex128", 128, "<c16", "double_data"),
-    _type(16, "bfloat16", 16, "<u2", native=False),
-    _type(17, "float8e4m3fn", 8, "u1", native=False),
-    _type(18, "float8e4m3fnuz", 8, "u1", native=False),
-    _type(19, "float8e5m2", 8, "u1", native=False),
-    _type(20, "float8e5m2fnuz", 8, "u1", native=False),
-    _type(21, "uint4", 4, "u1", native=False),
-    _type(22, "int4", 4, "u1", native=False),
-    _type(23, "float4e2m1", 4, "u1", native=False),
-    _type(24, "float8e8m0", 8, "u1", native=False),
-    _type(25, "uint2", 2, "u1", native=False),
-    _type(26, "int2", 2, "u1", native=False),
-    _type(27, "float6e2m3", 6, "u1", native=False),
-    _type(28, "float6e3m2", 6, "u1", native=False),
+_ELEMENT_TYPE_LIST = (
+    _element_type_entry(1, "float", 32, "<f4", "float_data"),
+    _element_type_entry(2, "uint8", 8, "u1"),
+    _element_type_entry(3, "int8", 8, "i1"),
+    _element_type_entry(4, "uint16", 16, "<u2"),
+    _element_type_entry(5, "int16", 16, "<i2"),
+    _element_type_entry(6, "int32", 32, "<i4"),
+    _element_type_entry(7, "int64", 64, "<i8", "int64_data"),
+    _element_type_entry(8, "string", 0, "O", "string_data"),
+    _element_type_entry(9, "bool", 8, "?"),
+    _element_type_entry(10, "float16", 16, "<f2"),
+    _element_type_entry(11, "double", 64, "<f8", "double_data"),
+    _element_type_entry(12, "uint32", 32, "<u4", "uint64_data"),
+    _element_type_entry(13, "uint64", 64, "<u8", "uint64_data"),
+    _element_type_entry(14, "complex64", 64, "<c8", "float_data"),
+    _element_type_entry(15, "complex128", 128, "<c16", "double_data"),
+    _element_type_entry(16, "bfloat16", 16, "<u2", native=False),
+    _element_type_entry(17, "float8e4m3fn", 8, "u1", native=False),
+    _element_type_entry(18, "float8e4m3fnuz", 8, "u1", native=False),
+    _element_type_entry(19, "float8e5m2", 8, "u1", native=False),
+    _element_type_entry(20, "float8e5m2fnuz", 8, "u1", native=False),
+    _element_type_entry(21, "uint4", 4, "u1", native=False),
+    _element_type_entry(22, "int4", 4, "u1", native=False),
+    _element_type_entry(23, "float4e2m1", 4, "u1", native=False),
+    _element_type_entry(24, "float8e8m0", 8, "u1", native=False),
+    _element_type_entry(25, "uint2", 2, "u1", native=False),
+    _element_type_entry(26, "int2", 2, "u1", native=False),
+    _element_type_entry(27, "float6e2m3", 6, "u1", native=False),
+    _element_type_entry(28, "float6e3m2", 6, "u1", native=False),
 )
-ELEMENT_TYPES = {element.number: element for element in _TYPES}
-ELEMENT_TYPES_BY_NAME = {element.name: element for element in _TYPES}
-STRING = ELEMENT_TYPES_BY_NAME["string"]
+ELEMENT_TYPES = {element.number: element for element in _ELEMENT_TYPE_LIST}
+ELEMENT_TYPES_BY_NAME = {element.name: element for element in _ELEMENT_TYPE_LIST}
+STRING_ELEMENT = ELEMENT_TYPES_BY_NAME["string"]
 HALVES = ("float16", "bfloat16")
 
 
@@ -98,11 +98,11 @@ class TensorType(NamedTuple):
 
     @property
     def nbytes(self) -> int | None:
-        """The bytes of a dense tensor, at most `MOST_BYTES`; None if a size is unknown."""
+        """The bytes of a dense tensor, at most `MAX_TENSOR_BYTES`; None if a size is unknown."""
         if self.shape is None or None in self.shape:
             return None
         shape = tuple(size or 0 for size in self.shape)
-        return min(MOST_BYTES, ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(shape))
+        return min(MAX_TENSOR_BYTES, ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(shape))
 
     @classmethod
     def read(cls, kind: TypeProto) -> "TensorType | None":

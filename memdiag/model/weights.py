@@ -12,14 +12,14 @@ from typing import NamedTuple
 from onnx import AttributeProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.model.graph_index import Graph, Node, function_path, joined
+from memdiag.model.graph_index import Graph, Node, function_path, qualified_label
 from memdiag.model.tensor_data import (
     CONSTANT_FIELDS,
     constant_array,
     element_type,
     stored_bytes,
 )
-from memdiag.model.tensor_types import STRING, ElementType
+from memdiag.model.tensor_types import STRING_ELEMENT, ElementType
 from memdiag.records.weights import Origin, Storage, Weight
 
 MAX_AXES = 32
@@ -34,11 +34,11 @@ _NO_TENSOR = frozenset(
     )
 )
 
-Source = TensorProto | SparseTensorProto | AttributeProto
+WeightSource = TensorProto | SparseTensorProto | AttributeProto
 """The proto that contains or refers to a weight's data; an attribute is a Constant's numbers."""
 
 
-class Location(NamedTuple):
+class TensorLocation(NamedTuple):
     """The location of a tensor's bytes.
 
     Attributes:
@@ -63,15 +63,15 @@ class WeightWithSource(NamedTuple):
     """
 
     weight: Weight
-    source: Source
+    source: WeightSource
 
 
-Locate = Callable[[TensorProto, ElementType, str], Location]
+LocateTensor = Callable[[TensorProto, ElementType, str], TensorLocation]
 """Finds and checks a tensor's data: the tensor, its element type, and its name in errors."""
 
 
 def list_weights(
-    graph: Graph, functions: Iterable[Graph], *, origin: str, locate: Locate
+    graph: Graph, functions: Iterable[Graph], *, origin: str, locate: LocateTensor
 ) -> Iterator[WeightWithSource]:
     """Yield every weight of a model: of the graph first, then of the functions.
 
@@ -87,40 +87,46 @@ def list_weights(
         ModelError: a tensor's type, shape or size is invalid, or `locate` cannot find its data.
     """
     finder = _WeightLister(origin, locate)
-    yield from finder.in_graph(graph, "", None)
+    yield from finder.graph_weights(graph, "", None)
     for function in functions:
-        yield from finder.in_function(function)
+        yield from finder.function_weights(function)
 
 
 class _WeightLister:
     """Builder of the inventory, with the name of the model in errors and the function `locate`."""
 
-    def __init__(self, origin: str, locate: Locate) -> None:
+    def __init__(self, origin: str, locate: LocateTensor) -> None:
         self.origin = origin
         self.locate = locate
 
-    def in_graph(
+    def graph_weights(
         self, graph: Graph, path: str, origin: Origin | None
     ) -> Iterator[WeightWithSource]:
         """Yield the weights of a graph. `origin` is ``function`` inside of functions, else None."""
         for tensor in {tensor.name: tensor for tensor in graph.proto.initializer}.values():
-            yield self._dense(tensor, tensor.name, path, origin or "initializer", "initializer")
+            yield self._dense_weight(
+                tensor, tensor.name, path, origin or "initializer", "initializer"
+            )
         for sparse in {each.values.name: each for each in graph.sparse_initializers}.values():
-            yield self._sparse(sparse, sparse.values.name, path, origin, "sparse initializer")
+            yield self._sparse_weight(
+                sparse, sparse.values.name, path, origin, "sparse initializer"
+            )
         for node in graph.nodes:
             if node.has_attributes:
-                yield from self._in_node(node, path, origin)
+                yield from self._weights_in_node(node, path, origin)
 
-    def in_function(self, function: Graph) -> Iterator[WeightWithSource]:
+    def function_weights(self, function: Graph) -> Iterator[WeightWithSource]:
         """Yield the weights of a function."""
         path = function_path(function.key)
         for attribute in function.proto.attribute_proto:
-            yield from self._in_attribute(attribute, function.key[1], path, "function")
+            yield from self._weights_in_attribute(attribute, function.key[1], path, "function")
         for node in function.nodes:
             if node.has_attributes:
-                yield from self._in_node(node, path, "function")
+                yield from self._weights_in_node(node, path, "function")
 
-    def _in_node(self, node: Node, path: str, origin: Origin | None) -> Iterator[WeightWithSource]:
+    def _weights_in_node(
+        self, node: Node, path: str, origin: Origin | None
+    ) -> Iterator[WeightWithSource]:
         constant = node.op_type == "Constant" and node.is_onnx
         for attribute in node.attribute:
             if attribute.type in _NO_TENSOR and not constant:
@@ -128,81 +134,85 @@ class _WeightLister:
             if constant and node.output[0]:
                 if node.graph.producers.get(node.output[0]) not in (node, None):
                     continue
-                yield from self._constant(attribute, node.output[0], path, origin)
+                yield from self._weights_of_constant(attribute, node.output[0], path, origin)
             else:
-                yield from self._in_attribute(attribute, node.label, path, origin)
+                yield from self._weights_in_attribute(attribute, node.label, path, origin)
         for inner in node.subgraphs:
-            yield from self.in_graph(
-                inner.graph, joined(path, f"{node.label}/{inner.name}"), origin
+            yield from self.graph_weights(
+                inner.graph, qualified_label(path, f"{node.label}/{inner.name}"), origin
             )
 
-    def _constant(
+    def _weights_of_constant(
         self, attribute: AttributeProto, output: str, path: str, origin: Origin | None
     ) -> Iterator[WeightWithSource]:
         if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
             element, values = constant_array(attribute)
             nbytes = values.nbytes
-            if element is STRING:
+            if element is STRING_ELEMENT:
                 nbytes = sum(map(len, values.reshape(-1)))
-            nowhere = Location("typed", None, None, None)
-            weight = self._weight(
+            nowhere = TensorLocation("typed", None, None, None)
+            weight = self._make_weight(
                 output, path, origin or "constant", element, values.shape, nbytes, nowhere
             )
             yield WeightWithSource(weight, attribute)
         if attribute.HasField("t"):
-            yield self._dense(attribute.t, output, path, origin or "constant", "constant")
+            yield self._dense_weight(attribute.t, output, path, origin or "constant", "constant")
         if attribute.HasField("sparse_tensor"):
-            yield self._sparse(attribute.sparse_tensor, output, path, origin, "constant")
+            yield self._sparse_weight(attribute.sparse_tensor, output, path, origin, "constant")
 
-    def _in_attribute(
+    def _weights_in_attribute(
         self, attribute: AttributeProto, label: str, path: str, origin: Origin | None
     ) -> Iterator[WeightWithSource]:
         name, noun = f"{label}.{attribute.name}", "attribute"
         if attribute.HasField("t"):
-            yield self._dense(attribute.t, name, path, origin or "attribute", noun)
+            yield self._dense_weight(attribute.t, name, path, origin or "attribute", noun)
         for index, tensor in enumerate(attribute.tensors):
-            yield self._dense(tensor, f"{name}[{index}]", path, origin or "attribute", noun)
+            yield self._dense_weight(tensor, f"{name}[{index}]", path, origin or "attribute", noun)
         if attribute.HasField("sparse_tensor"):
-            yield self._sparse(attribute.sparse_tensor, name, path, origin, noun)
+            yield self._sparse_weight(attribute.sparse_tensor, name, path, origin, noun)
         for index, sparse in enumerate(attribute.sparse_tensors):
-            yield self._sparse(sparse, f"{name}[{index}]", path, origin, noun)
+            yield self._sparse_weight(sparse, f"{name}[{index}]", path, origin, noun)
 
-    def _dense(
+    def _dense_weight(
         self, tensor: TensorProto, name: str, path: str, origin: Origin, noun: str
     ) -> WeightWithSource:
-        where = self._where(noun, name, path)
-        element, location = self._checked(tensor, where)
+        where = self._tensor_description(noun, name, path)
+        element, location = self._checked_tensor(tensor, where)
         shape = tuple(tensor.dims)
-        nbytes = stored_bytes(tensor, element) if element is STRING else element.nbytes(shape)
-        weight = self._weight(name, path, origin, element, shape, nbytes, location)
+        nbytes = (
+            stored_bytes(tensor, element) if element is STRING_ELEMENT else element.nbytes(shape)
+        )
+        weight = self._make_weight(name, path, origin, element, shape, nbytes, location)
         return WeightWithSource(weight, tensor)
 
-    def _sparse(
+    def _sparse_weight(
         self, sparse: SparseTensorProto, name: str, path: str, origin: Origin | None, noun: str
     ) -> WeightWithSource:
-        where = self._where(noun, name, path)
-        element, values = self._checked(sparse.values, where)
-        self._checked(sparse.indices, f"{where} (its indices)")
-        shape = _shape(sparse.dims, where)
+        where = self._tensor_description(noun, name, path)
+        element, values = self._checked_tensor(sparse.values, where)
+        self._checked_tensor(sparse.indices, f"{where} (its indices)")
+        shape = _checked_tensor_shape(sparse.dims, where)
         if element.bits < 8:
             raise ModelError(
                 f"{where} is a sparse tensor of {element.name}, which ONNX does not support."
             )
-        location = Location(values.storage, None, None, None)
+        location = TensorLocation(values.storage, None, None, None)
         nbytes = element.nbytes(shape)
-        weight = self._weight(name, path, origin or "sparse", element, shape, nbytes, location)
+        weight = self._make_weight(name, path, origin or "sparse", element, shape, nbytes, location)
         return WeightWithSource(weight, sparse)
 
-    def _checked(self, tensor: TensorProto, where: str) -> tuple[ElementType, Location]:
+    def _checked_tensor(
+        self, tensor: TensorProto, where: str
+    ) -> tuple[ElementType, TensorLocation]:
         """Return element type and location of `tensor`.
 
         Raises:
             ModelError: the size of the data does not match type and shape.
         """
         element = element_type(tensor.data_type, where=where)
-        shape = _shape(tensor.dims, where)
+        shape = _checked_tensor_shape(tensor.dims, where)
         location = self.locate(tensor, element, where)
-        if element is STRING:
+        if element is STRING_ELEMENT:
             expected, found = prod(shape), len(tensor.string_data)
             unit = "strings"
         else:
@@ -210,12 +220,12 @@ class _WeightLister:
             found = stored_bytes(tensor, element) if location.length is None else location.length
         if found != expected:
             raise ModelError(
-                f"{where} should have {expected:,} {unit} ({element.name} {_words(shape)}) but has "
-                f"{found:,}; export the model again."
+                f"{where} should have {expected:,} {unit} ({element.name} {_stated_shape(shape)})"
+                f" but has {found:,}; export the model again."
             )
         return element, location
 
-    def _weight(
+    def _make_weight(
         self,
         name: str,
         path: str,
@@ -223,7 +233,7 @@ class _WeightLister:
         element: ElementType,
         shape: tuple[int, ...],
         nbytes: int,
-        location: Location,
+        location: TensorLocation,
     ) -> Weight:
         return Weight(
             name=name,
@@ -238,16 +248,16 @@ class _WeightLister:
             length=location.length if location.file is not None else None,
         )
 
-    def _where(self, noun: str, name: str, path: str) -> str:
+    def _tensor_description(self, noun: str, name: str, path: str) -> str:
         inside = f" in {path}" if path else ""
         return f"{self.origin}: {noun} {name[:200]!r}{inside}"
 
 
-def _words(shape: tuple[int, ...]) -> str:
+def _stated_shape(shape: tuple[int, ...]) -> str:
     return str(list(shape)) if len(shape) <= 8 else f"of {len(shape)} axes"
 
 
-def _shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
+def _checked_tensor_shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
     shape = tuple(dims)
     if len(shape) > MAX_AXES:
         raise ModelError(
@@ -255,7 +265,7 @@ def _shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
         )
     if min(shape, default=0) < 0:
         raise ModelError(
-            f"{where} has the shape {_words(shape)}, which no tensor can have. "
+            f"{where} has the shape {_stated_shape(shape)}, which no tensor can have. "
             "Export the model again."
         )
     return shape

@@ -25,44 +25,44 @@ from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import choose_sizes
 from memdiag.model.graph_index import FunctionKey, GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
-from memdiag.model.shapes import Shapes, infer_shapes
+from memdiag.model.shapes import ModelShapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.arena import Request, planned_block
-from memdiag.ort.buffer_plan import Buffer, BufferPlan
+from memdiag.ort.arena import ArenaRequest, planned_block
+from memdiag.ort.buffer_plan import BufferPlan, ValueBuffer
 from memdiag.ort.channels_last import move_channels_last
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, form_of, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
 from memdiag.ort.half_precision import HalfPrecision
 from memdiag.ort.packed_dequantization import PackedDequantization
-from memdiag.ort.prepacking import NCHWC
+from memdiag.ort.prepacking import NCHWC_BLOCK
 from memdiag.ort.quantized_graph import rewrite_quantized
-from memdiag.ort.releases import NEWEST_MEASURED
+from memdiag.ort.releases import NEWEST_MEASURED_RELEASE
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.scratch import BEFORE_OUTPUT, heap_bytes, scratch_bytes
+from memdiag.ort.scratch import BEFORE_OUTPUT_OPERATORS, heap_bytes, scratch_bytes
 from memdiag.ort.widened_graph import rewrite_halves
 
-MAX_LISTED = 20
+MAX_LIVE_VALUES = 20
 """Maximum number of values in `ActivationPeak.live`."""
 
-MAX_CALLS = 10_000
+MAX_SIMULATED_CALLS = 10_000
 """Subgraphs and calls of functions that are executed in a simulated run; more take nothing."""
 
 MAX_EARLIER_ITERATIONS = 64
 """Iterations of a loop that grows which are simulated before the last one, evenly spread."""
 
-MAX_KEPT = 500
+MAX_KEPT_REQUESTS = 500
 """Outputs of further iterations of a loop that have chunks of their own in a simulated run."""
 
 USUAL_EARLIER_ITERATIONS = 2
 """Iterations of other loops that are simulated before the last one, after which the places in
 memory of their values repeat."""
 
-MAX_DEPTH = 50
+MAX_SIMULATED_DEPTH = 50
 """Subgraphs and functions inside each other; only functions that call each other get there."""
 
 
-class Sizes(NamedTuple):
+class DimensionSizes(NamedTuple):
     """A size for each free dimension of a model's inputs.
 
     Attributes:
@@ -98,7 +98,7 @@ class ActivationPeak(NamedTuple):
     Attributes:
         peak_bytes: the bytes.
         scope, node: the node that is executed then; None where nothing takes memory.
-        live: the values in memory then, the largest first, at most `MAX_LISTED`.
+        live: the values in memory then, the largest first, at most `MAX_LIVE_VALUES`.
         largest: the largest of all values.
         unknown: the number of values of unknown size, which count as nothing.
     """
@@ -128,21 +128,21 @@ class LoopValues(NamedTuple):
     stacked: frozenset[str]
 
 
-_nbytes = attrgetter("nbytes")
-_NOTHING = ActivationPeak(0, None, None, (), None, 0)
-_NOT_FOLLOWED = _NOTHING._replace(unknown=1)
+_value_nbytes = attrgetter("nbytes")
+_NO_ACTIVATION = ActivationPeak(0, None, None, (), None, 0)
+_NOT_FOLLOWED_PEAK = _NO_ACTIVATION._replace(unknown=1)
 
 
-def choose_dimensions(model: ModelFile, given: Mapping[str, int]) -> Sizes:
+def choose_dimensions(model_file: ModelFile, given: Mapping[str, int]) -> DimensionSizes:
     """Return sizes for the free dimensions of the model's inputs: `given`, or realistic ones.
 
     Names in `given` that the model does not have are ignored: they may be another model's.
     """
-    inputs = free_axes(model.graph)
+    inputs = free_axes(model_file.graph)
     free = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
     dims = {key: size for key, size in given.items() if key in free and size >= 0}
     try:
-        roles = axis_roles(model.graph, model.functions)
+        roles = axis_roles(model_file.graph, model_file.functions)
         sizes = choose_sizes(
             inputs,
             dims=dims,
@@ -152,22 +152,24 @@ def choose_dimensions(model: ModelFile, given: Mapping[str, int]) -> Sizes:
             totals=total_lengths(inputs, roles),
         )
     except UsageError:  # two inputs of one name and different shapes
-        return Sizes({}, ())
-    return Sizes(sizes, tuple(sorted(free - dims.keys())))
+        return DimensionSizes({}, ())
+    return DimensionSizes(sizes, tuple(sorted(free - dims.keys())))
 
 
-def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
-    """Return about how many bytes the activations of `model` take at once at `sizes`."""
-    graphs = GraphIndex(model)
-    shapes = infer_shapes(model, graphs, sizes, [])
+def activation_bytes(model_file: ModelFile, sizes: Mapping[str, int]) -> int:
+    """Return about how many bytes the activations of `model_file` take at once at `sizes`."""
+    graphs = GraphIndex(model_file)
+    shapes = infer_shapes(model_file, graphs, sizes, [])
     # Any release serves for an estimate, and none needs to be installed here.
-    optimizes = not model.is_ort_format
-    folds = fold_constants(graphs, shapes, NEWEST_MEASURED) if optimizes else Folds(())
+    optimizes = not model_file.is_ort_format
+    folds = fold_constants(graphs, shapes, NEWEST_MEASURED_RELEASE) if optimizes else Folds(())
     run = simulate_run(graphs, shapes, folds, declared=shapes, optimizes=optimizes)
     return run.peak.peak_bytes
 
 
-def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) -> int | None:
+def total_value_bytes(
+    graphs: GraphIndex, shapes: ModelShapes, sizes: Mapping[str, int]
+) -> int | None:
     """Return the bytes of all computed values together at `sizes`: their peak is not higher.
 
     None where the size of a value is not known by the symbols of its type.
@@ -196,7 +198,7 @@ def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) ->
 class LaterRun(NamedTuple):
     """The requests of a run whose shapes have occurred before, as those of `SimulatedRun`."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ArenaRequest, ...]
     heap: tuple[tuple[int, int], ...]
 
 
@@ -215,7 +217,7 @@ class SimulatedRun(NamedTuple):
     """
 
     peak: ActivationPeak
-    requests: tuple[Request, ...]
+    requests: tuple[ArenaRequest, ...]
     steps: tuple[tuple[Scope, Node], ...]
     heap: tuple[tuple[int, int], ...]
     later: LaterRun
@@ -223,12 +225,12 @@ class SimulatedRun(NamedTuple):
 
 def simulate_run(
     graphs: GraphIndex,
-    shapes: Shapes,
+    shapes: ModelShapes,
     folds: Folds,
     *,
-    declared: Shapes | None = None,
-    runtime: Runtime = NEWEST_MEASURED,
-    block: int = NCHWC,
+    declared: ModelShapes | None = None,
+    runtime: Runtime = NEWEST_MEASURED_RELEASE,
+    block: int = NCHWC_BLOCK,
     optimizes: bool = True,
     in_fp32: bool = False,
 ) -> SimulatedRun:
@@ -246,19 +248,19 @@ def simulate_run(
     """
     declared = declared or shapes.as_declared
     simulated = (graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32)
-    simulation = _Simulation(*simulated)
+    simulation = _RunSimulation(*simulated)
     peak = simulation.peak_of(graphs.main, 0)
-    first = later = _apart(simulation.requests_of(graphs.main, 0))
+    first = later = _split_requests(simulation.requests_of(graphs.main, 0))
     steps = tuple(simulation.steps)
     if any(scope.parent is not None for scope, _ in steps):
-        simulation = _Simulation(*simulated)
-        later = _apart(simulation.requests_of(graphs.main, 0, is_repeated=True))
+        simulation = _RunSimulation(*simulated)
+        later = _split_requests(simulation.requests_of(graphs.main, 0, is_repeated=True))
     return SimulatedRun(peak, first.requests, steps, first.heap, later)
 
 
-def _apart(requests: Iterable[Request]) -> LaterRun:
+def _split_requests(requests: Iterable[ArenaRequest]) -> LaterRun:
     """Return requests to the arena apart from those to malloc."""
-    to_arena: list[Request] = []
+    to_arena: list[ArenaRequest] = []
     heap: list[tuple[int, int]] = []
     for request in requests:
         if request.is_heap:
@@ -269,17 +271,21 @@ def _apart(requests: Iterable[Request]) -> LaterRun:
 
 
 def executed_nodes(
-    graphs: GraphIndex, shapes: Shapes, folds: Folds, runtime: Runtime, block: int = NCHWC
+    graphs: GraphIndex,
+    shapes: ModelShapes,
+    folds: Folds,
+    runtime: Runtime,
+    block: int = NCHWC_BLOCK,
 ) -> list[ExecutedNode]:
     """Return the nodes of the main graph that `runtime` executes, in order.
 
     `block` is the number of channels of a block of convolutions.
     """
-    simulation = _Simulation(graphs, shapes, shapes.as_declared, folds, runtime, block)
+    simulation = _RunSimulation(graphs, shapes, shapes.as_declared, folds, runtime, block)
     return simulation.nodes_of(graphs.main)
 
 
-class _Simulation:
+class _RunSimulation:
     """One simulated run of a model. The body of a function is simulated once.
 
     Attributes:
@@ -289,8 +295,8 @@ class _Simulation:
     def __init__(
         self,
         graphs: GraphIndex,
-        shapes: Shapes,
-        declared: Shapes,
+        shapes: ModelShapes,
+        declared: ModelShapes,
         folds: Folds,
         runtime: Runtime,
         block: int,
@@ -310,8 +316,8 @@ class _Simulation:
         }
         self._peaks: dict[Scope, ActivationPeak] = {}
         self._keys = count()
-        self._plans: dict[Scope, _Plan] = {}
-        self._calls_left = MAX_CALLS
+        self._plans: dict[Scope, _GraphPlan] = {}
+        self._calls_left = MAX_SIMULATED_CALLS
         self._captured: dict[Scope, tuple[str, ...]] = {}
         self._packed = PackedDequantization(graphs, declared, runtime)
         self.steps: list[tuple[Scope, Node]] = []
@@ -319,9 +325,9 @@ class _Simulation:
     def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
         """Return the peak of the graph `scope`, with all that is inside its nodes."""
         if scope not in self._peaks:
-            self._peaks[scope] = _NOT_FOLLOWED  # for a function that calls itself
-            if depth <= MAX_DEPTH:
-                self._peaks[scope] = self._simulate(scope, depth)
+            self._peaks[scope] = _NOT_FOLLOWED_PEAK  # for a function that calls itself
+            if depth <= MAX_SIMULATED_DEPTH:
+                self._peaks[scope] = self._simulated_peak(scope, depth)
         return self._peaks[scope]
 
     def _is_computed(self, scope: Scope) -> bytearray:
@@ -373,10 +379,10 @@ class _Simulation:
             return node.input if len(names) == len(node.input) else tuple(names)
         names.pop("", None)
         for subgraph in scope.subgraphs.get(node, ()):
-            names |= dict.fromkeys(self._captures(subgraph))
+            names |= dict.fromkeys(self._captured_names(subgraph))
         return tuple(names)
 
-    def _captures(self, subgraph: Scope) -> tuple[str, ...]:
+    def _captured_names(self, subgraph: Scope) -> tuple[str, ...]:
         """Return the names from outside that `subgraph` reads or outputs, in order."""
         if subgraph not in self._captured:
             names = chain.from_iterable(self._names_read(subgraph, node) for node in subgraph.nodes)
@@ -386,7 +392,7 @@ class _Simulation:
             self._captured[subgraph] = tuple(dict.fromkeys(outer))
         return self._captured[subgraph]
 
-    def _type(self, scope: Scope, name: str) -> TensorType | None:
+    def _value_type(self, scope: Scope, name: str) -> TensorType | None:
         return self._shapes.of(scope, name)
 
     def requests_of(
@@ -397,7 +403,7 @@ class _Simulation:
         *,
         is_last: bool = True,
         is_repeated: bool = False,
-    ) -> Iterator[Request]:
+    ) -> Iterator[ArenaRequest]:
         """Yield the requests of one run of `scope`, with those of all that is inside its nodes.
 
         Args:
@@ -410,9 +416,9 @@ class _Simulation:
             is_repeated: whether it has run with the same shapes before, so that subgraphs take a
                 block for their planned values.
         """
-        nodes, plan, types = self._plan(scope)
-        taken: dict[int, list[Buffer]] = defaultdict(list)
-        freed: dict[int, list[Buffer]] = defaultdict(list)
+        nodes, plan, types = self._graph_plan(scope)
+        taken: dict[int, list[ValueBuffer]] = defaultdict(list)
+        freed: dict[int, list[ValueBuffer]] = defaultdict(list)
         for buffer in plan.buffers:
             taken[buffer.first].append(buffer)
             freed[buffer.last].append(buffer)
@@ -424,7 +430,7 @@ class _Simulation:
                 self.steps.append((scope, node.source))
             at = len(self.steps) - 1
             values = [
-                Request(
+                ArenaRequest(
                     keys[id(buffer)],
                     self._nbytes_at(scope, buffer, share),
                     is_planned[id(buffer)],
@@ -434,7 +440,7 @@ class _Simulation:
                 for buffer in taken[step]
             ]
             scratch = [
-                Request(
+                ArenaRequest(
                     next(self._keys),
                     max(1, round(share * size)),
                     is_planned=False,
@@ -443,7 +449,7 @@ class _Simulation:
                 )
                 for size in scratch_bytes(node, types, self._shapes.opset)
             ]
-            is_first = node.op_type in BEFORE_OUTPUT
+            is_first = node.op_type in BEFORE_OUTPUT_OPERATORS
             yield from scratch if is_first else ()
             source = node.source if node.is_of_model else None
             inner_scopes = self._inner_scopes(scope, source)
@@ -468,31 +474,33 @@ class _Simulation:
             yield from () if is_first else (each._replace(step=until) for each in scratch)
             from_malloc = round(share * heap_bytes(node, types))
             if from_malloc:
-                yield Request(-1, from_malloc, is_planned=False, is_heap=True)
+                yield ArenaRequest(-1, from_malloc, is_planned=False, is_heap=True)
             for each in scratch:
                 yield each._replace(nbytes=0, step=until)
             for buffer in freed[step]:
-                yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=until)
+                yield ArenaRequest(keys[id(buffer)], 0, is_planned[id(buffer)], step=until)
         for buffer in freed[len(nodes)]:
-            yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=len(self.steps) - 1)
+            yield ArenaRequest(
+                keys[id(buffer)], 0, is_planned[id(buffer)], step=len(self.steps) - 1
+            )
 
     def _requests_inside(
         self, inner: Scope, depth: int, share: float, *, is_last: bool, is_repeated: bool
-    ) -> Iterator[Request]:
-        if depth < MAX_DEPTH and self._calls_left > 0:
+    ) -> Iterator[ArenaRequest]:
+        if depth < MAX_SIMULATED_DEPTH and self._calls_left > 0:
             self._calls_left -= 1
             found = self.requests_of(
                 inner, depth + 1, share, is_last=is_last, is_repeated=is_repeated
             )
-            yield from self._in_block(list(found)) if is_repeated else found
+            yield from self._requests_in_block(list(found)) if is_repeated else found
 
-    def _in_block(self, requests: list[Request]) -> Iterator[Request]:
+    def _requests_in_block(self, requests: list[ArenaRequest]) -> Iterator[ArenaRequest]:
         """Yield `requests` of a subgraph with one block for all that are planned."""
         nbytes = planned_block(requests)
         if not nbytes:
             yield from requests
             return
-        block = Request(next(self._keys), nbytes, is_planned=False, step=requests[0].step)
+        block = ArenaRequest(next(self._keys), nbytes, is_planned=False, step=requests[0].step)
         yield block
         yield from (each for each in requests if not each.is_planned)
         yield block._replace(nbytes=0, step=requests[-1].step)
@@ -501,13 +509,13 @@ class _Simulation:
         self,
         loop: LoopValues,
         body: Scope,
-        outputs: list[Request],
+        outputs: list[ArenaRequest],
         depth: int,
         share: float,
         *,
         is_last: bool,
         is_repeated: bool,
-    ) -> Iterator[Request]:
+    ) -> Iterator[ArenaRequest]:
         """Yield the requests of a Loop, whose outputs are filled after its iterations.
 
         What an iteration leaves stays between the chunks of its other values, and so divides the
@@ -520,14 +528,14 @@ class _Simulation:
         most = MAX_EARLIER_ITERATIONS if grows else USUAL_EARLIER_ITERATIONS
         earlier = min(count - 1, most)
         at = len(self.steps) - 1
-        state: list[Request] = []
+        state: list[ArenaRequest] = []
         kept = [  # the number of the iteration, and the condition
-            Request(next(self._keys), nbytes, is_planned=False, is_scratch=True, step=at)
+            ArenaRequest(next(self._keys), nbytes, is_planned=False, is_scratch=True, step=at)
             for nbytes in (8, 1)
         ]
         yield from kept
         for index in range(earlier + 1):
-            left: dict[int, Request] = {}
+            left: dict[int, ArenaRequest] = {}
             is_end = index == earlier
             part = share * index / earlier if grows and not is_end else share
             for request in self._requests_inside(
@@ -546,29 +554,29 @@ class _Simulation:
             if is_end:
                 kept += state
             else:
-                yield from self._freed(state)
+                yield from self._freeing_requests(state)
             state = following
             if not is_end:  # as many iterations that are not simulated follow
                 skipped = count - 1 - earlier
                 here = (index + 1) * skipped // earlier - index * skipped // earlier
-                more = [each for one in stacked for each in self._several(one, here)]
+                more = [each for one in stacked for each in self._repeated_requests(one, here)]
                 yield from more
                 kept += more
             kept += stacked
         yield from outputs
-        yield from self._freed([*state, *kept])
+        yield from self._freeing_requests([*state, *kept])
 
-    def _several(self, request: Request, times: int) -> Iterator[Request]:
+    def _repeated_requests(self, request: ArenaRequest, times: int) -> Iterator[ArenaRequest]:
         """Yield as many further requests, or fewer larger ones."""
-        for start in range(0, times, group := 1 + times // MAX_KEPT):
+        for start in range(0, times, group := 1 + times // MAX_KEPT_REQUESTS):
             nbytes = min(group, times - start) * request.nbytes
             yield request._replace(key=next(self._keys), nbytes=nbytes)
 
-    def _freed(self, requests: Iterable[Request]) -> Iterator[Request]:
+    def _freeing_requests(self, requests: Iterable[ArenaRequest]) -> Iterator[ArenaRequest]:
         at = len(self.steps) - 1
         return (each._replace(nbytes=0, step=at) for each in requests)
 
-    def _nbytes_at(self, scope: Scope, value: Buffer | LiveValue, share: float) -> int:
+    def _nbytes_at(self, scope: Scope, value: ValueBuffer | LiveValue, share: float) -> int:
         """Return the size of a value in an earlier iteration of a loop: 1 or more."""
         first = self._shapes.first_iterations.get(scope, {}).get(name_in_model(value.name))
         if share == 1 or first is None or first.nbytes is None:
@@ -577,22 +585,22 @@ class _Simulation:
 
     def nodes_of(self, scope: Scope) -> list[ExecutedNode]:
         """Return the executed nodes of `scope` in order."""
-        return self._plan(scope).nodes
+        return self._graph_plan(scope).nodes
 
-    def _plan(self, scope: Scope) -> "_Plan":
+    def _graph_plan(self, scope: Scope) -> "_GraphPlan":
         """Return the nodes of `scope` in the order in which they run, and their buffers."""
         if scope not in self._plans:
-            self._plans[scope] = self._new_plan(scope)
+            self._plans[scope] = self._make_graph_plan(scope)
         return self._plans[scope]
 
-    def _new_plan(self, scope: Scope) -> "_Plan":
+    def _make_graph_plan(self, scope: Scope) -> "_GraphPlan":
         reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
         is_packed = partial(self._packed.includes, scope)
         halves = HalfPrecision(
             scope,
             is_computed,
-            partial(self._type, scope),
+            partial(self._value_type, scope),
             self._shapes.opset,
             is_packed,
             in_fp32=self._in_fp32,
@@ -600,7 +608,7 @@ class _Simulation:
         fusions = ActivationFusions(
             scope,
             is_computed,
-            partial(self._type, scope),
+            partial(self._value_type, scope),
             partial(becomes_gemm, self._graphs, self._declared, scope),
             self._declared.axes_of_scope(scope),
             halves.is_fused,
@@ -629,28 +637,30 @@ class _Simulation:
             graph.types,
             graph.axes,
         )
-        return _Plan(nodes, plan, graph.types)
+        return _GraphPlan(nodes, plan, graph.types)
 
-    def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
+    def _simulated_peak(self, scope: Scope, depth: int) -> ActivationPeak:
         """Execute the nodes of `scope` one by one, and return the peak."""
-        nodes, plan, types = self._plan(scope)
+        nodes, plan, types = self._graph_plan(scope)
         allocated = _RunningTotal(plan.buffers, attrgetter("first"))
         freed = _RunningTotal(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))
         largest = max(
             (_live_value(scope, buffer, types) for buffer in plan.buffers),
-            key=_nbytes,
+            key=_value_nbytes,
             default=None,
         )
         unknown, in_use, peak_bytes = plan.unknown, 0, 0
         at_peak: tuple[int, ActivationPeak] | None = None
         for step, node in enumerate(nodes):
-            inner = _NOTHING
+            inner = _NO_ACTIVATION
             source = node.source if node.is_of_model else None
             inner_scopes = self._inner_scopes(scope, source)
             for inner_scope in inner_scopes:
                 found = self.peak_of(inner_scope, depth + 1)
                 unknown += found.unknown
-                largest = max(filter(None, (largest, found.largest)), key=_nbytes, default=None)
+                largest = max(
+                    filter(None, (largest, found.largest)), key=_value_nbytes, default=None
+                )
                 inner = max(inner, found, key=lambda peak: peak.peak_bytes)
             in_use -= freed.until(step - 1)
             new_bytes = allocated.until(step)
@@ -661,41 +671,41 @@ class _Simulation:
                     for buffer in plan.buffers
                     if buffer.first == step
                 )
-                inner = _at_end(loop, inner, outputs)
+                inner = _peak_of_loop(loop, inner, outputs)
             here = in_use + max(new_bytes, inner.peak_bytes)
             in_use += new_bytes
             if here > peak_bytes:
-                peak_bytes, at_peak = here, (step, inner if here > in_use else _NOTHING)
+                peak_bytes, at_peak = here, (step, inner if here > in_use else _NO_ACTIVATION)
         if at_peak is None:
-            return _NOTHING._replace(largest=largest, unknown=unknown)
+            return _NO_ACTIVATION._replace(largest=largest, unknown=unknown)
         step, inner = at_peak
         live_here = (
             _live_value(scope, buffer, types)
             for buffer in plan.buffers
             if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.live)
         )
-        live = nlargest(MAX_LISTED, chain(live_here, inner.live), key=_nbytes)
+        live = nlargest(MAX_LIVE_VALUES, chain(live_here, inner.live), key=_value_nbytes)
         return ActivationPeak(peak_bytes, scope, nodes[step].source, tuple(live), largest, unknown)
 
 
-def _live_value(scope: Scope, buffer: Buffer, types: Mapping[str, TensorType]) -> LiveValue:
+def _live_value(scope: Scope, buffer: ValueBuffer, types: Mapping[str, TensorType]) -> LiveValue:
     name = buffer.name
     return LiveValue(scope, name_in_model(name), buffer.nbytes, types.get(name), form_of(name))
 
 
-def _at_end(
+def _peak_of_loop(
     loop: LoopValues, iteration: ActivationPeak, outputs: tuple[LiveValue, ...]
 ) -> ActivationPeak:
     """Return the peak of a Loop, in an iteration or when its outputs are filled."""
-    while_running = sum(map(_nbytes, loop.kept)) + iteration.peak_bytes
+    while_running = sum(map(_value_nbytes, loop.kept)) + iteration.peak_bytes
     copied = (*loop.kept, *loop.results, *outputs)
-    if while_running >= sum(map(_nbytes, copied)):
+    if while_running >= sum(map(_value_nbytes, copied)):
         live = (*loop.kept, *iteration.live)
         return iteration._replace(peak_bytes=while_running, live=live)
-    return iteration._replace(peak_bytes=sum(map(_nbytes, copied)), live=copied)
+    return iteration._replace(peak_bytes=sum(map(_value_nbytes, copied)), live=copied)
 
 
-class _Plan(NamedTuple):
+class _GraphPlan(NamedTuple):
     """The executed nodes of a graph in order, the buffers of their values, and their types."""
 
     nodes: list[ExecutedNode]
@@ -706,7 +716,9 @@ class _Plan(NamedTuple):
 class _RunningTotal:
     """Sum of the sizes of `buffers`, which are sorted by the step that `step_of` returns."""
 
-    def __init__(self, buffers: Iterable[Buffer], step_of: Callable[[Buffer], int]) -> None:
+    def __init__(
+        self, buffers: Iterable[ValueBuffer], step_of: Callable[[ValueBuffer], int]
+    ) -> None:
         self._remaining = iter(buffers)
         self._step_of = step_of
         self._next = next(self._remaining, None)

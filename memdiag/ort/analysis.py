@@ -7,13 +7,13 @@ from functools import cached_property
 from memdiag.model.equal_weights import MAX_DECODED_BYTES, can_be_compared, identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
-from memdiag.model.readers import Reader, readers
-from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.ort.activations import ActivationPeak, SimulatedRun, simulate_run, total_bytes
+from memdiag.model.readers import WeightReader, find_readers
+from memdiag.model.shapes import ModelShapes, infer_shapes
+from memdiag.ort.activations import ActivationPeak, SimulatedRun, simulate_run, total_value_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.loading import peak_reduction
 from memdiag.ort.predicted_session import PredictedSession
-from memdiag.ort.prepacking import NCHWC
+from memdiag.ort.prepacking import NCHWC_BLOCK
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_constants import LoadedWeight
 from memdiag.ort.used_values import UsedValues
@@ -41,24 +41,24 @@ class AnalysisContext:
 
     def __init__(
         self,
-        model: ModelFile,
+        model_file: ModelFile,
         runtime: Runtime,
         *,
         sizes: Mapping[str, int] | None = None,
         reads_weights: bool = True,
-        block: int = NCHWC,
+        block: int = NCHWC_BLOCK,
     ) -> None:
-        self.model = model
+        self.model = model_file
         self.runtime = runtime
         self.reads_weights = reads_weights
         self.block = block
         self.sizes: dict[str, int] = dict(sizes or {})
         self.notes: list[str] = []
-        self._readers: dict[Weight, tuple[Reader, ...]] = {}
+        self._readers: dict[Weight, tuple[WeightReader, ...]] = {}
         self._runs: dict[frozenset[tuple[str, int]], SimulatedRun] = {}
         self._largest_runs: dict[frozenset[tuple[str, int]], SimulatedRun] = {}
-        self._last_shapes: tuple[dict[str, int], Shapes] | None = None
-        self._last_largest: tuple[dict[str, int], Shapes] | None = None
+        self._last_shapes: tuple[dict[str, int], ModelShapes] | None = None
+        self._last_largest: tuple[dict[str, int], ModelShapes] | None = None
 
     @cached_property
     def graphs(self) -> GraphIndex:
@@ -66,7 +66,7 @@ class AnalysisContext:
         return GraphIndex(self.model)
 
     @cached_property
-    def shapes(self) -> Shapes:
+    def shapes(self) -> ModelShapes:
         """The inferred types and shapes of all values, at the given sizes."""
         return infer_shapes(self.model, self.graphs, self.sizes, self.notes)
 
@@ -141,7 +141,7 @@ class AnalysisContext:
         sizes = Counter(weight.nbytes for weight in self.model.weights)
         return [qualified_name(weight) for weight in skipped if sizes[weight.nbytes] > 1]
 
-    def shapes_at(self, sizes: Mapping[str, int]) -> Shapes:
+    def shapes_at(self, sizes: Mapping[str, int]) -> ModelShapes:
         """Return the types of all values at `sizes` of the free dimensions."""
         if all(self.sizes.get(name) == size for name, size in sizes.items()):
             return self.shapes
@@ -151,7 +151,7 @@ class AnalysisContext:
             self._last_shapes = dict(sizes), shapes
         return self._last_shapes[1]
 
-    def largest_shapes_at(self, sizes: Mapping[str, int]) -> Shapes:
+    def largest_shapes_at(self, sizes: Mapping[str, int]) -> ModelShapes:
         """Return the types at `sizes` with values that depend on the data as large as they can be,
         where that is known."""
         if self._last_largest is None or self._last_largest[0] != sizes:
@@ -183,7 +183,9 @@ class AnalysisContext:
         float16."""
         return self._simulate_run(self.shapes_at(sizes), self.folds, in_fp32=True)
 
-    def _simulate_run(self, shapes: Shapes, folds: Folds, *, in_fp32: bool = False) -> SimulatedRun:
+    def _simulate_run(
+        self, shapes: ModelShapes, folds: Folds, *, in_fp32: bool = False
+    ) -> SimulatedRun:
         return simulate_run(
             self.graphs,
             shapes,
@@ -201,11 +203,11 @@ class AnalysisContext:
 
     def activations_may_exceed(self, nbytes: float, sizes: Mapping[str, int]) -> bool:
         """Return whether `activations` may find more than `nbytes`: without simulating a run."""
-        total = total_bytes(self.graphs, self.shapes, sizes)
+        total = total_value_bytes(self.graphs, self.shapes, sizes)
         return total is None or total > nbytes
 
-    def readers(self, weight: Weight) -> tuple[Reader, ...]:
+    def readers(self, weight: Weight) -> tuple[WeightReader, ...]:
         """Return the nodes that read `weight`, also behind operators that only change its form."""
         if weight not in self._readers:
-            self._readers[weight] = tuple(readers(self.graphs, weight))
+            self._readers[weight] = tuple(find_readers(self.graphs, weight))
         return self._readers[weight]

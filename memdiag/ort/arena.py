@@ -23,14 +23,14 @@ CHUNK_ALIGNMENT = 256
 HANDLE_BYTES = 8
 """A region has an entry of so many bytes for each `CHUNK_ALIGNMENT` of its size, all written."""
 
-FIRST_REGION = MIB
-LARGEST_REGION = GIB
+FIRST_REGION_BYTES = MIB
+LARGEST_REGION_BYTES = GIB
 """Regions grow to this size; a larger request gets a region of the next power of two."""
 
-MAX_UNUSED = 128 * MIB
+MIN_SPLIT_REST_BYTES = 128 * MIB
 """A chunk that is smaller than twice the request is split all the same if so much is left."""
 
-PAGE = 4096
+ARENA_PAGE_BYTES = 4096
 
 LATER_RUNS = 3
 """Later runs of the same shapes after which the arena grows no more."""
@@ -39,7 +39,7 @@ VALUE_ALIGNMENT = 64
 """Alignment of the values in a planned block."""
 
 
-class Request(NamedTuple):
+class ArenaRequest(NamedTuple):
     """A request for memory, or its end.
 
     Attributes:
@@ -61,15 +61,15 @@ class Request(NamedTuple):
     is_heap: bool = False
 
 
-class _Chunk:
+class _RegionChunk:
     """A part of a region: `start` to `end`, with its neighbours."""
 
     __slots__ = ("after", "before", "end", "is_free", "region", "start")
 
     def __init__(self, region: int, start: int, end: int) -> None:
         self.region, self.start, self.end = region, start, end
-        self.before: _Chunk | None = None
-        self.after: _Chunk | None = None
+        self.before: _RegionChunk | None = None
+        self.after: _RegionChunk | None = None
         self.is_free = True
 
     @property
@@ -77,7 +77,7 @@ class _Chunk:
         return self.end - self.start
 
 
-class Arena:
+class SimulatedArena:
     """An arena of the CPU provider.
 
     Attributes:
@@ -86,12 +86,12 @@ class Arena:
 
     def __init__(self) -> None:
         self.held_bytes: int = 0
-        self._next_region = FIRST_REGION
+        self._next_region = FIRST_REGION_BYTES
         # Size, region and start. Of equal chunks the one at the lower address is taken: later
         # regions are below earlier ones, so regions have numbers from 0 down.
         self._free: list[tuple[int, int, int]] = []
-        self._chunks: dict[tuple[int, int], _Chunk] = {}
-        self._used: dict[int, _Chunk] = {}
+        self._chunks: dict[tuple[int, int], _RegionChunk] = {}
+        self._used: dict[int, _RegionChunk] = {}
         self._written: dict[int, list[tuple[int, int]]] = {}
 
     def take(self, key: int, nbytes: int) -> None:
@@ -99,32 +99,32 @@ class Arena:
         size = -(-max(nbytes, 1) // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
         index = bisect_left(self._free, (size,))
         if index == len(self._free):
-            self._extend(size)
+            self._add_region(size)
             index = bisect_left(self._free, (size,))
         _, region, start = self._free.pop(index)
         chunk = self._chunks[region, start]
-        if chunk.nbytes >= 2 * size or chunk.nbytes - size >= MAX_UNUSED:
-            rest = _Chunk(region, start + size, chunk.end)
+        if chunk.nbytes >= 2 * size or chunk.nbytes - size >= MIN_SPLIT_REST_BYTES:
+            rest = _RegionChunk(region, start + size, chunk.end)
             rest.before, rest.after = chunk, chunk.after
             if chunk.after is not None:
                 chunk.after.before = rest
             chunk.after, chunk.end = rest, start + size
-            self._add(rest)
+            self._add_free_chunk(rest)
         chunk.is_free = False
         self._used[key] = chunk
-        self._write(region, start, start + nbytes)
+        self._note_written(region, start, start + nbytes)
 
     def free(self, key: int) -> None:
         """Take the chunk of the value `key` back."""
         chunk = self._used.pop(key)
         for side in (chunk.before, chunk.after):
             if side is not None and side.is_free:
-                self._remove(side)
-                chunk = _merged(*sorted((chunk, side), key=lambda each: each.start))
+                self._remove_free_chunk(side)
+                chunk = _merged_chunk(*sorted((chunk, side), key=lambda each: each.start))
         self._chunks[chunk.region, chunk.start] = chunk
-        self._add(chunk)
+        self._add_free_chunk(chunk)
 
-    def serve(self, requests: Iterable[Request]) -> None:
+    def serve(self, requests: Iterable[ArenaRequest]) -> None:
         """Take and free chunks in the order of `requests`."""
         for request in requests:
             if request.nbytes:
@@ -132,7 +132,7 @@ class Arena:
             else:
                 self.free(request.key)
 
-    def serve_again(self, requests: Sequence[Request], times: int = LATER_RUNS) -> None:
+    def serve_again(self, requests: Sequence[ArenaRequest], times: int = LATER_RUNS) -> None:
         """Serve `times` later runs with the `requests` of the first, in order.
 
         One block has places for the values whose sizes were known. It may take a whole region, so
@@ -152,33 +152,33 @@ class Arena:
     def resident_bytes(self) -> int:
         """The bytes of all pages that were written, and of the table of chunks of each region."""
         written = sum(
-            (-(-end // PAGE) - start // PAGE) * PAGE
+            (-(-end // ARENA_PAGE_BYTES) - start // ARENA_PAGE_BYTES) * ARENA_PAGE_BYTES
             for region in self._written.values()
             for start, end in region
         )
         return written + self.held_bytes // CHUNK_ALIGNMENT * HANDLE_BYTES
 
-    def _extend(self, size: int) -> None:
+    def _add_region(self, size: int) -> None:
         is_larger = size > self._next_region
         while size > self._next_region:
             self._next_region *= 2
         nbytes = self._next_region
         if not is_larger:
-            self._next_region = max(min(nbytes * 2, LARGEST_REGION), nbytes)
+            self._next_region = max(min(nbytes * 2, LARGEST_REGION_BYTES), nbytes)
         self.held_bytes += nbytes
         region = -len(self._written)
         self._written[region] = []
-        self._add(_Chunk(region, 0, nbytes))
+        self._add_free_chunk(_RegionChunk(region, 0, nbytes))
 
-    def _add(self, chunk: _Chunk) -> None:
+    def _add_free_chunk(self, chunk: _RegionChunk) -> None:
         chunk.is_free = True
         self._chunks[chunk.region, chunk.start] = chunk
         insort(self._free, (chunk.nbytes, chunk.region, chunk.start))
 
-    def _remove(self, chunk: _Chunk) -> None:
+    def _remove_free_chunk(self, chunk: _RegionChunk) -> None:
         del self._free[bisect_left(self._free, (chunk.nbytes, chunk.region, chunk.start))]
 
-    def _write(self, region: int, start: int, end: int) -> None:
+    def _note_written(self, region: int, start: int, end: int) -> None:
         """Note that a region was written from `start` to `end`."""
         written = self._written[region]  # sorted, without two that touch
         first = bisect_left(written, start, key=itemgetter(1))
@@ -188,14 +188,14 @@ class Arena:
         written[first:last] = [(start, end)]
 
 
-def _merged(left: _Chunk, right: _Chunk) -> _Chunk:
+def _merged_chunk(left: _RegionChunk, right: _RegionChunk) -> _RegionChunk:
     left.end, left.after = right.end, right.after
     if right.after is not None:
         right.after.before = left
     return left
 
 
-def planned_block(requests: Iterable[Request]) -> int:
+def planned_block(requests: Iterable[ArenaRequest]) -> int:
     """Return the bytes of the block in which all planned values of `requests` have a place."""
     block = _PlannedBlock()
     for request in requests:

@@ -16,7 +16,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.model.wire import attribute_range
 
-INT, FLOAT, STRING = 8, 4, 56
+INT_BYTES, FLOAT_BYTES, STRING_BYTES = 8, 4, 56
 """Bytes of an element in the attributes of a node. A string has a pointer and a block of malloc."""
 
 NUMBERS_PARSED, NUMBERS_WHILE_PARSED = 1.0, 2.0
@@ -37,7 +37,7 @@ CREATED_BY_NODE = 170
 MIN_BYTES = 64 << 10
 """Lists of a node with fewer bytes are left out: the overhead of any node includes them."""
 
-_THRESHOLDS = ("nodes_values_as_tensor", "nodes_splits")
+_THRESHOLD_ATTRIBUTES = ("nodes_values_as_tensor", "nodes_splits")
 
 
 class NodeLists(NamedTuple):
@@ -65,7 +65,7 @@ class NodeLists(NamedTuple):
     @property
     def kept_bytes(self) -> int:
         """What the node keeps as long as the session."""
-        return self.numbers_bytes + STRING * self.strings
+        return self.numbers_bytes + STRING_BYTES * self.strings
 
     @property
     def parsed_bytes(self) -> int:
@@ -95,7 +95,7 @@ class NodeLists(NamedTuple):
         return CREATED_BY_NODE * self.tree_nodes
 
     @classmethod
-    def of(cls, model: ModelFile, scope: Scope, node: Node) -> Self:
+    def of(cls, model_file: ModelFile, scope: Scope, node: Node) -> Self:
         """Return the lists of `node`."""
         sizes: dict[str, int] = {}
         numbers_bytes = strings = file_bytes = 0
@@ -103,15 +103,19 @@ class NodeLists(NamedTuple):
         for attribute in node.attribute:
             start, end = attribute_range(attribute.doc_string) or (0, 0)
             file_bytes += end - start
-            whole = model.read_attribute(attribute)
+            whole = model_file.read_attribute(attribute)
             count = len(whole.ints) + len(whole.floats) + len(whole.strings)
-            numbers_bytes += INT * len(whole.ints) + FLOAT * len(whole.floats)
+            numbers_bytes += INT_BYTES * len(whole.ints) + FLOAT_BYTES * len(whole.floats)
             strings += len(whole.strings)
             if whole.HasField("t"):
                 count = whole.t.dims[0] if whole.t.dims else 0
                 kind = ELEMENT_TYPES.get(whole.t.data_type)
                 numbers_bytes += kind.nbytes((count,)) if kind is not None else 0
-                if kind is not None and kind.name == "double" and attribute.name in _THRESHOLDS:
+                if (
+                    kind is not None
+                    and kind.name == "double"
+                    and attribute.name in _THRESHOLD_ATTRIBUTES
+                ):
                     node_bytes = TREE_NODE_OF_DOUBLES
             sizes[attribute.name] = count
         nodes = leaves = 0
@@ -124,11 +128,11 @@ class NodeLists(NamedTuple):
         return cls(scope, node, numbers_bytes, strings, nodes, leaves, node_bytes, file_bytes)
 
 
-def node_lists(model: ModelFile, graphs: GraphIndex) -> Iterator[NodeLists]:
+def node_lists(model_file: ModelFile, graphs: GraphIndex) -> Iterator[NodeLists]:
     """Yield the lists of each node with long ones: nodes of other domains than ONNX's own."""
     for _, scope in graphs:
         for node in scope.nodes:
             if not node.is_onnx and node.has_attributes:
-                found = NodeLists.of(model, scope, node)
+                found = NodeLists.of(model_file, scope, node)
                 if found.kept_bytes >= MIN_BYTES:
                     yield found

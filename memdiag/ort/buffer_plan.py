@@ -18,16 +18,16 @@ import msgspec
 from memdiag.model.graph_index import Scope
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
 from memdiag.ort.executed_graph import ExecutedNode
-from memdiag.ort.fusions import Axes
-from memdiag.ort.operators import IN_PLACE, PASS_THROUGH
+from memdiag.ort.fusions import KnownAxes
+from memdiag.ort.operators import IN_PLACE_OPERATORS, PASS_THROUGH_OPERATORS
 
 MAX_VALUE_BYTES = 1 << 50
 """A larger value comes from a damaged shape. It counts as unknown."""
 
-_Kind = tuple[int, Axes]
+_BufferKind = tuple[int, KnownAxes]
 
 
-class Buffer(msgspec.Struct, eq=False, gc=False):
+class ValueBuffer(msgspec.Struct, eq=False, gc=False):
     """Memory for one value after another.
 
     Attributes:
@@ -42,7 +42,7 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
 
     name: str
     nbytes: int
-    kind: _Kind | None
+    kind: _BufferKind | None
     first: int
     last: int
     reads_left: int = 0
@@ -67,49 +67,49 @@ class BufferPlan:
         scope: Scope,
         nodes: Sequence[ExecutedNode],
         types: Mapping[str, TensorType],
-        axes: Mapping[str, Axes],
+        axes: Mapping[str, KnownAxes],
     ) -> None:
-        self.buffers: list[Buffer] = []
+        self.buffers: list[ValueBuffer] = []
         self.unknown = 0
         self._inputs, self._outputs = scope.input_names, scope.output_names
         self._types, self._axes = types, axes
-        self._by_name: dict[str, Buffer] = {}
-        self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
+        self._by_name: dict[str, ValueBuffer] = {}
+        self._free: dict[_BufferKind, list[ValueBuffer]] = defaultdict(list)
         self._reads_left = Counter(
             chain(scope.outputs, chain.from_iterable(node.input for node in nodes))
         )
         for step, node in enumerate(nodes):
             for output_index, name in enumerate(node.output):
                 if name:
-                    self._assign(node, output_index, name, step)
-            self._release(node, node.input, step)
+                    self._assign_buffer(node, output_index, name, step)
+            self._release_buffers(node, node.input, step)
         for buffer in self.buffers:
             if buffer.reads_left > 0:
                 buffer.last = len(nodes)
 
-    def _assign(self, node: ExecutedNode, output_index: int, name: str, step: int) -> None:
+    def _assign_buffer(self, node: ExecutedNode, output_index: int, name: str, step: int) -> None:
         """Assign a buffer to an output of `node`: of an input, of a dead value, or a new one."""
         is_first = output_index == 0
-        kind, nbytes = self._size(name)
+        kind, nbytes = self._value_size(name)
         buffer, passes_on = None, False
         if name not in self._outputs:
-            passes_on = node.op_type in PASS_THROUGH
+            passes_on = node.op_type in PASS_THROUGH_OPERATORS
             if is_first and passes_on:
                 # Without a buffer the input comes from outside of this graph.
                 buffer = self._by_name.get(node.input[0]) if node.input else None
             elif is_first:
-                buffer = self._overwritten(node, kind)
+                buffer = self._overwritten_buffer(node, kind)
             if buffer is None and kind is not None and not passes_on and self._free.get(kind):
                 buffer = self._free[kind].pop()
         if buffer is None:
             self.unknown += nbytes is None and not passes_on
-            buffer = Buffer(name, 0 if passes_on or not nbytes else nbytes, kind, step, step)
+            buffer = ValueBuffer(name, 0 if passes_on or not nbytes else nbytes, kind, step, step)
             if buffer.nbytes:
                 self.buffers.append(buffer)
         buffer.reads_left += self._reads_left[name]
         self._by_name[name] = buffer
 
-    def _size(self, name: str) -> tuple[_Kind | None, int | None]:
+    def _value_size(self, name: str) -> tuple[_BufferKind | None, int | None]:
         """Return the kind of a value and its bytes, as far as they are known."""
         actual = self._types.get(name)
         nbytes = None if actual is None or actual.shape is None else actual.nbytes
@@ -120,9 +120,11 @@ class BufferPlan:
             return None, nbytes
         return (ELEMENT_TYPES_BY_NAME[actual.dtype].bits, axes), nbytes
 
-    def _overwritten(self, node: ExecutedNode, kind: _Kind | None) -> Buffer | None:
+    def _overwritten_buffer(
+        self, node: ExecutedNode, kind: _BufferKind | None
+    ) -> ValueBuffer | None:
         """Return the input's buffer that the first output of `node` overwrites; None without."""
-        for name in self._overwritable(node):
+        for name in self._overwritable_inputs(node):
             buffer = self._by_name.get(name)
             if buffer is None or buffer.reads_left != 1:
                 continue
@@ -130,13 +132,13 @@ class BufferPlan:
                 return buffer
         return None
 
-    def _overwritable(self, node: ExecutedNode) -> Sequence[str]:
+    def _overwritable_inputs(self, node: ExecutedNode) -> Sequence[str]:
         """Return the inputs over which `node` may write."""
         if node.overwrites:
             return (node.overwrites,)
-        return node.input[:1] if node.op_type in IN_PLACE else ()
+        return node.input[:1] if node.op_type in IN_PLACE_OPERATORS else ()
 
-    def _release(self, node: ExecutedNode, names: Iterable[str], step: int) -> None:
+    def _release_buffers(self, node: ExecutedNode, names: Iterable[str], step: int) -> None:
         """Free the buffers whose values nothing reads after `node`, which reads `names`."""
         by_name, reads_left = self._by_name, self._reads_left
         touched = {id(by_name[name]): by_name[name] for name in node.output if name}
@@ -147,16 +149,16 @@ class BufferPlan:
                 touched[id(buffer)] = buffer
             reads_left[name] -= 1
             if not reads_left[name]:
-                self._forget(name)
+                self._forget_value(name)
         for name in node.output:
             if name and not reads_left[name]:
-                self._forget(name)
+                self._forget_value(name)
         for buffer in touched.values():
             if buffer.reads_left <= 0:
                 buffer.last = step
                 if buffer.kind is not None:
                     self._free[buffer.kind].append(buffer)
 
-    def _forget(self, name: str) -> None:
+    def _forget_value(self, name: str) -> None:
         """Drop a value that nothing reads any more: most are short-lived."""
         self._by_name.pop(name, None)

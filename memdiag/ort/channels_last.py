@@ -13,19 +13,19 @@ through, those that change the number of axes are left out.
 
 from collections.abc import Sequence
 
-from memdiag.model.graph_index import Node, integer, integers
-from memdiag.ort.executed_graph import LAST, ExecutedGraph, ExecutedNode
-from memdiag.ort.fusions import Axes
+from memdiag.model.graph_index import Node, integer_attribute, integers_attribute
+from memdiag.ort.executed_graph import CHANNELS_LAST_SUFFIX, ExecutedGraph, ExecutedNode
+from memdiag.ort.fusions import KnownAxes
 
-_Order = tuple[int, ...]
+_AxisPermutation = tuple[int, ...]
 
-_OF_INTEGERS = frozenset(
+_INTEGER_CONVOLUTIONS = frozenset(
     {
         *("QLinearAdd", "QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool"),
         *("QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax"),
     }
 )
-_MOVED_THROUGH = _OF_INTEGERS | {
+_MOVED_THROUGH = _INTEGER_CONVOLUTIONS | {
     *("Abs", "Acos", "Add", "Asin", "Atan", "Cast", "Ceil", "Celu", "Clip", "Concat", "Cos"),
     *("DequantizeLinear", "Div", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "HardSigmoid"),
     *("HardSwish", "LeakyRelu", "Less", "Log", "LogSoftmax", "Max", "MaxPool", "Mean", "Min"),
@@ -42,7 +42,7 @@ _REMOVABLE_BEFORE = _MOVED_THROUGH | {
 }
 """Operators before which the runtime hopes to remove a Transpose."""
 
-_POOLS = frozenset({"MaxPool", "QLinearAveragePool", "QLinearGlobalAveragePool"})
+_QUANTIZED_POOLS = frozenset({"MaxPool", "QLinearAveragePool", "QLinearGlobalAveragePool"})
 """They know two orders of axes only."""
 
 _UNKNOWN_RANK = 5
@@ -53,19 +53,19 @@ def move_channels_last(graph: ExecutedGraph) -> None:
     convolutions = [
         node
         for node in graph.in_order()
-        if node.op_type == "QLinearConv" and not integer(node.source, "channels_last", 0)
+        if node.op_type == "QLinearConv" and not integer_attribute(node.source, "channels_last", 0)
     ]
     if convolutions:
-        _ChannelsLast(graph).run(convolutions)
+        _ChannelsLastRewrite(graph).run(convolutions)
 
 
-class _ChannelsLast:
+class _ChannelsLastRewrite:
     """The rewrite of one graph."""
 
     def __init__(self, graph: ExecutedGraph) -> None:
         self._graph = graph
         self._orders = {
-            id(node): tuple(integers(node.source, "perm"))
+            id(node): tuple(integers_attribute(node.source, "perm"))
             for node in graph.nodes
             if node.op_type == "Transpose"
         }
@@ -75,30 +75,30 @@ class _ChannelsLast:
     def run(self, convolutions: Sequence[ExecutedNode]) -> None:
         """Surround `convolutions` with Transposes, and move these."""
         for node in convolutions:
-            self._surround(node)
-        nodes = self._in_order()
+            self._surround_convolution(node)
+        nodes = self._ordered_nodes()
         self._find_leading(nodes)
         for node in nodes:
             if node in self._nodes:
                 self._move_before(node)
         if any(node.op_type == "DequantizeLinear" for node in nodes):
-            for node in self._in_order():
+            for node in self._ordered_nodes():
                 if node in self._nodes:
-                    self._pair(node)
-        self._in_order()
+                    self._pair_quantization(node)
+        self._ordered_nodes()
 
-    def _in_order(self) -> list[ExecutedNode]:
+    def _ordered_nodes(self) -> list[ExecutedNode]:
         """Return the nodes of the graph in order, after it is brought up to date."""
         self._graph.nodes = list(self._nodes)
         self._graph.index_values()
         return self._graph.in_order()
 
-    def _surround(self, node: ExecutedNode) -> None:
-        rank = self._rank(node.input[0])
+    def _surround_convolution(self, node: ExecutedNode) -> None:
+        rank = self._value_rank(node.input[0])
         if rank:
             to_last = (0, *range(2, rank), 1)
             self._transpose_input(node, node.input[0], to_last)
-            self._transpose_output(node, 0, _inverse(to_last))
+            self._transpose_output(node, 0, _inverse_permutation(to_last))
             node.made = self._graph.take_index()
 
     def _find_leading(self, nodes: Sequence[ExecutedNode]) -> None:
@@ -106,7 +106,7 @@ class _ChannelsLast:
             if node.op_type == "Transpose":
                 self._leading.add(node.input[0])
             elif node.op_type in _MOVED_THROUGH and not self._leading.isdisjoint(node.output):
-                self._leading.update(self._operands(node))
+                self._leading.update(self._transposed_operands(node))
 
     def _move_before(self, node: ExecutedNode) -> None:
         """Move a Transpose before `node` behind it, if that is worth it."""
@@ -116,18 +116,18 @@ class _ChannelsLast:
             if before is None or not order:
                 continue
             if node.op_type == "Transpose":
-                self._merge(before, node)
+                self._merge_transposes(before, node)
                 return
-            if name in self._operands(node) and self._is_worth(node, order):
-                for each in self._operands(node):
-                    self._transpose_input(node, each, _inverse(order))
+            if name in self._transposed_operands(node) and self._is_worth(node, order):
+                for each in self._transposed_operands(node):
+                    self._transpose_input(node, each, _inverse_permutation(order))
                 for index in range(len(node.output)):
                     self._transpose_output(node, index, order)
                 if node.op_type == "MaxPool":
                     node.op_type, node.made = "NhwcMaxPool", self._graph.take_index()
                 return
 
-    def _merge(self, first: ExecutedNode, second: ExecutedNode) -> None:
+    def _merge_transposes(self, first: ExecutedNode, second: ExecutedNode) -> None:
         """Make one Transpose, or none, of two."""
         orders = self._orders
         if len(orders[id(first)]) != len(orders[id(second)]):
@@ -141,35 +141,35 @@ class _ChannelsLast:
             for reader in list(self._graph.readers_of(result)):
                 self._replace(reader, result, given)
 
-    def _operands(self, node: ExecutedNode) -> Sequence[str]:
+    def _transposed_operands(self, node: ExecutedNode) -> Sequence[str]:
         """Return the inputs that are transposed with the outputs of `node`; none if none are."""
         graph = self._graph
         has_indices = node.op_type == "MaxPool" and any(node.output[1:])
         if node.op_type not in _MOVED_THROUGH or has_indices:
             return ()
         names = [name for name in node.input if not graph.is_constant(name)]
-        return names if len({self._rank(name) for name in names}) == 1 else ()
+        return names if len({self._value_rank(name) for name in names}) == 1 else ()
 
-    def _is_worth(self, node: ExecutedNode, order: _Order) -> bool:
+    def _is_worth(self, node: ExecutedNode, order: _AxisPermutation) -> bool:
         """Return whether a Transpose is moved behind `node`."""
-        operands = self._operands(node)
+        operands = self._transposed_operands(node)
         rank = len(order)
         kind = self._graph.type_of(node.input[0])
         is_integer = kind is not None and kind.dtype in ("uint8", "int8")
-        if self._rank(operands[0]) != rank:
+        if self._value_rank(operands[0]) != rank:
             return False
-        if node.op_type in _POOLS and order != (0, rank - 1, *range(1, rank - 1)):
+        if node.op_type in _QUANTIZED_POOLS and order != (0, rank - 1, *range(1, rank - 1)):
             return False
         if node.op_type == "MaxPool":
             return is_integer
         if node.op_type == "Resize" and is_integer and rank == 4 and _is_linear(node.source):
             return True
-        cost = sum(self._cost(name, order) for name in operands)
+        cost = sum(self._transposing_cost(name, order) for name in operands)
         if cost < 0 and self._leading.isdisjoint(node.output):
             cost += max(map(self._axes_to_move, node.output))
         return cost < 0
 
-    def _cost(self, name: str, order: _Order) -> int:
+    def _transposing_cost(self, name: str, order: _AxisPermutation) -> int:
         """Return how many more axes are transposed if the input `name` of a node is."""
         graph = self._graph
         before = graph.producer_of(name)
@@ -190,18 +190,18 @@ class _ChannelsLast:
         axes = self._graph.axes.get(name)
         return _UNKNOWN_RANK if axes is None else sum(size != 1 for size in axes)
 
-    def _rank(self, name: str) -> int:
+    def _value_rank(self, name: str) -> int:
         """Return the number of axes of a value; 0 if it is not known."""
         kind = self._graph.type_of(name)
         return 0 if kind is None or kind.shape is None else len(kind.shape)
 
-    def _transpose_input(self, node: ExecutedNode, name: str, order: _Order) -> None:
+    def _transpose_input(self, node: ExecutedNode, name: str, order: _AxisPermutation) -> None:
         """Let `node` read the input `name` transposed."""
         graph = self._graph
         producer = graph.producer_of(name)
-        dequantizing = producer if _is(producer, "DequantizeLinear") else None
+        dequantizing = producer if _is_operator(producer, "DequantizeLinear") else None
         before = producer if dequantizing is None else graph.producer_of(dequantizing.input[0])
-        if before is not None and self._orders.get(id(before)) == _inverse(order):
+        if before is not None and self._orders.get(id(before)) == _inverse_permutation(order):
             if dequantizing is not None:
                 new = self._add_value(name, order)
                 self._replace(dequantizing, before.output[0], before.input[0])
@@ -216,21 +216,21 @@ class _ChannelsLast:
                 return
         new = self._add_value(name, order)
         source = node.source if producer is None else producer.source
-        added = self._add("Transpose", name, new, source)
+        added = self._add_node("Transpose", name, new, source)
         self._orders[id(added)] = order
         self._replace(node, name, new)
         if dequantizing is not None:
-            self._requantize(added, dequantizing)
+            self._requantize_result(added, dequantizing)
 
-    def _transpose_output(self, node: ExecutedNode, index: int, order: _Order) -> None:
+    def _transpose_output(self, node: ExecutedNode, index: int, order: _AxisPermutation) -> None:
         """Let `node` write its output transposed, and a Transpose bring that into `order`."""
         name = node.output[index]
         if name:
-            new = self._add_value(name, _inverse(order))
+            new = self._add_value(name, _inverse_permutation(order))
             self._set_output(node, index, new)
-            self._orders[id(self._add("Transpose", new, name, node.source))] = order
+            self._orders[id(self._add_node("Transpose", new, name, node.source))] = order
 
-    def _pair(self, node: ExecutedNode) -> None:
+    def _pair_quantization(self, node: ExecutedNode) -> None:
         """Quantize and dequantize at both sides of a Transpose if that is done at one of them."""
         graph = self._graph
         before = graph.producer_of(node.input[0]) if node.input else None
@@ -238,45 +238,45 @@ class _ChannelsLast:
         if node.op_type != "Transpose" or before is None:
             return
         if before.op_type == "DequantizeLinear":
-            if not _is(following, "QuantizeLinear") and (
+            if not _is_operator(following, "QuantizeLinear") and (
                 following is not None or graph.is_output(node.output[0])
             ):
-                self._requantize(node, before)
+                self._requantize_result(node, before)
             return
         name = node.input[0]
         if following is None or following.op_type != "QuantizeLinear":
             return
         if graph.only_reader(name) is node:
-            new = self._add_value(name, _identity(self._rank(name)))
+            new = self._add_value(name, _identity_permutation(self._value_rank(name)))
             self._set_output(before, before.output.index(name), new)
             self._add_pair(new, name, following, following.output[0])
 
-    def _requantize(self, transpose: ExecutedNode, like: ExecutedNode) -> None:
+    def _requantize_result(self, transpose: ExecutedNode, like: ExecutedNode) -> None:
         """Quantize and dequantize the result of a Transpose as `like` dequantizes its input."""
         name = transpose.output[0]
-        new = self._add_value(name, _identity(self._rank(name)))
+        new = self._add_value(name, _identity_permutation(self._value_rank(name)))
         self._set_output(transpose, 0, new)
         self._add_pair(new, name, like, like.input[0])
 
     def _add_pair(self, given: str, result: str, like: ExecutedNode, quantized: str) -> None:
         """Add nodes that quantize `given`, and dequantize that to `result`."""
         graph = self._graph
-        new = f"{given}{LAST}"
+        new = f"{given}{CHANNELS_LAST_SUFFIX}"
         graph.add_value(new, given, dtype_of=quantized)
         constants = tuple(name for name in like.input[1:] if graph.is_constant(name))
         for op_type, one, other in (
             ("QuantizeLinear", given, new),
             ("DequantizeLinear", new, result),
         ):
-            added = self._add(op_type, one, other, like.source)
+            added = self._add_node(op_type, one, other, like.source)
             added.input = (one, *constants)
 
-    def _add_value(self, name: str, order: _Order) -> str:
+    def _add_value(self, name: str, order: _AxisPermutation) -> str:
         """Add a value that is `name` transposed into `order`."""
         graph = self._graph
-        new = f"{name}{LAST}"
+        new = f"{name}{CHANNELS_LAST_SUFFIX}"
         while new in graph.types:
-            new += LAST
+            new += CHANNELS_LAST_SUFFIX
         graph.add_value(new, name)
         kind, axes = graph.types.get(new), graph.axes.get(new)
         shape = None if kind is None else kind.shape
@@ -284,11 +284,11 @@ class _ChannelsLast:
         if kind is not None and shape is not None and len(shape) == len(order):
             graph.types[new] = kind._replace(shape=tuple(shape[axis] for axis in order))
         if axes is not None and len(axes) == len(order):
-            moved: Axes = tuple(axes[axis] for axis in order)
+            moved: KnownAxes = tuple(axes[axis] for axis in order)
             graph.axes[new] = moved
         return new
 
-    def _add(self, op_type: str, given: str, output: str, source: Node) -> ExecutedNode:
+    def _add_node(self, op_type: str, given: str, output: str, source: Node) -> ExecutedNode:
         index = self._graph.take_index()
         node = ExecutedNode(op_type, (given,), (output,), source, index)
         self._nodes[node] = None
@@ -322,7 +322,7 @@ class _ChannelsLast:
             self._drop_unread(producer.input[0])
 
 
-def _is(node: ExecutedNode | None, op_type: str) -> bool:
+def _is_operator(node: ExecutedNode | None, op_type: str) -> bool:
     return node is not None and node.op_type == op_type
 
 
@@ -330,9 +330,9 @@ def _is_linear(node: Node) -> bool:
     return any(each.name == "mode" and each.s == b"linear" for each in node.attribute)
 
 
-def _inverse(order: _Order) -> _Order:
+def _inverse_permutation(order: _AxisPermutation) -> _AxisPermutation:
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
-def _identity(rank: int) -> _Order:
+def _identity_permutation(rank: int) -> _AxisPermutation:
     return tuple(range(rank))

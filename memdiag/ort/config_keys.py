@@ -14,7 +14,7 @@ TABLE_RELEASE = "1.32.0"
 
 # The keys in include/onnxruntime/core/session/onnxruntime_session_options_config_keys.h of
 # onnxruntime's main branch, and the strings of that form in the library for the CPU of 1.32.0.
-_KEYS = """
+_SESSION_KEY_LINES = """
 ep.context_embed_mode
 ep.context_enable
 ep.context_file_path
@@ -154,7 +154,7 @@ session.use_ort_model_bytes_for_initializers
 session.use_per_session_threads
 session.x64quantprecision
 """
-SESSION_CONFIG_KEYS = frozenset(_KEYS.split())
+SESSION_CONFIG_KEYS = frozenset(_SESSION_KEY_LINES.split())
 
 _PROVIDER_AREA = "ep."
 _MIN_PROVIDER_PARTS = 3  # ep.cuda.use_arena: the options of a provider are its own

@@ -14,38 +14,43 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from memdiag.model.constant_values import MAX_VALUES, RANDOM, evaluate, truth
-from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer
+from memdiag.model.constant_values import (
+    MAX_VALUES,
+    RANDOM_OPERATORS,
+    condition_value,
+    evaluate_node,
+)
+from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer_attribute
 from memdiag.model.node_outputs import infer_outputs
-from memdiag.model.shapes import Shapes
+from memdiag.model.shapes import ModelShapes
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array, TensorType
-from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, WITHOUT_TENSORS
+from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, NO_TENSOR_OPERATORS
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, TRANSPOSE_21_FUSED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.weights import Weight
 
-SIZE_LIMIT = 1 << 30
+FOLDED_SIZE_LIMIT = 1 << 30
 """Bytes of the outputs of a node above which it is not folded, in releases that have a limit: the
 default of the option ``optimization.constant_folding_max_output_size_in_bytes``."""
 
-MAX_WEIGHTS = 64
+MAX_FOLDED_WEIGHTS = 64
 """Number of source weights that are recorded of one result."""
 
-MAX_NODES = 200_000
+MAX_FOLDING_NODES = 200_000
 """Number of nodes after which calls of functions are no longer followed."""
 
-MAX_PASSES = 3
+MAX_FOLDING_PASSES = 3
 """Passes over a graph whose nodes are not in topological order."""
 
 # The runtime infers no shapes for these before this opset, and since it has a size limit it folds
 # nothing of unknown size.
-_UNSIZED = frozenset({"GreaterOrEqual", "LessOrEqual"})
+_UNSIZED_OPERATORS = frozenset({"GreaterOrEqual", "LessOrEqual"})
 _SIZED_SINCE_OPSET = 16
 
 # Transpose has a new version since this opset, which older releases do not fuse into Gemm.
 _NEW_TRANSPOSE_OPSET = 21
 
-_QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
+_QUANTIZATION_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
 
 # The runtime merges equal scalars and lists of at most so many numbers into one.
 _MAX_MERGED_VALUES = 8
@@ -85,7 +90,7 @@ class Folds(Sequence[Fold]):
     """
 
     def __init__(self, folds: Sequence[Fold]) -> None:
-        self._folds = folds
+        self._all_folds = folds
         self.nodes = frozenset(fold.node for fold in folds)
         self._index_by_value = {
             (fold.scope, fold.output): index for index, fold in enumerate(folds)
@@ -100,7 +105,7 @@ class Folds(Sequence[Fold]):
                 self._duplicates[fold.merged_into].append(fold)
 
     def __len__(self) -> int:
-        return len(self._folds)
+        return len(self._all_folds)
 
     @overload
     def __getitem__(self, index: int) -> Fold: ...
@@ -109,10 +114,10 @@ class Folds(Sequence[Fold]):
     def __getitem__(self, index: slice) -> Sequence[Fold]: ...
 
     def __getitem__(self, index: int | slice) -> Fold | Sequence[Fold]:
-        return self._folds[index]
+        return self._all_folds[index]
 
     def __iter__(self) -> Iterator[Fold]:
-        return iter(self._folds)
+        return iter(self._all_folds)
 
     def index_of(self, scope: Scope, output: str) -> int | None:
         """Return the index of the fold that computes `output` in that very scope, or None."""
@@ -122,7 +127,7 @@ class Folds(Sequence[Fold]):
         """Return the fold that computes `name` as it is seen from `scope`, or None."""
         defining = scope.defining_scope(name) if name else None
         index = self.index_of(defining, name) if defining is not None else None
-        return self._folds[index] if index is not None else None
+        return self._all_folds[index] if index is not None else None
 
     def is_folded(self, scope: Scope, node: Node) -> bool:
         """Return whether `node` is folded in `scope`: a function's node may be in one call only."""
@@ -143,13 +148,13 @@ class Folds(Sequence[Fold]):
         return self._duplicates.get((fold.scope, fold.output), ())
 
 
-def fold_constants(graphs: GraphIndex, shapes: Shapes, runtime: Runtime) -> Folds:
+def fold_constants(graphs: GraphIndex, shapes: ModelShapes, runtime: Runtime) -> Folds:
     """Return the results of constant folding in `runtime`, in topological order."""
     return _ConstantFolding(graphs, shapes.as_declared, runtime).run()
 
 
 @dataclass(eq=False, slots=True)
-class _Constant:
+class _FoldingConstant:
     """A value that is the same in every run.
 
     Attributes:
@@ -171,18 +176,18 @@ class _ConstantFolding:
     """Constant folding of one model in one release.
 
     `run` visits the nodes in their order, as the runtime does, into subgraphs and called functions.
-    A node whose inputs are constants is folded (`_fold`), or dropped if it changes nothing. Its
-    outputs are constants for the nodes behind it. At the end the constants that a remaining node
-    reads are marked: they stay in memory.
+    A node whose inputs are constants is folded (`_fold_node`), or dropped if it changes nothing.
+    Its outputs are constants for the nodes behind it. At the end the constants that a remaining
+    node reads are marked: they stay in memory.
     """
 
-    def __init__(self, graphs: GraphIndex, shapes: Shapes, runtime: Runtime) -> None:
+    def __init__(self, graphs: GraphIndex, shapes: ModelShapes, runtime: Runtime) -> None:
         self.graphs = graphs
         self.shapes = shapes
         self.runtime = runtime
         # By scope and name: values computed from weights, weights, and types known from values.
-        self._computed: dict[tuple[Scope, str], _Constant] = {}
-        self._stored: dict[tuple[Scope, str], _Constant] = {}
+        self._computed: dict[tuple[Scope, str], _FoldingConstant] = {}
+        self._stored: dict[tuple[Scope, str], _FoldingConstant] = {}
         self._types: dict[tuple[Scope, str], TensorType] = {}
         # Each folded node with the first node that does the same, into which it is merged.
         self._folded: dict[_NodeKey, _NodeKey] = {}
@@ -192,31 +197,31 @@ class _ConstantFolding:
         self._visited: list[Scope] = []
         self._inlined_branches: set[Scope] = set()
         self._has_unsorted = False
-        self._node_budget = MAX_NODES
+        self._node_budget = MAX_FOLDING_NODES
 
     def run(self) -> Folds:
         """Return the folds in topological order."""
-        for _ in range(MAX_PASSES):
+        for _ in range(MAX_FOLDING_PASSES):
             # A node may precede the producers of its inputs, which are known in the next pass.
             removed_before = len(self._removed)
             self._has_unsorted = False
-            self._remaining, self._visited, self._node_budget = [], [], MAX_NODES
-            self._visit(self.graphs.main)
+            self._remaining, self._visited, self._node_budget = [], [], MAX_FOLDING_NODES
+            self._visit_scope(self.graphs.main)
             if not self._has_unsorted or len(self._removed) == removed_before:
                 break
         if self._folded:
             self._mark_read_constants()
-        return Folds(list(self._folds()))
+        return Folds(list(self._all_folds()))
 
-    def _visit(self, scope: Scope) -> None:
+    def _visit_scope(self, scope: Scope) -> None:
         self._visited.append(scope)
         self._node_budget -= len(scope.nodes)
         self._has_unsorted = self._has_unsorted or not scope.graph.is_sorted
         for node in scope.nodes:
-            if (scope, node) not in self._removed and not self._process(scope, node):
+            if (scope, node) not in self._removed and not self._process_node(scope, node):
                 self._remaining.append((scope, node))
 
-    def _process(self, scope: Scope, node: Node) -> bool:
+    def _process_node(self, scope: Scope, node: Node) -> bool:
         """Fold, inline or drop `node` as the runtime would. Return whether the node disappears."""
         if node.subgraphs:
             return self._process_control_flow(scope, node, scope.subgraphs[node])
@@ -224,61 +229,61 @@ class _ConstantFolding:
             return True
         body = scope.call(node) if self.shapes.has_calls and self._node_budget > 0 else None
         if body is not None:
-            self._visit(body)
+            self._visit_scope(body)
             self._copy_outputs(body, scope, node)
             return True
-        if not node.is_onnx and node.op_type not in _QUANTIZATION:
+        if not node.is_onnx and node.op_type not in _QUANTIZATION_OPERATORS:
             return False
         if node.op_type == "Shape":
             return self._fold_shape(scope, node)
-        inputs = [self._constant(scope, name) if name else None for name in node.input]
+        inputs = [self._find_constant(scope, name) if name else None for name in node.input]
         constants = [constant for constant in inputs if constant is not None]
         if len(constants) < sum(map(bool, node.input)):
             if self._types or any(constant.value is not None for constant in constants):
                 self._refine_types(scope, node, inputs)
             return False
-        is_dropped = bool(constants) and _is_dropped(node, _dtypes(constants))
+        is_dropped = bool(constants) and _is_dropped(node, _constant_dtypes(constants))
         if is_dropped and node.output[0] not in scope.output_names:
             self._computed[scope, node.output[0]] = constants[0]
             self._removed.add((scope, node))
             return True
-        return self._fold(scope, node, inputs)
+        return self._fold_node(scope, node, inputs)
 
     def _process_control_flow(self, scope: Scope, node: Node, bodies: list[Scope]) -> bool:
         """Visit the subgraphs of `node`, or of an If with a constant condition the one that runs.
 
         Return whether the subgraph replaces the node.
         """
-        condition = self._constant(scope, node.input[0]) if node.input else None
-        value = self._value(condition, scope, node, 0) if node.op_type == "If" else None
+        condition = self._find_constant(scope, node.input[0]) if node.input else None
+        value = self._constant_numbers(condition, scope, node, 0) if node.op_type == "If" else None
         branches = [inner.name for inner in node.subgraphs]
-        taken = {True: "then_branch", False: "else_branch", None: ""}[truth(value)]
+        taken = {True: "then_branch", False: "else_branch", None: ""}[condition_value(value)]
         if taken not in branches:
             for body in bodies:
-                self._visit(body)
+                self._visit_scope(body)
             return False
         # The runtime replaces the node by the branch that is taken, and drops the other one.
         body = bodies[branches.index(taken)]
         self._inlined_branches.add(body)
-        self._visit(body)
+        self._visit_scope(body)
         self._copy_outputs(body, scope, node)
         return True
 
     def _copy_outputs(self, body: Scope, scope: Scope, node: Node) -> None:
         """Set the outputs of `node` to the outputs of `body`, by which it is replaced."""
         for output, name in zip(node.output, body.outputs, strict=False):
-            constant = self._constant(body, name)
+            constant = self._find_constant(body, name)
             if constant is not None and output:
                 self._computed[scope, output] = constant
 
-    def _fold(self, scope: Scope, node: Node, inputs: list[_Constant | None]) -> bool:
+    def _fold_node(self, scope: Scope, node: Node, inputs: list[_FoldingConstant | None]) -> bool:
         """Fold `node`, all of whose inputs are constant or (None) omitted, if the runtime does."""
         constants = [constant for constant in inputs if constant is not None]
-        if not _can_evaluate(node, _dtypes(constants)):
+        if not _can_evaluate(node, _constant_dtypes(constants)):
             return False
         if node.op_type == "DequantizeLinear" and not _is_requantized(scope, node):
             return False
-        types, values = self._evaluate(scope, node, inputs)
+        types, values = self._evaluated_outputs(scope, node, inputs)
         is_matrix = any(kind is not None and len(kind.shape or ()) == 2 for kind in types.values())
         if is_matrix and _is_fused_into_gemm(scope, node, self.shapes.opset, self.runtime):
             return False
@@ -286,27 +291,29 @@ class _ConstantFolding:
             node, types.values()
         ):
             return False
-        weights = _weights(constants)
-        outputs = {name: _Constant(kind, weights, values.get(name)) for name, kind in types.items()}
+        weights = _weights_of_constants(constants)
+        outputs = {
+            name: _FoldingConstant(kind, weights, values.get(name)) for name, kind in types.items()
+        }
         self._add_fold(scope, node, inputs, outputs)
         return True
 
     def _is_within_limit(self, node: Node, types: Iterable[TensorType | None]) -> bool:
-        """Return whether the sizes of the outputs are known and at most `SIZE_LIMIT` together."""
-        if node.op_type in _UNSIZED and self.shapes.opset < _SIZED_SINCE_OPSET:
+        """Return whether the outputs have known sizes, of at most `FOLDED_SIZE_LIMIT` together."""
+        if node.op_type in _UNSIZED_OPERATORS and self.shapes.opset < _SIZED_SINCE_OPSET:
             return False
         sizes = [None if kind is None else kind.nbytes for kind in types]
-        return None not in sizes and sum(size or 0 for size in sizes) <= SIZE_LIMIT
+        return None not in sizes and sum(size or 0 for size in sizes) <= FOLDED_SIZE_LIMIT
 
     def _fold_shape(self, scope: Scope, node: Node) -> bool:
         """Fold a Shape whose input has a known shape, whether or not the input is constant."""
-        kind = self._type(scope, node.input[0]) if node.input else None
+        kind = self._value_type(scope, node.input[0]) if node.input else None
         if kind is None or kind.shape is None or None in kind.shape:
             return False
-        end = integer(node, "end", len(kind.shape))
-        part = kind.shape[slice(integer(node, "start", 0), end)]
+        end = integer_attribute(node, "end", len(kind.shape))
+        part = kind.shape[slice(integer_attribute(node, "start", 0), end)]
         value = np.array([size or 0 for size in part], np.int64)
-        constant = _Constant(TensorType("int64", value.shape), (), value)
+        constant = _FoldingConstant(TensorType("int64", value.shape), (), value)
         self._add_fold(scope, node, [], {node.output[0]: constant}, shape_of=node.input[0])
         return True
 
@@ -314,8 +321,8 @@ class _ConstantFolding:
         self,
         scope: Scope,
         node: Node,
-        inputs: list[_Constant | None],
-        outputs: dict[str, _Constant],
+        inputs: list[_FoldingConstant | None],
+        outputs: dict[str, _FoldingConstant],
         shape_of: str = "",
     ) -> None:
         """Record a folded node. A duplicate of an earlier node gets the outputs of that node."""
@@ -343,7 +350,7 @@ class _ConstantFolding:
             scope = scope.parent
         return scope
 
-    def _constant(self, scope: Scope, name: str) -> _Constant | None:
+    def _find_constant(self, scope: Scope, name: str) -> _FoldingConstant | None:
         """Return the constant that `name` is, seen from `scope`; None if it varies."""
         for _ in range(2 * (MAX_CALL_DEPTH + 1)):
             producer = scope.producers.get(name)
@@ -363,7 +370,7 @@ class _ConstantFolding:
                 if self.graphs.is_overridable(weight):
                     return None
                 kind = TensorType(weight.dtype, weight.shape)
-                constant = _Constant(kind, (weight,), is_stored=True)
+                constant = _FoldingConstant(kind, (weight,), is_stored=True)
                 self._stored[scope, name] = constant
                 return constant
             argument = scope.argument(name)
@@ -372,8 +379,8 @@ class _ConstantFolding:
             scope, name = argument
         return None
 
-    def _value(
-        self, constant: _Constant | None, scope: Scope, node: Node, input_index: int
+    def _constant_numbers(
+        self, constant: _FoldingConstant | None, scope: Scope, node: Node, input_index: int
     ) -> Array | None:
         """Return the numbers of a constant input, where they are few."""
         if constant is None or constant.value is not None or constant.type is None:
@@ -391,24 +398,25 @@ class _ConstantFolding:
                 constant.value = values.reshape(weight.shape)
         return constant.value
 
-    def _evaluate(
-        self, scope: Scope, node: Node, inputs: list[_Constant | None]
+    def _evaluated_outputs(
+        self, scope: Scope, node: Node, inputs: list[_FoldingConstant | None]
     ) -> tuple[dict[str, TensorType | None], dict[str, Array]]:
         """Return the types of a node's outputs and, where they are few, their numbers."""
         outputs = [name for name in node.output if name]
-        types = {name: self._type(scope, name) for name in outputs}
+        types = {name: self._value_type(scope, name) for name in outputs}
         operands = [
-            self._value(constant, scope, node, index) for index, constant in enumerate(inputs)
+            self._constant_numbers(constant, scope, node, index)
+            for index, constant in enumerate(inputs)
         ]
         values: dict[str, Array] = {}
         if all(value is not None for value in operands) and len(outputs) == 1:
-            result = evaluate(node, [value for value in operands if value is not None])
+            result = evaluate_node(node, [value for value in operands if value is not None])
             if result is not None:
                 # A view would keep the array that it is of.
                 values[outputs[0]] = result if result.base is None else result.copy()
         if any(kind is None or kind.nbytes is None for kind in types.values()):
             input_types = (None if constant is None else constant.type for constant in inputs)
-            types |= self._infer(
+            types |= self._inferred_types(
                 node,
                 dict(zip(node.input, input_types, strict=True)),
                 dict(zip(node.input, operands, strict=True)),
@@ -419,7 +427,9 @@ class _ConstantFolding:
                 types[name] = TensorType(kind.dtype, value.shape)
         return types, values
 
-    def _refine_types(self, scope: Scope, node: Node, inputs: list[_Constant | None]) -> None:
+    def _refine_types(
+        self, scope: Scope, node: Node, inputs: list[_FoldingConstant | None]
+    ) -> None:
         """Refine the output types of a node that is not folded by the values of its folded inputs.
 
         The numbers of a folded input, such as the shape for a Reshape, may determine more sizes
@@ -429,18 +439,18 @@ class _ConstantFolding:
             self._types and any((scope, name) in self._types for name in node.input if name)
         ):
             return
-        known = [self._type(scope, name) for name in node.output if name]
+        known = [self._value_type(scope, name) for name in node.output if name]
         if all(kind is not None and kind.nbytes is not None for kind in known):
             return
-        types = {name: self._type(scope, name) for name in node.input if name}
+        types = {name: self._value_type(scope, name) for name in node.input if name}
         values = {
-            name: self._value(constant, scope, node, index)
+            name: self._constant_numbers(constant, scope, node, index)
             for index, (name, constant) in enumerate(zip(node.input, inputs, strict=True))
         }
-        for name, kind in self._infer(node, types, values).items():
+        for name, kind in self._inferred_types(node, types, values).items():
             self._types[scope, name] = kind
 
-    def _infer(
+    def _inferred_types(
         self,
         node: Node,
         types: Mapping[str, TensorType | None],
@@ -455,8 +465,8 @@ class _ConstantFolding:
             {name: value for name, value in values.items() if value is not None},
         )
 
-    def _type(self, scope: Scope, name: str) -> TensorType | None:
-        constant = self._constant(scope, name) if name else None
+    def _value_type(self, scope: Scope, name: str) -> TensorType | None:
+        constant = self._find_constant(scope, name) if name else None
         if constant is not None and constant.type is not None:
             return constant.type
         defining = scope.defining_scope(name)
@@ -474,11 +484,11 @@ class _ConstantFolding:
                     self._mark_read(scope, name)
 
     def _mark_read(self, scope: Scope, name: str) -> None:
-        constant = self._constant(scope, name)
+        constant = self._find_constant(scope, name)
         if constant is not None:
             constant.is_read = True
 
-    def _folds(self) -> Iterator[Fold]:
+    def _all_folds(self) -> Iterator[Fold]:
         """Yield a fold for each output of known size of the folded nodes."""
         by_node: dict[_NodeKey, list[Fold]] = {}
         for key, first in self._folded.items():
@@ -513,7 +523,7 @@ def _can_evaluate(node: Node, dtypes: Collection[str]) -> bool:
 
     Its result must be a tensor, and the same each time.
     """
-    if node.op_type in RANDOM or node.op_type in WITHOUT_TENSORS:
+    if node.op_type in RANDOM_OPERATORS or node.op_type in NO_TENSOR_OPERATORS:
         return False
     if "bfloat16" in dtypes:
         return node.op_type in BFLOAT16_KERNELS
@@ -525,7 +535,7 @@ def _is_dropped(node: Node, dtypes: Collection[str]) -> bool:
     if node.op_type == "Identity":
         return True
     numbers = {ELEMENT_TYPES_BY_NAME[dtype].number for dtype in dtypes}
-    return node.op_type == "Cast" and numbers == {integer(node, "to", 0)}
+    return node.op_type == "Cast" and numbers == {integer_attribute(node, "to", 0)}
 
 
 def _is_requantized(scope: Scope, node: Node) -> bool:
@@ -534,7 +544,7 @@ def _is_requantized(scope: Scope, node: Node) -> bool:
     Only then are they folded: otherwise they are kept for the kernels of quantized operators.
     """
     following = _only_reader(scope, node)
-    if following is None or len(following.input) != 1 or following.op_type in RANDOM:
+    if following is None or len(following.input) != 1 or following.op_type in RANDOM_OPERATORS:
         return False
     last = _only_reader(scope, following)
     return last is not None and last.op_type == "QuantizeLinear"
@@ -560,19 +570,19 @@ def _only_reader(scope: Scope, node: Node) -> Node | None:
     return uses[0].node if len(uses) == 1 and uses[0].scope is scope else None
 
 
-def _dtypes(constants: Sequence[_Constant]) -> list[str]:
+def _constant_dtypes(constants: Sequence[_FoldingConstant]) -> list[str]:
     return [constant.type.dtype for constant in constants if constant.type is not None]
 
 
-def _weights(constants: Sequence[_Constant]) -> tuple[Weight, ...]:
+def _weights_of_constants(constants: Sequence[_FoldingConstant]) -> tuple[Weight, ...]:
     """Return the weights that `constants` are computed from, each once, up to the maximum."""
     if len(constants) == 1:
         return constants[0].weights
     found = dict.fromkeys(weight for constant in constants for weight in constant.weights)
-    return tuple(found)[:MAX_WEIGHTS]
+    return tuple(found)[:MAX_FOLDED_WEIGHTS]
 
 
-def _merge_key(constant: _Constant | None) -> object:
+def _merge_key(constant: _FoldingConstant | None) -> object:
     """Return a key that is equal for constants that the runtime treats as one."""
     if constant is None:
         return None

@@ -20,70 +20,70 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from memdiag.model.constant_values import RANDOM
+from memdiag.model.constant_values import RANDOM_OPERATORS
 from memdiag.model.graph_index import (
     NCHWC_DOMAIN,
     GraphIndex,
     Node,
     Scope,
     Use,
-    integer,
-    integers,
+    integer_attribute,
+    integers_attribute,
 )
 from memdiag.model.index_ranges import small_constant, small_integers
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.fusions import Axes
-from memdiag.ort.operators import WITHOUT_EFFECT
-from memdiag.ort.prepacking import NCHWC, packed_buffer
+from memdiag.ort.fusions import KnownAxes
+from memdiag.ort.operators import NO_EFFECT_OPERATORS
+from memdiag.ort.prepacking import NCHWC_BLOCK, packed_buffer
 from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE, MORE_BLOCKS_SINCE
 from memdiag.ort.runtime import Runtime
 
-_CONVOLUTIONS = ("Conv", "FusedConv")
-_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
+_FLOAT_CONVOLUTIONS = ("Conv", "FusedConv")
+_FUSED_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
 _MERGED_INTO_GEMM = (
     *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign"),
     *("Tanh", "ThresholdedRelu"),
 )
-_IN_BLOCKS = ("Relu", "Sigmoid", "Tanh")
-_IN_BLOCKS_LATER = ("HardSwish", "HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
-_POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
-_TO_NHWC = (0, 2, 3, 1)
-_FROM_NHWC = (0, 3, 1, 2)
+_BLOCK_OPERATORS = ("Relu", "Sigmoid", "Tanh")
+_LATER_BLOCK_OPERATORS = ("HardSwish", "HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
+_FLOAT_POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+_TO_NHWC_ORDER = (0, 2, 3, 1)
+_FROM_NHWC_ORDER = (0, 3, 1, 2)
 _IMAGE_RANK = 4
 
-_SUMMAND = 3
+_SUMMAND_INPUT = 3
 """The input of a Conv of that domain that is added to its result."""
 
-NEW = "\0"
+NEW_VALUE_MARK = "\0"
 """In the names of new values, between the value of the model and what it became: no name of a model
 contains it."""
 
 ReadNames = Callable[[Node], Sequence[str]]
 
 
-STEP = f"{NEW}step"
+STEP_MARK = f"{NEW_VALUE_MARK}step"
 """In the names of values that a node computes on the way to its output."""
 
-BLOCKS = f"{NEW}blocks"
+BLOCKS_SUFFIX = f"{NEW_VALUE_MARK}blocks"
 """At the end of the names of values in blocks of channels."""
 
-LAST = f"{NEW}last"
+CHANNELS_LAST_SUFFIX = f"{NEW_VALUE_MARK}last"
 """At the end of the names of values whose axes are in another order, or that are quantized between
 two nodes that bring axes into another order."""
 
 
 def name_in_model(name: str) -> str:
     """Return the model's value that `name` was derived from; new values have a suffix."""
-    return name.partition(NEW)[0]
+    return name.partition(NEW_VALUE_MARK)[0]
 
 
 def form_of(name: str) -> str:
     """Return in what form a value of the model is in memory; empty if it is the value itself."""
-    if STEP in name:
+    if STEP_MARK in name:
         return "a step towards it"
-    if name.endswith(LAST):
+    if name.endswith(CHANNELS_LAST_SUFFIX):
         return "channels last"
-    return "in blocks" if name.endswith(BLOCKS) else ""
+    return "in blocks" if name.endswith(BLOCKS_SUFFIX) else ""
 
 
 @dataclass(eq=False, slots=True)
@@ -125,7 +125,7 @@ class ExecutedNode:
         return self.index == self.source.index
 
 
-def _executed(node: Node, names: tuple[str, ...]) -> ExecutedNode:
+def _make_executed_node(node: Node, names: tuple[str, ...]) -> ExecutedNode:
     """Return `node`, which reads `names`.
 
     It has no operator if its operator lacks inputs: onnxruntime refuses such a model.
@@ -168,7 +168,7 @@ class ExecutedGraph:
         is_computed: bytearray,
         reads: ReadNames,
         types: Mapping[str, TensorType],
-        axes: Mapping[str, Axes],
+        axes: Mapping[str, KnownAxes],
         removes: Callable[[Node], bool],
         operator: Callable[[Node], str],
         rewrite_halves: Callable[["ExecutedGraph"], None],
@@ -177,15 +177,15 @@ class ExecutedGraph:
         *,
         optimizes: bool = True,
         has_blocks: bool = True,
-        block: int = NCHWC,
+        block: int = NCHWC_BLOCK,
     ) -> None:
         self._graphs, self.runtime, self.scope = graphs, runtime, scope
         self._operator = operator
         self.block = block
         self.types: dict[str, TensorType] = dict(types)
-        self.axes: dict[str, Axes] = dict(axes)
+        self.axes: dict[str, KnownAxes] = dict(axes)
         self.nodes = [
-            _executed(node, tuple(reads(node)))
+            _make_executed_node(node, tuple(reads(node)))
             for node in scope.nodes
             if is_computed[node.index] and any(node.output)
         ]
@@ -205,29 +205,29 @@ class ExecutedGraph:
         self._merge_equal(removes)
         rewrite_halves(self)
         rewrite_quantized(self)
-        self._remove(removes)
+        self._merge_into_readers(removes)
         self._order_fused()
         self._merge_transposes()
         self._take_shapes_before_transposes()
         if runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
-        if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
+        if any(node.op_type in _FLOAT_CONVOLUTIONS for node in self.nodes):
             self._merge_pads()
             self._merge_into_convolutions()
-        in_blocks = (*_CONVOLUTIONS, *_POOLS)
+        in_blocks = (*_FLOAT_CONVOLUTIONS, *_FLOAT_POOLS)
         if has_blocks and any(node.op_type in in_blocks for node in self.nodes):
-            _Blocks(self).rewrite()
+            _BlockRewrite(self).rewrite()
             self.index_values()
         move_channels_last(self)
         self._expand_hard_swish()
-        self._split()
+        self._merge_parts_into_split()
 
     def _overwrite_summands(self) -> None:
         """Let each Conv of blocks to which a sum was added write over the other summand."""
         for node in self.nodes:
             given = node.source.input
             if node.source.domain == NCHWC_DOMAIN and node.op_type == "Conv":
-                node.overwrites = given[_SUMMAND] if len(given) > _SUMMAND else ""
+                node.overwrites = given[_SUMMAND_INPUT] if len(given) > _SUMMAND_INPUT else ""
 
     def index_values(self) -> None:
         """Find the producer and the readers of each value, after `nodes` has changed."""
@@ -239,7 +239,7 @@ class ExecutedGraph:
 
     def in_order(self) -> list[ExecutedNode]:
         """Return the nodes in the order in which the runtime executes them."""
-        return _in_order(self.nodes)
+        return _nodes_in_runtime_order(self.nodes)
 
     def only_reader(self, name: str) -> ExecutedNode | None:
         """Return the node that alone reads a value, which no caller gets; None without one."""
@@ -303,7 +303,7 @@ class ExecutedGraph:
         names = {
             node.output[0]: node.input[0]
             for node in self.nodes
-            if node.op_type in WITHOUT_EFFECT
+            if node.op_type in NO_EFFECT_OPERATORS
             and node.input
             and node.output[0] not in self._outputs
             and node.input[0] not in self.scope.input_names
@@ -325,7 +325,7 @@ class ExecutedGraph:
         """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
         swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
         for node in (each for each in swishes if len(each.input) == 1):
-            new = f"{node.output[0]}{NEW}sigmoid"
+            new = f"{node.output[0]}{NEW_VALUE_MARK}sigmoid"
             if node.output[0] in self.types:
                 self.types[new] = self.types[node.output[0]]
             if node.output[0] in self.axes:
@@ -336,7 +336,7 @@ class ExecutedGraph:
             node.op_type, node.input, node.index = "Mul", (given, new), self.take_index()
         self.index_values()
 
-    def _remove(self, removes: Callable[[Node], bool]) -> None:
+    def _merge_into_readers(self, removes: Callable[[Node], bool]) -> None:
         """Merge nodes into their readers, which read what the merged nodes read."""
         removed = {
             node.output[0]: node
@@ -411,9 +411,9 @@ class ExecutedGraph:
             if node.op_type != "Shape" or before is None or before.op_type != "Transpose":
                 continue
             ends = [each.name for each in node.source.attribute if each.name == "end"]
-            if ends or integer(node.source, "start", 0):  # a part of the shape
+            if ends or integer_attribute(node.source, "start", 0):  # a part of the shape
                 continue
-            new = f"{node.output[0]}{NEW}shape"
+            new = f"{node.output[0]}{NEW_VALUE_MARK}shape"
             self.add_value(new, node.output[0])
             gather = ExecutedNode("Gather", (new,), node.output, node.source, self.take_index())
             node.input, node.output = before.input[:1], (new,)
@@ -434,14 +434,14 @@ class ExecutedGraph:
             values = tuple(self.content(merged.get(name, name)) for name in source.input)
             key = (source.domain, node.op_type, values, len(node.output))
             is_fused = removes(source) or self._operator(source) != source.op_type
-            if is_fused or source.subgraphs or source.op_type in RANDOM:
+            if is_fused or source.subgraphs or source.op_type in RANDOM_OPERATORS:
                 kept.append(node)
                 continue
             other = first.setdefault(key, node)
             if (
                 other is node
                 or not self._outputs.isdisjoint(node.output)
-                or _attributes(other.source) != _attributes(source)
+                or _serialized_attributes(other.source) != _serialized_attributes(source)
             ):
                 kept.append(node)
                 continue
@@ -468,7 +468,7 @@ class ExecutedGraph:
             reader = self.only_reader(node.output[0]) if node.op_type == "Pad" else None
             if reader is None or reader.op_type not in readers or len(node.source.input) < 2:
                 continue
-            pads = self._integers(node.source.input[1])
+            pads = self._integer_constants(node.source.input[1])
             half = len(pads or ()) // 2
             if not pads or min(pads) < 0 or any((*pads[:2], *pads[half : half + 2])):
                 continue
@@ -482,7 +482,7 @@ class ExecutedGraph:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
         removed: set[int] = set()
         for conv in self.nodes:
-            if conv.op_type not in _CONVOLUTIONS:
+            if conv.op_type not in _FLOAT_CONVOLUTIONS:
                 continue
             while not conv.is_fused:
                 node = self.only_reader(conv.output[0])
@@ -496,7 +496,9 @@ class ExecutedGraph:
                 )
                 if node.op_type in ("Mul", "Add") and len(others) != 1:
                     break
-                conv.is_fused = node.op_type in _ACTIVATIONS and all(map(self.is_constant, others))
+                conv.is_fused = node.op_type in _FUSED_ACTIVATIONS and all(
+                    map(self.is_constant, others)
+                )
                 if not (is_scale or conv.is_fused):
                     break
                 conv.output = node.output[:1]
@@ -505,7 +507,7 @@ class ExecutedGraph:
         self.nodes = [node for node in self.nodes if id(node) not in removed]
         self.index_values()
 
-    def _split(self) -> None:
+    def _merge_parts_into_split(self) -> None:
         """Make one Split of the Gathers and Slices that together cover an axis of a value."""
         removed: set[int] = set()
         added: list[ExecutedNode] = []
@@ -513,7 +515,7 @@ class ExecutedGraph:
             kind = self.types.get(name)
             if len(readers) < 2 or kind is None or kind.shape is None or name in self._outputs:
                 continue
-            parts = [self._part(node, name, kind.shape) for node in readers]
+            parts = [self._read_part(node, name, kind.shape) for node in readers]
             if any(part is None for part in parts):
                 continue
             found = sorted(part for part in parts if part is not None)
@@ -527,12 +529,12 @@ class ExecutedGraph:
             added.append(self._split_node(name, kind, readers, parts))
             removed.update(map(id, readers))
         if added:
-            squeezes = [node for split in added for node in self._squeezes(split)]
+            squeezes = [node for split in added for node in self._squeeze_nodes(split)]
             self.nodes = [node for node in self.nodes if id(node) not in removed]
             self.nodes += added + squeezes
             self.index_values()
 
-    def _part(
+    def _read_part(
         self, node: ExecutedNode, name: str, shape: tuple[int | None, ...]
     ) -> tuple[int, int, int] | None:
         """Return axis, start and end of the part of `name` that a Gather or Slice reads."""
@@ -540,14 +542,14 @@ class ExecutedGraph:
         if len(source.input) < 2 or node.input[0] != name or source.subgraphs or not shape:
             return None
         if node.op_type == "Gather":
-            axis = integer(source, "axis", 0) % len(shape)
-            index, size = self._integers(source.input[1]), shape[axis]
-            if index is None or len(index) != 1 or self._rank(source.input[1]) or not size:
+            axis = integer_attribute(source, "axis", 0) % len(shape)
+            index, size = self._integer_constants(source.input[1]), shape[axis]
+            if index is None or len(index) != 1 or self._value_rank(source.input[1]) or not size:
                 return None
             start = index[0] % size
             return axis, start, start + 1
         if node.op_type == "Slice" and len(source.input) >= 4:
-            values = [self._integers(each) for each in source.input[1:] if each]
+            values = [self._integer_constants(each) for each in source.input[1:] if each]
             if any(each is None or len(each) != 1 for each in values):
                 return None
             start, end, axis, *step = (each[0] for each in values if each is not None)
@@ -572,7 +574,7 @@ class ExecutedGraph:
             if node.op_type == "Slice":
                 outputs.append(node.output[0])
                 continue
-            new = f"{node.output[0]}{NEW}split"
+            new = f"{node.output[0]}{NEW_VALUE_MARK}split"
             size = end - start
             shape = kind.shape or ()
             self.types[new] = kind._replace(shape=(*shape[:axis], size, *shape[axis + 1 :]))
@@ -582,16 +584,16 @@ class ExecutedGraph:
             outputs.append(new)
         return ExecutedNode("Split", (name,), tuple(outputs), readers[0].source, self.take_index())
 
-    def _squeezes(self, split: ExecutedNode) -> Iterable[ExecutedNode]:
+    def _squeeze_nodes(self, split: ExecutedNode) -> Iterable[ExecutedNode]:
         for name in split.output:
-            if name.endswith(f"{NEW}split"):
+            if name.endswith(f"{NEW_VALUE_MARK}split"):
                 original = name_in_model(name)
                 yield ExecutedNode("Squeeze", (name,), (original,), split.source, self.take_index())
 
-    def _integers(self, name: str) -> list[int] | None:
+    def _integer_constants(self, name: str) -> list[int] | None:
         return small_integers(self.scope, name)
 
-    def _rank(self, name: str) -> int:
+    def _value_rank(self, name: str) -> int:
         kind = self.type_of(name)
         weight = self._graphs.weight(self.scope, name)
         if weight is not None:
@@ -600,7 +602,7 @@ class ExecutedGraph:
 
 
 @dataclass(eq=False, slots=True)
-class _Blocked:
+class _BlockedValue:
     """A value in blocks of channels.
 
     Attributes:
@@ -618,12 +620,12 @@ class _Blocked:
     left: int
 
 
-class _Blocks:
+class _BlockRewrite:
     """The rewrite to blocks of channels."""
 
     def __init__(self, graph: ExecutedGraph) -> None:
         self._graph = graph
-        self._blocked: dict[str, _Blocked] = {}
+        self._blocked: dict[str, _BlockedValue] = {}
         self._reordered: dict[str, str] = {}
         self._nodes: dict[ExecutedNode, None] = {}  # in order, and quickly removed
         self._uses = Counter(name for node in graph.nodes for name in node.input)
@@ -634,38 +636,41 @@ class _Blocks:
         graph = self._graph
         # New nodes get their indices in this order, on which their own order depends.
         for node in graph.in_order():
-            if not self._rewritten(node):
+            if not self._is_rewritten(node):
                 self._nodes[node] = None
         for name, value in self._blocked.items():
             if value.left > 0:
-                self._add("ReorderOutput", (value.name,), (name,), value.node.source)
+                self._add_node("ReorderOutput", (value.name,), (name,), value.node.source)
         graph.nodes = list(self._nodes)
 
-    def _rewritten(self, node: ExecutedNode) -> bool:
-        if node.op_type in _CONVOLUTIONS:
-            return self._convolution(node)
-        if node.op_type in _POOLS:
-            return self._pool(node)
+    def _is_rewritten(self, node: ExecutedNode) -> bool:
+        if node.op_type in _FLOAT_CONVOLUTIONS:
+            return self._rewrite_convolution(node)
+        if node.op_type in _FLOAT_POOLS:
+            return self._rewrite_pool(node)
         blocked = [self._blocked[name] for name in node.input if name in self._blocked]
         if not blocked:
             return False
         if node.op_type in ("Add", "Sum", "Mul"):
-            return self._binary(node)
-        if node.op_type in (*_ACTIVATIONS, *_IN_BLOCKS_LATER):
-            return self._activation(node, blocked[0])
+            return self._rewrite_binary(node)
+        if node.op_type in (*_FUSED_ACTIVATIONS, *_LATER_BLOCK_OPERATORS):
+            return self._rewrite_activation(node, blocked[0])
         if node.op_type == "Concat":
-            return self._concat(node)
-        if node.op_type == "Transpose" and integers(node.source, "perm") == _TO_NHWC:
-            return self._transpose(node, blocked[0])
+            return self._rewrite_concat(node)
+        if (
+            node.op_type == "Transpose"
+            and integers_attribute(node.source, "perm") == _TO_NHWC_ORDER
+        ):
+            return self._rewrite_transpose(node, blocked[0])
         if node.op_type == "Resize" and self._has_constant_scales(node):
-            return self._as_blocks(node, blocked[:1])
+            return self._rewrite_as_blocks(node, blocked[:1])
         return False
 
     def _has_constant_scales(self, node: ExecutedNode) -> bool:
         given = node.source.input
         return len(given) > 2 and self._graph.is_constant(given[2]) and not any(given[3:])
 
-    def _convolution(self, node: ExecutedNode) -> bool:
+    def _rewrite_convolution(self, node: ExecutedNode) -> bool:
         graph = self._graph
         source, scope = node.source, graph.scope
         if len(source.input) < 2:
@@ -676,13 +681,13 @@ class _Blocks:
             return False
         if weight is None or weight.shape is None or not graph.is_constant(source.input[1]):
             return False
-        dtype, shape = weight.dtype, _known(weight.shape)
+        dtype, shape = weight.dtype, _shape_or_zeros(weight.shape)
         use = Use(scope, source, source.input.index(source.input[1]))
         buffer = packed_buffer(graph._graphs, graph.runtime, use, dtype, shape, graph.block)
         if buffer is None or buffer.kind != "reordered":
             return False
         name = node.input[0]
-        groups = integer(source, "group", 1)
+        groups = integer_attribute(source, "group", 1)
         has_plain_input = groups == 1 and shape[1] < graph.block
         if name in self._blocked:
             given = self._blocked[name].name if not has_plain_input else name
@@ -698,7 +703,7 @@ class _Blocks:
     def _reorder_input(self, name: str) -> str:
         """Return the name of the blocked form of a value that is computed without blocks."""
         if name not in self._reordered:
-            new = self._reordered[name] = f"{name}{BLOCKS}"
+            new = self._reordered[name] = f"{name}{BLOCKS_SUFFIX}"
             self._set_type(new, name)
             self._set_axes(new, name, "ReorderInput", (name,))
             producer = self._graph._producers.get(name)
@@ -707,7 +712,7 @@ class _Blocks:
             if producer is not None and self._is_from_nhwc(producer):
                 del self._nodes[producer]
                 given = producer.input[0]
-            self._add("ReorderInput", (given,), (new,), source)
+            self._add_node("ReorderInput", (given,), (new,), source)
         return self._reordered[name]
 
     def _is_from_nhwc(self, node: ExecutedNode) -> bool:
@@ -716,10 +721,10 @@ class _Blocks:
             node.op_type == "Transpose"
             and node in self._nodes
             and self._uses[node.output[0]] == 1
-            and integers(node.source, "perm") == _FROM_NHWC
+            and integers_attribute(node.source, "perm") == _FROM_NHWC_ORDER
         )
 
-    def _pool(self, node: ExecutedNode) -> bool:
+    def _rewrite_pool(self, node: ExecutedNode) -> bool:
         name = node.input[0] if node.input else ""
         kind = self._graph.type_of(name)
         if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
@@ -728,19 +733,19 @@ class _Blocks:
         if kind.dtype != "float" or not channels or channels % self._graph.block:
             return False
         if name in self._blocked:
-            return self._as_blocks(node, [self._blocked[name]])
+            return self._rewrite_as_blocks(node, [self._blocked[name]])
         if node.op_type.startswith("Global") and name in self._graph._producers:
             return False
         self._add_blocked(node, node.op_type, (self._reorder_input(name),), channels)
         return True
 
-    def _binary(self, node: ExecutedNode) -> bool:
+    def _rewrite_binary(self, node: ExecutedNode) -> bool:
         names = node.input if len(node.input) == 2 else ()
         if node.op_type == "Mul" and self._graph.runtime >= MORE_BLOCKS_SINCE:
             scaled = [name for name in names if name in self._blocked]
             others = [name for name in names if name not in self._blocked]
             if len(scaled) == 1 and all(map(self._is_scale, others)):
-                return self._scale(node, self._blocked[scaled[0]])
+                return self._rewrite_scale(node, self._blocked[scaled[0]])
         if len(names) != 2 or any(name not in self._blocked for name in names):
             return False
         graph = self._graph
@@ -759,7 +764,7 @@ class _Blocks:
                     one.left -= 1
                     self._rename(one, node)
                     return True
-        return self._as_blocks(node, both)
+        return self._rewrite_as_blocks(node, both)
 
     def _is_scale(self, name: str) -> bool:
         """Return whether a constant has a number for each channel."""
@@ -768,15 +773,15 @@ class _Blocks:
             return False
         return len(kind.shape) >= 3 and kind.shape[-2:] == (1, 1)
 
-    def _scale(self, node: ExecutedNode, value: _Blocked) -> bool:
+    def _rewrite_scale(self, node: ExecutedNode, value: _BlockedValue) -> bool:
         """Make a product with a number for each channel a Conv, into which more can be merged."""
         value.left -= 1
         self._add_blocked(node, "Conv", (value.name,), value.channels)
         return True
 
-    def _activation(self, node: ExecutedNode, value: _Blocked) -> bool:
+    def _rewrite_activation(self, node: ExecutedNode, value: _BlockedValue) -> bool:
         is_result = node.op_type == "HardSwish" and self._graph.is_output(node.output[0])
-        fuses = node.op_type in (*_ACTIVATIONS, "HardSwish") and not is_result
+        fuses = node.op_type in (*_FUSED_ACTIVATIONS, "HardSwish") and not is_result
         conv = value.node
         if fuses and conv.op_type == "Conv" and not conv.is_fused and value.uses == 1:
             conv.is_fused = True
@@ -784,25 +789,25 @@ class _Blocks:
             self._rename(value, node)
             return True
         later = self._graph.runtime >= MORE_BLOCKS_SINCE
-        in_blocks = (*_IN_BLOCKS, *_IN_BLOCKS_LATER) if later else _IN_BLOCKS
-        return node.op_type in in_blocks and self._as_blocks(node, [value])
+        in_blocks = (*_BLOCK_OPERATORS, *_LATER_BLOCK_OPERATORS) if later else _BLOCK_OPERATORS
+        return node.op_type in in_blocks and self._rewrite_as_blocks(node, [value])
 
-    def _concat(self, node: ExecutedNode) -> bool:
-        if integer(node.source, "axis", 0) != 1:
+    def _rewrite_concat(self, node: ExecutedNode) -> bool:
+        if integer_attribute(node.source, "axis", 0) != 1:
             return False
         if any(name not in self._blocked for name in node.input):
             return False
         values = [self._blocked[name] for name in node.input]
         if any(value.channels % self._graph.block for value in values):
             return False
-        return self._as_blocks(node, values)
+        return self._rewrite_as_blocks(node, values)
 
-    def _transpose(self, node: ExecutedNode, value: _Blocked) -> bool:
+    def _rewrite_transpose(self, node: ExecutedNode, value: _BlockedValue) -> bool:
         value.left -= 1
-        self._add("ReorderOutput", (value.name,), node.output, node.source)
+        self._add_node("ReorderOutput", (value.name,), node.output, node.source)
         return True
 
-    def _as_blocks(self, node: ExecutedNode, values: Sequence[_Blocked]) -> bool:
+    def _rewrite_as_blocks(self, node: ExecutedNode, values: Sequence[_BlockedValue]) -> bool:
         """Let `node` work on blocks."""
         chosen = set(map(id, values))
         blocked = ((name, self._blocked.get(name)) for name in node.input)
@@ -829,21 +834,21 @@ class _Blocks:
         is_fused: bool = False,
     ) -> None:
         name = node.output[0]
-        new = f"{name}{BLOCKS}"
+        new = f"{name}{BLOCKS_SUFFIX}"
         self._set_type(new, name)
         self._set_axes(new, name, op_type, given)
-        added = self._add(op_type, given, (new, *node.output[1:]), node.source)
+        added = self._add_node(op_type, given, (new, *node.output[1:]), node.source)
         added.is_fused = is_fused
         uses = self._uses[name]
-        self._blocked[name] = _Blocked(new, added, channels, uses, uses)
+        self._blocked[name] = _BlockedValue(new, added, channels, uses, uses)
 
-    def _rename(self, value: _Blocked, node: ExecutedNode) -> None:
+    def _rename(self, value: _BlockedValue, node: ExecutedNode) -> None:
         """Let the node of `value` compute the output of `node`, which is merged into it."""
         name = node.output[0]
         uses = self._uses[name]
-        self._blocked[name] = _Blocked(value.name, value.node, value.channels, uses, uses)
+        self._blocked[name] = _BlockedValue(value.name, value.node, value.channels, uses, uses)
 
-    def _add(
+    def _add_node(
         self, op_type: str, given: tuple[str, ...], output: tuple[str, ...], source: Node
     ) -> ExecutedNode:
         node = ExecutedNode(op_type, given, output, source, self._graph.take_index())
@@ -869,7 +874,7 @@ class _Blocks:
         axes, kind = graph.axes.get(name), graph.types.get(new)
         if axes is None or len(axes) != _IMAGE_RANK or kind is None or kind.shape is None:
             return
-        computes = op_type in (*_CONVOLUTIONS, *_POOLS, "Resize")
+        computes = op_type in (*_FLOAT_CONVOLUTIONS, *_FLOAT_POOLS, "Resize")
         read = [graph.axes.get(each, ()) for each in given]
         sides: list[int | str | None] = []
         for index, side in enumerate(axes[2:], 2):
@@ -878,11 +883,11 @@ class _Blocks:
         graph.axes[new] = (axes[0], kind.shape[1], *sides)
 
 
-def _attributes(node: Node) -> list[bytes]:
+def _serialized_attributes(node: Node) -> list[bytes]:
     return sorted(each.SerializeToString(deterministic=True) for each in node.attribute)
 
 
-def _in_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
+def _nodes_in_runtime_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
     """Return the executed nodes in the runtime's order. Nodes in cycles are left out."""
     producers_of: dict[int, list[int]] = {}
     by_index = {node.order: node for node in nodes}
@@ -907,5 +912,5 @@ def _in_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
     return order
 
 
-def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+def _shape_or_zeros(shape: tuple[int | None, ...]) -> tuple[int, ...]:
     return tuple(size or 0 for size in shape)

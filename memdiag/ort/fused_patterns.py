@@ -11,63 +11,84 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.model.graph_index import Node, Scope, integers
+from memdiag.model.graph_index import Node, Scope, integers_attribute
 from memdiag.model.index_ranges import small_constant, small_integers
 
-Pattern = tuple[object, ...]
+NodePattern = tuple[object, ...]
 """A node of a chain: its operator, and for each operand the node before it, a number, or one of the
 names below."""
 
-INPUT = "input"
+INPUT_PLACEHOLDER = "input"
 """The value from which the chain computes, the same at each place."""
 
-NUMBER = "number"
+NUMBER_PLACEHOLDER = "number"
 """Any constant number."""
 
-VECTOR = "vector"
+VECTOR_PLACEHOLDER = "vector"
 """A constant of one axis, as long as the last axis of what is computed."""
 
-_TOLERANCE = 1e-5
+_NUMBER_TOLERANCE = 1e-5
 """Of a number of a pattern, relative to it. Measured: the square root of 2 times 1.000015 is too
 far away, and so is every number of the patterns that float16 cannot represent.
 """
-_COMMUTATIVE = ("Add", "Mul")
+_COMMUTATIVE_OPERATORS = ("Add", "Mul")
 
-_ERF = ("Add", ("Erf", ("Div", INPUT, 2**0.5)), 1.0)
-_CUBE = ("Mul", ("Pow", INPUT, 3.0), 0.044715)
-_SQUARE = ("Mul", ("Mul", INPUT, 0.044715), INPUT)
-_TANH_OF_CUBE = ("Tanh", ("Mul", ("Add", INPUT, _CUBE), 0.7978845608))
-_TANH_OF_SQUARE = ("Tanh", ("Mul", ("Mul", INPUT, 0.7978845608), ("Add", _SQUARE, 1.0)))
-_CENTERED = ("Sub", INPUT, ("ReduceMean", INPUT))
+_ERF_PATTERN = ("Add", ("Erf", ("Div", INPUT_PLACEHOLDER, 2**0.5)), 1.0)
+_CUBE_PATTERN = ("Mul", ("Pow", INPUT_PLACEHOLDER, 3.0), 0.044715)
+_SQUARE_PATTERN = ("Mul", ("Mul", INPUT_PLACEHOLDER, 0.044715), INPUT_PLACEHOLDER)
+_TANH_OF_CUBE = ("Tanh", ("Mul", ("Add", INPUT_PLACEHOLDER, _CUBE_PATTERN), 0.7978845608))
+_TANH_OF_SQUARE = (
+    "Tanh",
+    ("Mul", ("Mul", INPUT_PLACEHOLDER, 0.7978845608), ("Add", _SQUARE_PATTERN, 1.0)),
+)
+_CENTERED_PATTERN = ("Sub", INPUT_PLACEHOLDER, ("ReduceMean", INPUT_PLACEHOLDER))
 
 
-def _root(value: object) -> Pattern:
+def _root_mean_square(value: object) -> NodePattern:
     """Return the square root of the mean of the squares of a value."""
-    return ("Sqrt", ("Add", ("ReduceMean", ("Pow", value, 2.0)), NUMBER))
+    return ("Sqrt", ("Add", ("ReduceMean", ("Pow", value, 2.0)), NUMBER_PLACEHOLDER))
 
 
-PATTERNS: Mapping[str, tuple[Pattern, ...]] = {
+FUSED_PATTERNS: Mapping[str, tuple[NodePattern, ...]] = {
     "Gelu": (
-        ("Mul", ("Mul", INPUT, 0.5), _ERF),
-        ("Mul", ("Mul", INPUT, _ERF), 0.5),
+        ("Mul", ("Mul", INPUT_PLACEHOLDER, 0.5), _ERF_PATTERN),
+        ("Mul", ("Mul", INPUT_PLACEHOLDER, _ERF_PATTERN), 0.5),
     ),
     "FastGelu": (
-        ("Mul", ("Mul", INPUT, 0.5), ("Add", _TANH_OF_CUBE, 1.0)),
-        ("Mul", ("Mul", INPUT, 0.5), ("Add", _TANH_OF_SQUARE, 1.0)),
+        ("Mul", ("Mul", INPUT_PLACEHOLDER, 0.5), ("Add", _TANH_OF_CUBE, 1.0)),
+        ("Mul", ("Mul", INPUT_PLACEHOLDER, 0.5), ("Add", _TANH_OF_SQUARE, 1.0)),
     ),
     "QuickGelu": (
-        ("Mul", INPUT, ("Sigmoid", INPUT)),
-        ("Mul", INPUT, ("Sigmoid", ("Mul", INPUT, NUMBER))),
+        ("Mul", INPUT_PLACEHOLDER, ("Sigmoid", INPUT_PLACEHOLDER)),
+        ("Mul", INPUT_PLACEHOLDER, ("Sigmoid", ("Mul", INPUT_PLACEHOLDER, NUMBER_PLACEHOLDER))),
     ),
-    "LayerNormalization": (("Add", ("Mul", ("Div", _CENTERED, _root(_CENTERED)), VECTOR), VECTOR),),
+    "LayerNormalization": (
+        (
+            "Add",
+            (
+                "Mul",
+                ("Div", _CENTERED_PATTERN, _root_mean_square(_CENTERED_PATTERN)),
+                VECTOR_PLACEHOLDER,
+            ),
+            VECTOR_PLACEHOLDER,
+        ),
+    ),
     "SimplifiedLayerNormalization": (
-        ("Mul", ("Div", INPUT, _root(INPUT)), VECTOR),
-        ("Mul", ("Mul", INPUT, ("Div", 1.0, _root(INPUT))), VECTOR),
+        (
+            "Mul",
+            ("Div", INPUT_PLACEHOLDER, _root_mean_square(INPUT_PLACEHOLDER)),
+            VECTOR_PLACEHOLDER,
+        ),
+        (
+            "Mul",
+            ("Mul", INPUT_PLACEHOLDER, ("Div", 1.0, _root_mean_square(INPUT_PLACEHOLDER))),
+            VECTOR_PLACEHOLDER,
+        ),
     ),
 }
 """The patterns of each fused operator."""
 
-_CENTERS = frozenset({"Erf", "Tanh", "Sigmoid", "ReduceMean"})
+_PATTERN_CENTERS = frozenset({"Erf", "Tanh", "Sigmoid", "ReduceMean"})
 """Each pattern has one of these."""
 
 
@@ -99,16 +120,16 @@ def fused_chains(
         is_computed: for each node by its index, whether it is executed in each run.
         shape_of: the shape of a value.
     """
-    if not any(node.op_type in _CENTERS for node in scope.nodes):
+    if not any(node.op_type in _PATTERN_CENTERS for node in scope.nodes):
         return
     used: set[int] = set()
-    for op_type, patterns in PATTERNS.items():
+    for op_type, patterns in FUSED_PATTERNS.items():
         ends = {pattern[0] for pattern in patterns}
         for node in scope.nodes:
             if node.op_type not in ends or not is_computed[node.index] or node.index in used:
                 continue
             for pattern in patterns:
-                match = _Match(scope, is_computed, shape_of)
+                match = _PatternMatch(scope, is_computed, shape_of)
                 if match.matches(node, pattern) and match.is_closed(node):
                     inner = tuple(each for each in match.nodes.values() if each is not node)
                     if used.isdisjoint(match.nodes):
@@ -117,7 +138,7 @@ def fused_chains(
                         break
 
 
-class _Match:
+class _PatternMatch:
     """One comparison of nodes with a pattern.
 
     Attributes:
@@ -135,7 +156,7 @@ class _Match:
         self.nodes: dict[int, Node] = {}
         self.input = ""
 
-    def matches(self, node: Node, pattern: Pattern) -> bool:
+    def matches(self, node: Node, pattern: NodePattern) -> bool:
         """Return whether `node` and the nodes before it compute `pattern`."""
         op_type, *operands = pattern
         if node.op_type != op_type or not node.is_onnx or not self._is_computed[node.index]:
@@ -147,13 +168,15 @@ class _Match:
             given = given[:1]
         if len(given) != len(operands):
             return False
-        orders = [given, given[::-1]] if op_type in _COMMUTATIVE else [given]
+        orders = [given, given[::-1]] if op_type in _COMMUTATIVE_OPERATORS else [given]
         for order in orders:
             before = dict(self.nodes), self.input
             self.nodes[node.index] = node
             # Constants and nodes are compared first: they rule most nodes out.
-            pairs = sorted(zip(order, operands, strict=True), key=lambda pair: pair[1] == INPUT)
-            if all(self._operand(name, each, node) for name, each in pairs):
+            pairs = sorted(
+                zip(order, operands, strict=True), key=lambda pair: pair[1] == INPUT_PLACEHOLDER
+            )
+            if all(self._matches_operand(name, each, node) for name, each in pairs):
                 return True
             self.nodes, self.input = before
         return False
@@ -171,8 +194,8 @@ class _Match:
                     return False
         return True
 
-    def _operand(self, name: str, pattern: object, reader: Node) -> bool:
-        if pattern == INPUT:
+    def _matches_operand(self, name: str, pattern: object, reader: Node) -> bool:
+        if pattern == INPUT_PLACEHOLDER:
             if not self.input and not self._is_constant(name):
                 # Each reader of a dequantized value gets a DequantizeLinear of its own.
                 producer = self._scope.producers.get(name)
@@ -183,13 +206,15 @@ class _Match:
         if isinstance(pattern, tuple):
             producer = self._scope.producers.get(name)
             return producer is not None and self.matches(producer, pattern)
-        if pattern == VECTOR:
+        if pattern == VECTOR_PLACEHOLDER:
             return self._is_vector(name, reader)
         values = small_constant(self._scope, name) if self._is_constant(name) else None
         if values is None or np.size(values) != 1 or values.dtype.kind not in "iuf":
             return False
         found = float(np.ravel(values)[0])
-        return isinstance(pattern, str) or isclose(found, float(str(pattern)), rel_tol=_TOLERANCE)
+        return isinstance(pattern, str) or isclose(
+            found, float(str(pattern)), rel_tol=_NUMBER_TOLERANCE
+        )
 
     def _is_constant(self, name: str) -> bool:
         producer = self._scope.producers.get(name)
@@ -205,7 +230,7 @@ class _Match:
         return not whole or None in (whole[-1], shape[0]) or shape[0] == whole[-1]
 
     def _is_of_last_axis(self, node: Node) -> bool:
-        axes: Sequence[int] | None = integers(node, "axes")
+        axes: Sequence[int] | None = integers_attribute(node, "axes")
         if not axes and len(node.input) > 1 and node.input[1]:
             axes = small_integers(self._scope, node.input[1])
         shape = self._shape_of(node.input[0])

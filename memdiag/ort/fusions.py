@@ -9,24 +9,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
-from memdiag.model.shapes import Shapes
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer_attribute
+from memdiag.model.shapes import ModelShapes
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.fused_patterns import fused_chains
 
-Axes = tuple[int | str | None, ...]
+KnownAxes = tuple[int | str | None, ...]
 """For each axis of a value its size, the symbol of its size, or None where it has neither."""
 
-TypeOf = Callable[[str], TensorType | None]
+TypeOfValue = Callable[[str], TensorType | None]
 """Returns the type of a value by its name; None where it is not known."""
 
 _SKIPPED_RANK = 3
 
-_WITH_BIAS = {"Gelu": "BiasGelu", "FastGelu": "FastGelu"}
+_OPERATOR_WITH_BIAS = {"Gelu": "BiasGelu", "FastGelu": "FastGelu"}
 """The operators into which the sum with a bias before them is merged, and what they become."""
 
 
-class Kernel(NamedTuple):
+class NodeKernel(NamedTuple):
     """The kernel that computes a node. Nodes with equal kernels share packed weights.
 
     Attributes:
@@ -40,20 +40,20 @@ class Kernel(NamedTuple):
 
 
 def kernel_of(
-    graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node, *, fuses: bool = True
-) -> Kernel:
+    graphs: GraphIndex, shapes: ModelShapes, scope: Scope, node: Node, *, fuses: bool = True
+) -> NodeKernel:
     """Return the kernel of `node`, a node of `scope`.
 
     `shapes` are those that the runtime knows when it loads the model, and `fuses` is whether nodes
     are merged.
     """
-    transposed = bool(integer(node, "transB", 0))
+    transposed = bool(integer_attribute(node, "transB", 0))
     if fuses and becomes_gemm(graphs, shapes, scope, node):
-        return Kernel("", "Gemm", transposed)
-    return Kernel(node.domain_key, node.op_type, transposed)
+        return NodeKernel("", "Gemm", transposed)
+    return NodeKernel(node.domain_key, node.op_type, transposed)
 
 
-def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> bool:
+def becomes_gemm(graphs: GraphIndex, shapes: ModelShapes, scope: Scope, node: Node) -> bool:
     """Return whether a MatMul and the Add behind it certainly become one Gemm.
 
     Products of matrices do, and products with more axes by a weight if all sizes are known.
@@ -81,7 +81,7 @@ def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -
         is_weight = graphs.constant_weight(scope, node, 1) is not None
         is_sized = all(isinstance(size, int) for size in rows)
         return is_weight and is_sized and added == (columns,)
-    fitting: list[Axes] = [(columns,), (1, columns)]
+    fitting: list[KnownAxes] = [(columns,), (1, columns)]
     if None not in rows:
         fitting += [(*rows, 1), (*rows, columns)]
     return len(left) == 2 and added in fitting
@@ -123,9 +123,9 @@ class ActivationFusions:
         self,
         scope: Scope,
         is_computed: bytearray,
-        type_of: TypeOf,
+        type_of: TypeOfValue,
         becomes_gemm: Callable[[Node], bool],
-        axes: Mapping[str, Axes],
+        axes: Mapping[str, KnownAxes],
         is_fused: Callable[[Node], bool],
         *,
         fuses: bool = True,
@@ -160,16 +160,16 @@ class ActivationFusions:
                 self._removed[node.index] = 1
             readers = {node.index for node in (*chain.inner, chain.last)}
             if chain.op_type == "LayerNormalization":
-                self._skip(chain.input, readers, chain.last)
-            elif chain.op_type in _WITH_BIAS:
-                self._add_bias(chain.input, readers, chain.last, _WITH_BIAS[chain.op_type])
+                self._fuse_skipped_sum(chain.input, readers, chain.last)
+            elif chain.op_type in _OPERATOR_WITH_BIAS:
+                self._add_bias(chain.input, readers, chain.last, _OPERATOR_WITH_BIAS[chain.op_type])
         for node in scope.nodes:
             if not is_computed[node.index] or not node.input or not self._is_fused(node):
                 continue
             if node.op_type == "LayerNormalization":
-                self._skip(node.input[0], {node.index}, node)
+                self._fuse_skipped_sum(node.input[0], {node.index}, node)
             elif node.op_type == "Gelu":
-                self._add_bias(node.input[0], {node.index}, node, _WITH_BIAS["Gelu"])
+                self._add_bias(node.input[0], {node.index}, node, _OPERATOR_WITH_BIAS["Gelu"])
         for node in scope.nodes:
             if is_computed[node.index] and self._is_fused_into_reader(node):
                 self._removed[node.index] = 1
@@ -186,15 +186,17 @@ class ActivationFusions:
         kind = self._type_of(name)
         return None if kind is None else kind.shape
 
-    def _axes_of(self, name: str) -> Axes | None:
+    def _axes_of(self, name: str) -> KnownAxes | None:
         """Return the axes of a value as the runtime knows them; those of a constant are numbers."""
         return self._shape_of(name) if not self._is_variable(name) else self._axes.get(name)
 
     def _is_read_by(self, node: Node, readers: Collection[int]) -> bool:
         """Return whether only nodes of these indices read the first output of `node`."""
-        return all(reader is not None and reader.index in readers for reader in self._readers(node))
+        return all(
+            reader is not None and reader.index in readers for reader in self._output_readers(node)
+        )
 
-    def _skip(self, name: str, readers: Collection[int], last: Node) -> None:
+    def _fuse_skipped_sum(self, name: str, readers: Collection[int], last: Node) -> None:
         """Remove the sum before a LayerNormalization, and the sum with a bias before that one."""
         added = self._scope.producers.get(name)
         if added is None or added.op_type != "Add" or not self._is_read_by(added, readers):
@@ -297,7 +299,7 @@ class ActivationFusions:
             return name in self._scope.input_names
         return self._is_computed[producer.index] == 1
 
-    def _readers(self, node: Node) -> Iterator[Node | None]:
+    def _output_readers(self, node: Node) -> Iterator[Node | None]:
         """Yield the readers of the first output of `node`; None for each outside the graph."""
         if node.output[0] in self._outputs:
             yield None
@@ -314,7 +316,7 @@ class ActivationFusions:
                 return None
             first = uses[0][0]
             return first if all(use[0] is first for use in uses[1:3]) else None
-        readers = set(islice(self._readers(node), 3))
+        readers = set(islice(self._output_readers(node), 3))
         return readers.pop() if len(readers) == 1 else None
 
 

@@ -9,7 +9,7 @@ that is planned for a repeated shape.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memdiag.ort.arena import Arena, Request
+from memdiag.ort.arena import ArenaRequest, SimulatedArena
 from memdiag.records.generation import KeyValueCache
 
 MAX_SERVED_STEPS = 256
@@ -45,12 +45,12 @@ class CallsInArena:
         outputs: the names of the outputs that are fed to the next call.
     """
 
-    def __init__(self, arena: Arena, outputs: frozenset[str]) -> None:
+    def __init__(self, arena: SimulatedArena, outputs: frozenset[str]) -> None:
         self._arena, self._outputs = arena, outputs
         self._calls = 0
         self._cache: list[int] = []
 
-    def serve(self, requests: Sequence[Request]) -> None:
+    def serve(self, requests: Sequence[ArenaRequest]) -> None:
         """Serve a call, and free the cache that it received."""
         first_key = self._calls * _KEYS_OF_A_CALL
         self._calls += 1
@@ -66,8 +66,8 @@ class CallsInArena:
 
 
 def step_requests(
-    first: Sequence[Request], last: Sequence[Request], steps: int
-) -> Iterator[Sequence[Request]]:
+    first: Sequence[ArenaRequest], last: Sequence[ArenaRequest], steps: int
+) -> Iterator[Sequence[ArenaRequest]]:
     """Yield the requests of each step, from those of the first and the last.
 
     In a step of one token sizes grow linearly with the past. Where the two do not have the same

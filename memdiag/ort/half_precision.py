@@ -18,57 +18,60 @@ from memdiag.model.tensor_types import TensorType
 from memdiag.ort.operators import (
     CONTRIB_FLOAT16_KERNELS,
     FLOAT16_KERNELS,
-    GATHERING,
-    WITHOUT_EFFECT,
+    GATHERING_OPERATORS,
+    NO_EFFECT_OPERATORS,
 )
 
-HALF = "float16"
+HALF_DTYPE = "float16"
 
-Definition = tuple[tuple[str | int, ...], ...]
+OperatorDefinition = tuple[tuple[str | int, ...], ...]
 """Nodes, each an operator and what it reads: ``x`` or ``y``, which are inputs of the defined
 operator, or the number of an earlier node. Constants are left out."""
 
-_ONLY_18 = range(18, 19)
+_ONLY_OPSET_18 = range(18, 19)
 _SINCE_13, _SINCE_18, _SINCE_20 = (range(first, 1000) for first in (13, 18, 20))
-_RECTIFIED: Definition = (("Less", "x"), ("Mul", "x", "y"), ("Where", 0, 1, "x"))
-_SCALED: Definition = (("Less", "x"), ("Mul", "x"), ("Where", 0, 1, "x"))
-_EXPONENTIALS: Definition = (
+_RECTIFIED_DEFINITION: OperatorDefinition = (("Less", "x"), ("Mul", "x", "y"), ("Where", 0, 1, "x"))
+_SCALED_DEFINITION: OperatorDefinition = (("Less", "x"), ("Mul", "x"), ("Where", 0, 1, "x"))
+_EXPONENTIALS_DEFINITION: OperatorDefinition = (
     ("ReduceMax", "x"),
     ("Sub", "x", 0),
     ("Exp", 1),
     ("ReduceSum", 2),
 )
 
-_DEFINITIONS: Mapping[str, tuple[range, Definition]] = {
-    "Elu": (_ONLY_18, (("Exp", "x"), ("Sub", 0), ("Mul", 1), ("Less", "x"), ("Where", 3, 2, "x"))),
+_OPERATOR_DEFINITIONS: Mapping[str, tuple[range, OperatorDefinition]] = {
+    "Elu": (
+        _ONLY_OPSET_18,
+        (("Exp", "x"), ("Sub", 0), ("Mul", 1), ("Less", "x"), ("Where", 3, 2, "x")),
+    ),
     "Gelu": (_SINCE_20, (("Div", "x"), ("Erf", 0), ("Sum", 1), ("Mul", "x"), ("Mul", 3, 2))),
     "GreaterOrEqual": (
         range(16, 19),
         (("Equal", "x", "y"), ("Greater", "x", "y"), ("Or", 0, 1)),
     ),
-    "HardSigmoid": (_ONLY_18, (("Mul", "x"), ("Add", 0), ("Min", 1), ("Max", 2))),
+    "HardSigmoid": (_ONLY_OPSET_18, (("Mul", "x"), ("Add", 0), ("Min", 1), ("Max", 2))),
     "HardSwish": (range(14, 1000), (("HardSigmoid", "x"), ("Mul", "x", 0))),
-    "LeakyRelu": (range(16, 19), _SCALED),
+    "LeakyRelu": (range(16, 19), _SCALED_DEFINITION),
     "LessOrEqual": (range(16, 19), (("Equal", "x", "y"), ("Less", "x", "y"), ("Or", 0, 1))),
-    "LogSoftmax": (_SINCE_13, (*_EXPONENTIALS, ("Log", 3), ("Sub", 1, 4))),
+    "LogSoftmax": (_SINCE_13, (*_EXPONENTIALS_DEFINITION, ("Log", 3), ("Sub", 1, 4))),
     "Mish": (_SINCE_18, (("Softplus", "x"), ("Tanh", 0), ("Mul", "x", 1))),
-    "PRelu": (range(16, 19), _RECTIFIED),
+    "PRelu": (range(16, 19), _RECTIFIED_DEFINITION),
     "ReduceL1": (_SINCE_18, (("Abs", "x"), ("ReduceSum", 0))),
-    "ReduceL2": (_ONLY_18, (("Mul", "x"), ("ReduceSum", 0), ("Sqrt", 1))),
+    "ReduceL2": (_ONLY_OPSET_18, (("Mul", "x"), ("ReduceSum", 0), ("Sqrt", 1))),
     "ReduceLogSum": (_SINCE_18, (("ReduceSum", "x"), ("Log", 0))),
     "ReduceSumSquare": (_SINCE_18, (("Mul", "x"), ("ReduceSum", 0))),
-    "Relu": (_ONLY_18, (("Max", "x"),)),
+    "Relu": (_ONLY_OPSET_18, (("Max", "x"),)),
     "Selu": (
-        _ONLY_18,
+        _ONLY_OPSET_18,
         (
             *(("Less", "x"), ("Exp", "x"), ("Mul", 1), ("Sub", 2), ("Mul", 3), ("Mul", "x")),
             ("Where", 0, 4, 5),
         ),
     ),
-    "Softmax": (_SINCE_13, (*_EXPONENTIALS, ("Div", 2, 3))),
-    "Softplus": (_ONLY_18, (("Exp", "x"), ("Add", 0), ("Log", 1))),
-    "Softsign": (_ONLY_18, (("Abs", "x"), ("Add", 0), ("Div", "x", 1))),
-    "ThresholdedRelu": (_ONLY_18, (("Less", "x"), ("Where", 0, "x"))),
+    "Softmax": (_SINCE_13, (*_EXPONENTIALS_DEFINITION, ("Div", 2, 3))),
+    "Softplus": (_ONLY_OPSET_18, (("Exp", "x"), ("Add", 0), ("Log", 1))),
+    "Softsign": (_ONLY_OPSET_18, (("Abs", "x"), ("Add", 0), ("Div", "x", 1))),
+    "ThresholdedRelu": (_ONLY_OPSET_18, (("Less", "x"), ("Where", 0, "x"))),
 }
 """The operators that are replaced, in which operator sets, and by which nodes.
 
@@ -86,9 +89,9 @@ def reads_half(node: Node) -> bool:
     return node.domain != MICROSOFT_DOMAIN or node.op_type in CONTRIB_FLOAT16_KERNELS
 
 
-def replacement(op_type: str) -> tuple[str, ...]:
+def replacement_operators(op_type: str) -> tuple[str, ...]:
     """Return the operators by which `op_type` may be replaced, each once; none if it never is."""
-    _, definition = _DEFINITIONS.get(op_type, (range(0), ()))
+    _, definition = _OPERATOR_DEFINITIONS.get(op_type, (range(0), ()))
     return tuple(dict.fromkeys(str(operator) for operator, *_ in definition))
 
 
@@ -98,22 +101,22 @@ def is_cast_once(use: Use) -> bool:
     It is cast in each run if another input of a node without a kernel for float16 reads it too.
     """
     scope = use.scope
-    pending = [_passed_on(scope, use.node.input[use.input_index])]
+    pending = [_passed_on_name(scope, use.node.input[use.input_index])]
     casting: list[Use] = []
     for name in pending:
         for each in (other for other in scope.uses(name) if other.scope is scope):
-            if each.node.op_type in WITHOUT_EFFECT:
+            if each.node.op_type in NO_EFFECT_OPERATORS:
                 pending += [output for output in each.node.output[:1] if output not in pending]
             elif not reads_half(each.node):
                 casting.append(each)
     return len(casting) == 1 and casting[0].node is use.node
 
 
-def _passed_on(scope: Scope, name: str) -> str:
+def _passed_on_name(scope: Scope, name: str) -> str:
     """Return the value of `scope` that nodes without effect pass on as `name`."""
     seen = {name}  # damaged models have circles
     node = scope.producers.get(name)
-    while node is not None and node.op_type in WITHOUT_EFFECT and node.input:
+    while node is not None and node.op_type in NO_EFFECT_OPERATORS and node.input:
         name = node.input[0]
         node = None if name in seen else scope.producers.get(name)
         seen.add(name)
@@ -182,11 +185,11 @@ class HalfPrecision:
             and self._cast_constants.isdisjoint(node.input)
         )
 
-    def definition(self, node: Node) -> Definition | None:
+    def definition(self, node: Node) -> OperatorDefinition | None:
         """Return the nodes by which the runtime replaces `node`; None if it keeps it."""
         if self._in_fp32 or not node.is_onnx or node.index not in self._reading:
             return None
-        opsets, definition = _DEFINITIONS.get(node.op_type, (range(0), None))
+        opsets, definition = _OPERATOR_DEFINITIONS.get(node.op_type, (range(0), None))
         return definition if self._opset in opsets else None
 
     def is_cast_in_runs(self, name: str) -> bool:
@@ -196,14 +199,14 @@ class HalfPrecision:
     def is_half(self, name: str) -> bool:
         """Return whether a value is float16 in the model."""
         kind = self._type_of(name) if name else None
-        return kind is not None and kind.dtype == HALF
+        return kind is not None and kind.dtype == HALF_DTYPE
 
     def _has_kernel(self, node: Node) -> bool:
         if self._in_fp32:
-            reads_rows = node.op_type in GATHERING and self._is_constant(node.input[0])
+            reads_rows = node.op_type in GATHERING_OPERATORS and self._is_constant(node.input[0])
             return reads_rows or node.op_type == "Cast" or bool(node.subgraphs)
         if node.op_type in ("Gemm", "MatMul") and node.is_onnx:
-            producers = map(self._producer, node.input)
+            producers = map(self._computed_producer, node.input)
             return any(
                 each is not None and each.op_type == "DequantizeLinear" and self._is_packed(each)
                 for each in producers
@@ -211,12 +214,12 @@ class HalfPrecision:
         return (
             reads_half(node)
             or self._scope.call(node) is not None
-            or (node.op_type == "Relu" and self._opset in _ONLY_18)  # it becomes a Max
+            or (node.op_type == "Relu" and self._opset in _ONLY_OPSET_18)  # it becomes a Max
         )
 
-    def _producer(self, name: str) -> Node | None:
+    def _computed_producer(self, name: str) -> Node | None:
         """Return the node of the graph that computes `name` in each run."""
-        node = self._scope.producers.get(_passed_on(self._scope, name))
+        node = self._scope.producers.get(_passed_on_name(self._scope, name))
         return node if node is not None and self._is_computed[node.index] else None
 
     def _is_read_in_half(self, name: str) -> bool:
@@ -231,7 +234,7 @@ class HalfPrecision:
                     return True
                 if not self._is_computed[use.node.index]:
                     continue
-                if use.node.op_type in WITHOUT_EFFECT:
+                if use.node.op_type in NO_EFFECT_OPERATORS:
                     pending += [each for each in use.node.output[:1] if each not in seen]
                     seen.update(use.node.output)
                 elif not self.computes_floats(use.node):
@@ -242,7 +245,7 @@ class HalfPrecision:
         """Return whether all float16 that `node` reads and computes is of nodes that compute in
         fp32."""
         results = [name for name in node.output if self.is_half(name)]
-        producers = [self._producer(name) for name in node.input]
+        producers = [self._computed_producer(name) for name in node.input]
         if node.subgraphs or not results or not any(producers):
             return False
         if any(map(self._is_read_in_half, results)):
@@ -263,17 +266,17 @@ class HalfPrecision:
         for index in self._in_floats:
             for name in filter(self._is_constant, self._scope.nodes[index].input):
                 if name not in contents:
-                    contents[name] = self._content(name)
+                    contents[name] = self._constant_content(name)
                 read[contents[name]] += 1
         found = {name for name, content in contents.items() if read[content] > 1}
-        return frozenset(found.union(_passed_on(self._scope, name) for name in found))
+        return frozenset(found.union(_passed_on_name(self._scope, name) for name in found))
 
     def _is_constant(self, name: str) -> bool:
         scope = self._scope
         is_own = name in scope.producers or name in scope.graph.initializers
-        return self.is_half(name) and is_own and self._producer(name) is None
+        return self.is_half(name) and is_own and self._computed_producer(name) is None
 
-    def _content(self, name: str) -> object:
-        name = _passed_on(self._scope, name)
+    def _constant_content(self, name: str) -> object:
+        name = _passed_on_name(self._scope, name)
         value = small_constant(self._scope, name)
         return name if value is None or value.size != 1 else (value.shape, value.tobytes())

@@ -1,8 +1,8 @@
 """The memory of a session over time, from the parsed file to the session that is ready.
 
-`Loading` goes through the steps of a session's creation and notes what is in memory at the moments
-that may be the peak of a phase: each conversion, each evaluated node, each rewritten filter, each
-packed buffer. The steps are:
+`SessionLoading` goes through the steps of a session's creation and notes what is in memory at the
+moments that may be the peak of a phase: each conversion, each evaluated node, each rewritten
+filter, each packed buffer. The steps are:
 
 1. The whole file is a protobuf. Each graph around a subgraph copies the node that contains it, so
    an embedded weight of a subgraph is there several times. Half of the copies, here called stale,
@@ -38,7 +38,7 @@ from memdiag.model.graph_index import GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.attribute_memory import NodeLists, node_lists
 from memdiag.ort.fusions import batch_normalization_after
-from memdiag.ort.half_precision import HALF, is_cast_once, reads_half
+from memdiag.ort.half_precision import HALF_DTYPE, is_cast_once, reads_half
 from memdiag.ort.predicted_session import PredictedSession
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.releases import ORT_WEIGHTS_MOVED_SINCE, SUBGRAPH_WEIGHTS_KEPT_SINCE
@@ -52,13 +52,13 @@ from memdiag.records.estimate import TermName
 from memdiag.records.phases import PhaseName
 from memdiag.records.weights import qualified_name
 
-REORDERED = "reordered"
+REORDERED_KIND = "reordered"
 
 COPIES_WHILE_REORDERED = 3
 """Copies of a filter beside the original and the result, while it is brought into blocks. Measured:
 resnet18 and xception on 1.24.4 and 1.32.0 (docs/estimates.md)."""
 
-MAPPED_SINCE = 128 << 10
+MIN_MMAPPED_BYTES = 128 << 10
 """malloc maps blocks of this size, and returns them when they are freed. Smaller ones stay in the
 heap: its first threshold, which MALLOC_MMAP_THRESHOLD_ keeps from growing."""
 
@@ -103,7 +103,7 @@ class LoadingMoment(NamedTuple):
         return sum(self.terms.values())
 
 
-class Timeline:
+class LoadingTimeline:
     """The memory in each phase: the largest moment, and what is there at its end.
 
     Attributes:
@@ -213,7 +213,7 @@ class LargestOthers(NamedTuple):
 NO_OTHERS = LargestOthers()
 
 
-class Loading:
+class SessionLoading:
     """The creation of one session.
 
     Args:
@@ -239,7 +239,7 @@ class Loading:
 
     def __init__(
         self,
-        model: ModelFile,
+        model_file: ModelFile,
         graphs: GraphIndex,
         session: PredictedSession,
         *,
@@ -252,19 +252,19 @@ class Loading:
         from_bytes: bool = False,
         ort_file: OrtFile = FREED_ORT_FILE,
     ) -> None:
-        self._model, self._graphs, self._session = model, graphs, session
-        self._ort_file = ort_file if model.is_ort_format else None
+        self._model, self._graphs, self._session = model_file, graphs, session
+        self._ort_file = ort_file if model_file.is_ort_format else None
         self._is_part = weights is not None
         self._weights, self._others = weights, others
         self._prepacks, self._folds, self._fuses = prepacks, folds, fuses
         self._reorders = reorders
         self._from_bytes = from_bytes
-        self.timeline = Timeline()
+        self.timeline = LoadingTimeline()
         self.mapped: list[LiveConstant] = []
         self.freed_bytes = 0
         self._places_read: set[Hashable] = set()
 
-    def run(self) -> Timeline:
+    def run(self) -> LoadingTimeline:
         """Go through all steps and return the timeline."""
         timeline = self.timeline
         loaded = self._weights
@@ -274,27 +274,27 @@ class Loading:
                 for weight in self._model.weights
                 if weight.origin != "attribute"  # counted with the lists of its node
             ]
-        live = [self._weight(each) for each in loaded]
-        self._parse(loaded)
-        self._convert(live)
+        live = [self._live_weight(each) for each in loaded]
+        self._parse_file(loaded)
+        self._convert_weights(live)
         if self._folds:
-            live = _used(live) + self._fold(loaded)
-        live = self._widen(live)
-        live = self._fuse(live)
-        live = self._reorder(live)
+            live = _used_constants(live) + self._fold_constants(loaded)
+        live = self._widen_halves(live)
+        live = self._fuse_normalization(live)
+        live = self._reorder_filters(live)
         timeline.note("optimize")
-        self._initialize(live)
-        self._pack(live)
+        self._initialize_state(live)
+        self._pack_constants(live)
         if self._ort_file is not None and not self._is_part:
             timeline.now["model file"] = self._kept_file_bytes
             timeline.note("prepack")
         if self._is_part:
             for each in self.mapped:
-                self._read(each)
+                self._read_mapped_pages(each)
             timeline.note("steady")
         return timeline
 
-    def _weight(self, loaded: LoadedWeight) -> LiveConstant:
+    def _live_weight(self, loaded: LoadedWeight) -> LiveConstant:
         name = qualified_name(loaded.weight)
         if self._ort_file is not None:
             private = 0 if self._is_in_place(loaded) else loaded.weight.nbytes
@@ -317,7 +317,7 @@ class Loading:
         """The bytes of the model that the program has as long as the session."""
         return self._model.file_bytes if self._from_bytes else 0
 
-    def _parse(self, loaded: Sequence[LoadedWeight]) -> None:
+    def _parse_file(self, loaded: Sequence[LoadedWeight]) -> None:
         """Parse the file; nodes that contain subgraphs are copied."""
         if self._ort_file is not None:
             self._read_ort_file(loaded, self._ort_file)
@@ -365,19 +365,19 @@ class Loading:
     def _note_attributes(self) -> None:
         """Note the long lists in attributes, which the nodes keep."""
         now = self.timeline.now
-        now["graph"] = sum(each.kept_bytes for each in self._lists)
+        now["graph"] = sum(each.kept_bytes for each in self._attribute_lists)
         if self._ort_file is None:
             # Unlike weights, they are no longer in the form that they have in the file.
-            now["model file"] -= sum(each.file_bytes for each in self._lists)
-            more = sum(each.while_parsed_bytes for each in self._lists)
+            now["model file"] -= sum(each.file_bytes for each in self._attribute_lists)
+            more = sum(each.while_parsed_bytes for each in self._attribute_lists)
             self.timeline.note("parse", {"graph": more})
-            now["freed heap"] += sum(each.parsed_bytes for each in self._lists)
+            now["freed heap"] += sum(each.parsed_bytes for each in self._attribute_lists)
 
     @cached_property
-    def _lists(self) -> Sequence[NodeLists]:
+    def _attribute_lists(self) -> Sequence[NodeLists]:
         return list(node_lists(self._model, self._graphs))
 
-    def _convert(self, live: Sequence[LiveConstant]) -> None:
+    def _convert_weights(self, live: Sequence[LiveConstant]) -> None:
         """Copy embedded weights out of the protobuf, one at a time."""
         timeline, now = self.timeline, self.timeline.now
         if self._ort_file is not None:
@@ -401,7 +401,7 @@ class Loading:
             "" if largest is None or not nbytes else largest.name,
         )
 
-    def _fold(self, loaded: Sequence[LoadedWeight]) -> list[LiveConstant]:
+    def _fold_constants(self, loaded: Sequence[LoadedWeight]) -> list[LiveConstant]:
         """Evaluate nodes with constant inputs, and return the results that stay."""
         timeline, now = self.timeline, self.timeline.now
         # A result that is computed from several weights counts once.
@@ -413,7 +413,11 @@ class Loading:
         folding = self._session.folding_memory(
             [result.fold for result in results.values()] if self._is_part else None
         )
-        cause = "" if folding.at is None else self._qualified(folding.at.scope, folding.at.node)
+        cause = (
+            ""
+            if folding.at is None
+            else self._qualified_node_label(folding.at.scope, folding.at.node)
+        )
         timeline.note(
             "constant_fold",
             {
@@ -436,10 +440,10 @@ class Loading:
         timeline.note("optimize", {"operands of folding": max(0, dropped)}, cause)
         for each in loaded:
             if not each.uses and not each.is_exposed:
-                self._drop("weights", each.private_bytes)
+                self._drop_block("weights", each.private_bytes)
         return live
 
-    def _widen(self, live: list[LiveConstant]) -> list[LiveConstant]:
+    def _widen_halves(self, live: list[LiveConstant]) -> list[LiveConstant]:
         """Cast constants of float16 to fp32 for the kernels that read nothing else."""
         if not self._reorders:
             return live
@@ -451,7 +455,7 @@ class Loading:
                 key = (each.constant.content_key, "float")
                 new = SessionConstant(uses=(use,), content_key=key)
                 cast.append(LiveConstant(each.name, new, "weights", 2 * each.nbytes, 0))
-                self._take("weights", 2 * each.nbytes)
+                self._count_taken("weights", 2 * each.nbytes)
             if len(uses) < len(each.constant.uses) or each.constant.is_exposed or not uses:
                 rest = tuple(use for use in each.constant.uses if use not in uses)
                 each.constant = replace(each.constant, uses=rest) if uses else each.constant
@@ -463,10 +467,10 @@ class Loading:
         remaining = set(map(id, kept))
         for each in live:
             if id(each) not in remaining:
-                self._drop(each.term, each.private_bytes)
+                self._drop_block(each.term, each.private_bytes)
         return kept + cast
 
-    def _fuse(self, live: list[LiveConstant]) -> list[LiveConstant]:
+    def _fuse_normalization(self, live: list[LiveConstant]) -> list[LiveConstant]:
         """Merge BatchNormalization into the filters before it: new weights replace the old ones."""
         if not self._fuses:
             return live
@@ -491,22 +495,22 @@ class Loading:
                 timeline.note(
                     "optimize",
                     {"fused weights": 2 * each.nbytes},
-                    self._qualified(use.scope, use.node),
+                    self._qualified_node_label(use.scope, use.node),
                 )
-                self._take("fused weights", each.nbytes)
+                self._count_taken("fused weights", each.nbytes)
             if len(scaled) < len(uses) or each.constant.is_exposed:
                 kept.append(each)
         timeline.note("optimize")
         remaining = set(map(id, kept))
         for each in live:
             if id(each) not in remaining:
-                self._drop(each.term, each.private_bytes)
+                self._drop_block(each.term, each.private_bytes)
         if fused and self._folds:
             # The optimizers of this level start again after a change, constant folding with them.
             timeline.note("constant_fold")
         return kept + fused
 
-    def _reorder(self, live: list[LiveConstant]) -> list[LiveConstant]:
+    def _reorder_filters(self, live: list[LiveConstant]) -> list[LiveConstant]:
         """Reorder the filters of convolutions into blocks of channels.
 
         All originals stay until the last filter is done.
@@ -517,7 +521,7 @@ class Loading:
         done = sorted((each for each in live if each.reordered_bytes), key=_first_use)
         for each in done:
             nbytes = each.reordered_bytes
-            self._take("reordered filters", nbytes)
+            self._count_taken("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
             timeline.note("optimize", {"reordered filters": copies}, each.name)
         largest = max((each.reordered_bytes for each in done), default=0)
@@ -526,20 +530,20 @@ class Loading:
         timeline.note("optimize", {"reordered filters": copies})
         for each in done:
             if not each.constant.is_exposed and all(
-                use.buffer is not None and use.buffer.kind == REORDERED
+                use.buffer is not None and use.buffer.kind == REORDERED_KIND
                 for use in each.constant.uses
             ):
-                self._drop(each.term, each.private_bytes)
+                self._drop_block(each.term, each.private_bytes)
                 each.private_bytes = each.mapped_bytes = 0
         return live
 
-    def _initialize(self, live: Sequence[LiveConstant]) -> None:
+    def _initialize_state(self, live: Sequence[LiveConstant]) -> None:
         """Make the session's state, for which weights of a file in ORT format are copied again."""
         if self._ort_file is not None:
             self._note_conversion("initialize", live)
         self.timeline.note("initialize")
 
-    def _pack(self, live: Sequence[LiveConstant]) -> None:
+    def _pack_constants(self, live: Sequence[LiveConstant]) -> None:
         """Let one kernel after another pack its constants, and free what all have packed."""
         timeline = self.timeline
         order = self._session.scope_order
@@ -562,13 +566,13 @@ class Loading:
         for graph, _, index, key, buffer in kernels:
             each = live[index]
             if graph != current:
-                self._drop_all(live, freed_with_graph, read)
+                self._drop_blocks(live, freed_with_graph, read)
                 current = graph
             if index not in read:
-                read[index] = self._read(each)
+                read[index] = self._read_mapped_pages(each)
             timeline.note("prepack", {"packed weights": buffer.nbytes}, each.name)
             if key not in seen:
-                self._take("packed weights", buffer.nbytes)
+                self._count_taken("packed weights", buffer.nbytes)
             seen.add(key)
             left[index] -= 1
             if left[index] or not each.constant.is_packed_only or each.constant.is_kept:
@@ -576,15 +580,15 @@ class Loading:
             if graph and self._session.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
                 freed_with_graph.append(index)
             else:
-                self._drop_all(live, [index], read)
+                self._drop_blocks(live, [index], read)
         timeline.note("prepack")
-        self._drop_all(live, freed_with_graph, read)
+        self._drop_blocks(live, freed_with_graph, read)
         timeline.note("prepack", {"packed weights": self._others.packed})
         if not self._is_part:
             self._create_trees()
             self._initialize_last_subgraph(live)
 
-    def _read(self, live: LiveConstant) -> int:
+    def _read_mapped_pages(self, live: LiveConstant) -> int:
         """Count the pages of a mapped weight, and return their bytes.
 
         Weights at one place of a file share them, although the resident set counts them for each.
@@ -601,12 +605,12 @@ class Loading:
     def _create_trees(self) -> None:
         """Let the kernels of tree ensembles make their tables."""
         now = self.timeline.now
-        for each in self._lists:
+        for each in self._attribute_lists:
             if each.tree_nodes:
                 if self._ort_file is None:
                     now["freed heap"] += each.freed_bytes - each.parsed_bytes
                 now["tree tables"] += each.table_bytes
-                cause = self._qualified(each.scope, each.node)
+                cause = self._qualified_node_label(each.scope, each.node)
                 self.timeline.note("prepack", {"tree tables": each.while_created_bytes}, cause)
         self.timeline.note("prepack")
 
@@ -623,40 +627,40 @@ class Loading:
         }
         self.timeline.note("initialize", {"packed weights": -sum(own.values())})
 
-    def _take(self, term: TermName, nbytes: int) -> None:
+    def _count_taken(self, term: TermName, nbytes: int) -> None:
         """Count `nbytes` to `term`; small blocks come out of what malloc has kept."""
         now = self.timeline.now
         now[term] += nbytes
-        if nbytes < MAPPED_SINCE and not self._is_part:
+        if nbytes < MIN_MMAPPED_BYTES and not self._is_part:
             now["freed heap"] -= min(nbytes, now["freed heap"])
 
-    def _drop(self, term: TermName, nbytes: int) -> None:
+    def _drop_block(self, term: TermName, nbytes: int) -> None:
         """Free a block of `term`; malloc keeps it if it is small."""
         now = self.timeline.now
         now[term] -= nbytes
         self._count_freed(nbytes)
-        if nbytes < MAPPED_SINCE and not self._is_part:
+        if nbytes < MIN_MMAPPED_BYTES and not self._is_part:
             now["freed heap"] += nbytes
 
     def _count_freed(self, nbytes: int, blocks: int = 1) -> None:
         if nbytes <= MAX_KEPT_BLOCK:
             self.freed_bytes += blocks * nbytes
 
-    def _drop_all(
+    def _drop_blocks(
         self, live: Sequence[LiveConstant], indices: list[int], read: Mapping[int, int]
     ) -> None:
         """Free the constants at `indices`, whose pages `read` states, and empty the list."""
         for index in indices:
-            self._drop(live[index].term, live[index].private_bytes)
+            self._drop_block(live[index].term, live[index].private_bytes)
             if self._ort_file is None:  # such a file stays mapped as a whole
                 self.timeline.now["mapped weights"] -= read[index]
         indices.clear()
 
-    def _qualified(self, scope: Scope, node: Node) -> str:
+    def _qualified_node_label(self, scope: Scope, node: Node) -> str:
         return self._graphs.qualified(scope, node)
 
 
-def _used(live: Sequence[LiveConstant]) -> list[LiveConstant]:
+def _used_constants(live: Sequence[LiveConstant]) -> list[LiveConstant]:
     """Return the weights that a node of the folded graph reads; the others are dropped."""
     return [each for each in live if each.constant.uses or each.constant.is_exposed]
 
@@ -667,14 +671,14 @@ def _is_widened(constant: SessionConstant, use: PackedUse) -> bool:
         dtype = constant.weight.dtype
     else:
         dtype = constant.fold.dtype if isinstance(constant, FoldedResult) else ""
-    return dtype == HALF and not reads_half(use.node) and is_cast_once(use.use)
+    return dtype == HALF_DTYPE and not reads_half(use.node) and is_cast_once(use.use)
 
 
 def _first_use(live: LiveConstant) -> int:
     return min((use.node.index for use in live.constant.uses), default=0)
 
 
-def _is_filter(constant: SessionConstant) -> bool:
+def _is_reordered_filter(constant: SessionConstant) -> bool:
     """Return whether a convolution of floats reads the constant: the optimizer reorders it."""
     return any(
         use.node.op_type in ("Conv", "FusedConv") and use.buffer is not None
@@ -687,23 +691,23 @@ def _kernel_buffers(
 ) -> Iterator[tuple[PackedUse, Hashable, PackedBuffer]]:
     """Yield the inputs whose kernels pack the constant, with the key of the buffer and the buffer.
 
-    The filters of `Loading._reorder` are not among them.
+    The filters of `Loading._reorder_filters` are not among them.
     """
     packed = (use for use in constant.uses if use.buffer is not None)
     for use, (key, buffer) in zip(packed, constant.buffers(), strict=True):
-        if not (buffer.kind == REORDERED and _is_filter(constant)):
+        if not (buffer.kind == REORDERED_KIND and _is_reordered_filter(constant)):
             yield use, key, buffer
 
 
 def _reordered_bytes(constant: SessionConstant) -> int:
     for use in constant.uses:
-        if use.buffer is not None and use.buffer.kind == REORDERED:
+        if use.buffer is not None and use.buffer.kind == REORDERED_KIND:
             return use.buffer.nbytes
     return 0
 
 
 def peak_reduction(
-    model: ModelFile,
+    model_file: ModelFile,
     graphs: GraphIndex,
     session: PredictedSession,
     weights: Sequence[LoadedWeight],
@@ -716,7 +720,7 @@ def peak_reduction(
     """
     others = LargestOthers.than(session, weights)
     before, after = (
-        Loading(model, graphs, session, weights=each, others=others).run().peak_bytes()
+        SessionLoading(model_file, graphs, session, weights=each, others=others).run().peak_bytes()
         for each in (weights, replacement)
     )
     return max(0, before - after)

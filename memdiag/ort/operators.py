@@ -4,7 +4,7 @@ One table for all that depends on the operator alone, read from onnxruntime 1.24
 on them. Operators of ONNX's own domain unless a comment says otherwise.
 """
 
-WITHOUT_TENSORS = frozenset(
+NO_TENSOR_OPERATORS = frozenset(
     {
         *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
         *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
@@ -38,10 +38,10 @@ CONTRIB_FLOAT16_KERNELS = frozenset(
 """The operators of the domain com.microsoft with a CPU kernel for float16, of those that models
 have."""
 
-GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
+GATHERING_OPERATORS = frozenset({"Gather", "GatherElements", "GatherND"})
 """Read a float16 weight as it is."""
 
-BROADCASTING = frozenset(
+BROADCASTING_OPERATORS = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Sum", "Mean", "Where"),
         *("And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
@@ -49,13 +49,15 @@ BROADCASTING = frozenset(
 )
 """Repeat an operand along the axes in which it has one element."""
 
-WITHOUT_EFFECT = frozenset({"Dropout", "Identity"})
+NO_EFFECT_OPERATORS = frozenset({"Dropout", "Identity"})
 """Removed before a session runs, unless they compute an output from an input of the graph."""
 
-PASS_THROUGH = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+PASS_THROUGH_OPERATORS = frozenset(
+    {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+)
 """The output is the input's buffer: no bytes of its own."""
 
-IN_PLACE = frozenset(
+IN_PLACE_OPERATORS = frozenset(
     {
         *("Cast", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu", "Selu"),
         *("Sigmoid", "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
@@ -63,7 +65,7 @@ IN_PLACE = frozenset(
 )
 """Write over their input if nothing else reads it. Measured: the other element-wise ones do not."""
 
-PRODUCTS = frozenset(
+PRODUCT_OPERATORS = frozenset(
     {
         *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"),
         # com.microsoft

@@ -8,16 +8,16 @@ from collections.abc import Collection, Hashable, Sequence
 from functools import cached_property
 from itertools import islice
 
-from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integer
+from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integer_attribute
 from memdiag.model.index_ranges import small_constant
-from memdiag.model.readers import PathStep, Reader, readers
-from memdiag.model.shapes import Shapes
+from memdiag.model.readers import PathStep, WeightReader, find_readers
+from memdiag.model.shapes import ModelShapes
 from memdiag.ort.fusions import becomes_gemm
 from memdiag.ort.releases import DEQUANTIZE_FUSED_MORE_SINCE, DEQUANTIZE_SHARED_UNFUSED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.weights import Weight
 
-BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "uint2": 2}
+PACKED_DTYPE_BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "uint2": 2}
 """The types of quantized weights, and their bits."""
 
 BLOCKS = (16, 32, 64, 128, 256)
@@ -34,7 +34,7 @@ class PackedDequantization:
         graphs, shapes, runtime: the model and the release.
     """
 
-    def __init__(self, graphs: GraphIndex, shapes: Shapes, runtime: Runtime) -> None:
+    def __init__(self, graphs: GraphIndex, shapes: ModelShapes, runtime: Runtime) -> None:
         self._graphs, self._shapes, self._runtime = graphs, shapes, runtime
 
     def includes(self, scope: Scope, node: Node) -> bool:
@@ -42,12 +42,12 @@ class PackedDequantization:
         if len(node.input) < 2:
             return False
         weight, scale = (self._graphs.weight(scope, name) for name in node.input[:2])
-        if weight is None or scale is None or weight.dtype not in BITS:
+        if weight is None or scale is None or weight.dtype not in PACKED_DTYPE_BITS:
             return False
-        found: list[Reader] = []
-        for reader in readers(self._graphs, weight):
+        found: list[WeightReader] = []
+        for reader in find_readers(self._graphs, weight):
             steps = [step for step in reader.path if step.node.op_type != "Identity"]
-            if steps and steps[0].node is node and reader.node.op_type not in _STEPS:
+            if steps and steps[0].node is node and reader.node.op_type not in _LAYOUT_STEPS:
                 if any(step.node.op_type != "Transpose" for step in steps[1:]):
                     return False
                 found.append(reader)
@@ -55,18 +55,25 @@ class PackedDequantization:
             return False
         step = PathStep(scope, node)
         return not unfused_reason(
-            self._graphs, self._shapes, self._runtime, weight, step, found, scale, self._shared
+            self._graphs,
+            self._shapes,
+            self._runtime,
+            weight,
+            step,
+            found,
+            scale,
+            self._weights_sharing_scales,
         )
 
     @cached_property
-    def _shared(self) -> frozenset[Weight]:
+    def _weights_sharing_scales(self) -> frozenset[Weight]:
         return shared_scales(self._graphs)
 
 
-_STEPS = ("Identity", "Transpose")
+_LAYOUT_STEPS = ("Identity", "Transpose")
 
 
-def computes_floats(reader: Reader) -> bool:
+def computes_floats(reader: WeightReader) -> bool:
     """Return whether a reader is a product or a Gather that is not computed in integers."""
     node, scope = reader.node, reader.scope
     if not node.is_onnx:
@@ -102,18 +109,18 @@ def shared_scales(graphs: GraphIndex) -> frozenset[Weight]:
 
 def unfused_reason(
     graphs: GraphIndex,
-    shapes: Shapes,
+    shapes: ModelShapes,
     runtime: Runtime,
     weight: Weight,
     dequantize: PathStep,
-    readers: Sequence[Reader],
+    readers: Sequence[WeightReader],
     scale: Weight,
     shared: Collection[Weight],
 ) -> str:
     """Return why a DequantizeLinear is not fused with its readers; empty if it is."""
     fuses_more = runtime >= DEQUANTIZE_FUSED_MORE_SINCE
     operators = {reader.node.op_type for reader in readers}
-    blocks = integer(dequantize.node, "block_size", 0)
+    blocks = integer_attribute(dequantize.node, "block_size", 0)
     shape = weight.shape
     if "Gather" in operators:
         return "a Gather reads it"
@@ -121,10 +128,10 @@ def unfused_reason(
         return "the weight is not a matrix"
     if any("Transpose" in reader.through for reader in readers):
         return "a Transpose is between them"
-    if any(integer(reader.node, "transB", 0) for reader in readers):
+    if any(integer_attribute(reader.node, "transB", 0) for reader in readers):
         return "Gemm reads it with transB"
-    if BITS[weight.dtype] != 4 and not fuses_more:
-        return f"{BITS[weight.dtype]} bits are fused since 1.25"
+    if PACKED_DTYPE_BITS[weight.dtype] != 4 and not fuses_more:
+        return f"{PACKED_DTYPE_BITS[weight.dtype]} bits are fused since 1.25"
     if scale.dtype != "float" and not (fuses_more and scale.dtype == "float16"):
         return "the scales are not fp32"
     if "Gemm" in operators and not fuses_more:
@@ -132,7 +139,7 @@ def unfused_reason(
     if not blocks and (not fuses_more or scale.shape not in ((), (shape[1],))):
         return "it is not quantized in blocks"
     is_by_column = not blocks and scale.shape == (shape[1],)
-    axis = integer(dequantize.node, "axis", 1)
+    axis = integer_attribute(dequantize.node, "axis", 1)
     if (is_by_column and axis in (0, -2)) or (blocks and axis in (1, -1)):
         return "its scales belong to rows" if is_by_column else "its blocks are along the last axis"
     if (is_by_column or blocks) and axis < 0:
@@ -148,7 +155,9 @@ def unfused_reason(
     )
 
 
-def _reason_behind(graphs: GraphIndex, shapes: Shapes, runtime: Runtime, reader: Reader) -> str:
+def _reason_behind(
+    graphs: GraphIndex, shapes: ModelShapes, runtime: Runtime, reader: WeightReader
+) -> str:
     """Return why the node after a product prevents the fusion; empty if it does not."""
     scope, output = reader.scope, reader.node.output[0]
     uses = list(islice(scope.uses(output), 2))

@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope, Use
 from memdiag.model.model_file import ModelFile
-from memdiag.model.readers import SAME_ORDER, Reader
-from memdiag.model.shapes import Shapes
+from memdiag.model.readers import SAME_ORDER_OPERATORS, WeightReader
+from memdiag.model.shapes import ModelShapes
 from memdiag.ort.constant_folding import Fold, Folds
 from memdiag.ort.fusions import kernel_of
-from memdiag.ort.prepacking import NCHWC, packed_buffer
+from memdiag.ort.prepacking import NCHWC_BLOCK, packed_buffer
 from memdiag.ort.releases import SUBGRAPH_WEIGHTS_KEPT_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
-MAX_LARGEST = 64
+MAX_LARGEST_WEIGHTS = 64
 """Number of the largest weights among which the largest other weight is searched for."""
 
 _COPY_KINDS: dict[str, CopyKind] = {"Transpose": "transposed", "Cast": "cast"}
@@ -75,17 +75,17 @@ class PredictedSession:
 
     def __init__(
         self,
-        model: ModelFile,
+        model_file: ModelFile,
         graphs: GraphIndex,
-        shapes: Shapes,
+        shapes: ModelShapes,
         folds: Folds,
-        readers: Callable[[Weight], Iterable[Reader]],
+        readers: Callable[[Weight], Iterable[WeightReader]],
         runtime: Runtime,
-        block: int = NCHWC,
+        block: int = NCHWC_BLOCK,
     ) -> None:
         self.runtime = runtime
         self._block = block
-        self._model = model
+        self._model = model_file
         self._graphs = graphs
         self._shapes = shapes
         self.folds = folds
@@ -96,10 +96,10 @@ class PredictedSession:
     def weight(self, weight: Weight) -> LoadedWeight:
         """Return `weight` as the session loads it, with its uses and folded results."""
         if weight not in self._weights:
-            self._weights[weight] = self._load(weight)
+            self._weights[weight] = self._load_weight(weight)
         return self._weights[weight]
 
-    def remaining_readers(self, weight: Weight) -> list[Reader]:
+    def remaining_readers(self, weight: Weight) -> list[WeightReader]:
         """Return the nodes of the optimized graph that read `weight` itself."""
         return [
             reader
@@ -115,7 +115,7 @@ class PredictedSession:
             duplicates = [fold, *self.folds.duplicates(fold)]
             self._results[key] = FoldedResult(
                 fold=fold,
-                uses=tuple(use for each in duplicates for use in self._uses(each)),
+                uses=tuple(use for each in duplicates for use in self._uses_of_fold(each)),
                 is_exposed=any(each.output in each.scope.output_names for each in duplicates),
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
@@ -163,7 +163,7 @@ class PredictedSession:
                 continue
             seen.add(fold.node)
             kinds = [_COPY_KINDS[name] for name in reader.through if name in _COPY_KINDS]
-            work = tuple(_signature(step.node) for step in steps)
+            work = tuple(_node_signature(step.node) for step in steps)
             signature = (id(scope), fold.shape, fold.dtype, *work)
             kind = kinds[-1] if kinds else "original"
             copies.append(FoldedCopy(kind, fold.nbytes, signature))
@@ -176,7 +176,7 @@ class PredictedSession:
         """
         results_bytes = kept_bytes = 0
         peak = FoldingMemory(0, 0)
-        for fold in self._with_operands(folds) if folds is not None else self.folds:
+        for fold in self._folds_with_operands(folds) if folds is not None else self.folds:
             if fold.merged_into is not None:
                 continue
             # A Shape does not read the elements of its input: nothing is copied.
@@ -191,10 +191,10 @@ class PredictedSession:
 
     @cached_property
     def largest_weights(self) -> Sequence[Weight]:
-        """The `MAX_LARGEST` largest weights, the largest first."""
-        return nlargest(MAX_LARGEST, self._model.weights, key=lambda weight: weight.nbytes)
+        """The `MAX_LARGEST_WEIGHTS` largest weights, the largest first."""
+        return nlargest(MAX_LARGEST_WEIGHTS, self._model.weights, key=lambda weight: weight.nbytes)
 
-    def _load(self, weight: Weight) -> LoadedWeight:
+    def _load_weight(self, weight: Weight) -> LoadedWeight:
         remaining = self.remaining_readers(weight)
         scopes = self._graphs.scopes(weight)
         is_overridable = self._graphs.is_overridable(weight)
@@ -224,7 +224,7 @@ class PredictedSession:
             and any(self.is_kept(scope, weight.name) for scope in scopes),
         )
 
-    def _uses(self, fold: Fold) -> Iterator[PackedUse]:
+    def _uses_of_fold(self, fold: Fold) -> Iterator[PackedUse]:
         """Yield the uses of a folded value, also behind Identity and in functions."""
         first = (fold.scope, fold.output)
         pending, seen = [first], {first}
@@ -278,7 +278,7 @@ class PredictedSession:
             last[name] = max(self.scope_order.get(scope, 0), last.get(name, 0))
         return last
 
-    def _with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
+    def _folds_with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
         """Yield `folds` and the folds that compute their operands, in topological order."""
         needed: set[int] = set()
         pending = list(folds)
@@ -302,7 +302,7 @@ class PredictedSession:
         return 0 if kind is None else kind.nbytes or 0
 
 
-def direct_readers(weight_readers: Iterable[Reader]) -> list[Reader]:
+def direct_readers(weight_readers: Iterable[WeightReader]) -> list[WeightReader]:
     """Return the readers of a weight that read the weight itself in a session.
 
     Identity nodes are removed and calls of functions inlined by then.
@@ -327,10 +327,10 @@ def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
     return depth
 
 
-def _signature(node: Node) -> tuple[object, ...]:
+def _node_signature(node: Node) -> tuple[object, ...]:
     """Return a key that is equal for nodes with the same operator, attributes and other inputs."""
     attributes = sorted(
         attribute.SerializeToString(deterministic=True) for attribute in node.attribute
     )
-    other_inputs = node.input[1:] if node.op_type not in SAME_ORDER else ()
+    other_inputs = node.input[1:] if node.op_type not in SAME_ORDER_OPERATORS else ()
     return node.domain, node.op_type, *attributes, *other_inputs

@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
 from memdiag.attribution.weight_operators import PACKED_INPUTS
-from memdiag.model.graph_index import MICROSOFT_DOMAIN, GraphIndex, Node, Use, integer, integers
+from memdiag.model.graph_index import (
+    MICROSOFT_DOMAIN,
+    GraphIndex,
+    Node,
+    Use,
+    integer_attribute,
+    integers_attribute,
+)
 from memdiag.ort.half_precision import is_cast_once
 from memdiag.ort.processor import has_amx
 from memdiag.ort.releases import TWO_BITS_PACKED_SINCE
@@ -23,7 +30,7 @@ CHANNEL_BLOCKS = {"avx512": 16, "avx2": 8}
 """Channels of a block of convolutions, by instruction set. Tried with 1.32.0, the second one under
 an emulator."""
 
-NCHWC = CHANNEL_BLOCKS["avx512"]
+NCHWC_BLOCK = CHANNEL_BLOCKS["avx512"]
 """Channels of a block unless another processor is asked for."""
 
 CHANNEL_ALIGNMENT = 4
@@ -58,7 +65,7 @@ class _ConstantInput(NamedTuple):
     use: Use
     dtype: str
     shape: tuple[int, ...]
-    block: int = NCHWC
+    block: int = NCHWC_BLOCK
 
     @property
     def node(self) -> Node:
@@ -72,7 +79,7 @@ def packed_buffer(
     use: Use,
     dtype: str,
     shape: tuple[int, ...],
-    block: int = NCHWC,
+    block: int = NCHWC_BLOCK,
 ) -> PackedBuffer | None:
     """Return the buffer into which the kernel packs the constant of `use`; None without one.
 
@@ -80,7 +87,7 @@ def packed_buffer(
     in fp32 where the runtime casts them once, ahead of time. `block` is one of `CHANNEL_BLOCKS`.
     """
     node = use.node
-    buffer_of = _BUFFERS.get((node.domain_key, node.op_type))
+    buffer_of = _PACKED_BUFFER_BY_NODE.get((node.domain_key, node.op_type))
     if buffer_of is None or use.input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
         return None
     if dtype == "float16" and node.is_onnx:
@@ -88,7 +95,7 @@ def packed_buffer(
             return None
         dtype = "float"
     buffer = buffer_of(_ConstantInput(graphs, use, dtype, shape, block))
-    if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
+    if buffer is not None and _matmulnbits_bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
         return None
     return buffer
 
@@ -136,27 +143,27 @@ def nbits_blocks(depth: int, columns: int, bits: int, block_size: int, accuracy:
     return values + 63 + round_up(columns, PANEL_COLUMNS) * blocks * 4 + scales + 63
 
 
-def _bits(node: Node) -> int:
-    return integer(node, "bits", 4) if node.op_type == "MatMulNBits" else 0
+def _matmulnbits_bits(node: Node) -> int:
+    return integer_attribute(node, "bits", 4) if node.op_type == "MatMulNBits" else 0
 
 
-def _matrix(operand: _ConstantInput) -> PackedBuffer | None:
+def _matrix_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype != "float" or len(operand.shape) != 2:
         return None
-    rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
+    rows, columns = operand.shape[:: -1 if integer_attribute(operand.node, "transB", 0) else 1]
     return PackedBuffer("packed", fp32_panels(rows, columns))
 
 
-def _integer_matrix(operand: _ConstantInput) -> PackedBuffer | None:
+def _integer_matrix_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 2:
         return None
-    if _signed_input(operand):
+    if _has_signed_input(operand):
         return None
-    rows, columns = operand.shape[:: -1 if integer(operand.node, "transB", 0) else 1]
+    rows, columns = operand.shape[:: -1 if integer_attribute(operand.node, "transB", 0) else 1]
     return PackedBuffer("packed", int8_panels(rows, columns, operand.dtype))
 
 
-def _signed_input(operand: _ConstantInput) -> bool:
+def _has_signed_input(operand: _ConstantInput) -> bool:
     """Return whether the other operand is int8, by its zero point: then nothing is packed."""
     input_index = {"MatMulInteger": 2, "MatMulIntegerToFloat": 4}.get(operand.node.op_type, 2)
     if operand.node.op_type == "DynamicQuantizeMatMul":
@@ -165,7 +172,7 @@ def _signed_input(operand: _ConstantInput) -> bool:
     return zero is not None and zero.dtype == "int8"
 
 
-def _recurrent(operand: _ConstantInput) -> PackedBuffer | None:
+def _recurrent_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype != "float" or len(operand.shape) != 3:
         return None
     directions, outputs, inputs = operand.shape
@@ -176,20 +183,20 @@ def _recurrent(operand: _ConstantInput) -> PackedBuffer | None:
     return PackedBuffer("packed", directions * size)
 
 
-def _integer_recurrent(operand: _ConstantInput) -> PackedBuffer | None:
+def _integer_recurrent_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) != 3:
         return None
     directions, rows, columns = operand.shape
     return PackedBuffer("packed", directions * int8_panels(rows, columns, operand.dtype))
 
 
-def _attention(operand: _ConstantInput) -> PackedBuffer | None:
+def _attention_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     """Each head of queries, keys and values is packed on its own."""
-    heads = integer(operand.node, "num_heads", 0)
+    heads = integer_attribute(operand.node, "num_heads", 0)
     if len(operand.shape) != 2 or heads < 1:
         return None
     rows, columns = operand.shape
-    sizes = integers(operand.node, "qkv_hidden_sizes") or (columns // 3,) * 3
+    sizes = integers_attribute(operand.node, "qkv_hidden_sizes") or (columns // 3,) * 3
     if len(sizes) != 3 or sum(sizes) != columns or any(size % heads for size in sizes):
         return None
     if operand.node.op_type == "Attention":
@@ -201,25 +208,25 @@ def _attention(operand: _ConstantInput) -> PackedBuffer | None:
     return PackedBuffer("packed", nbytes) if is_packed else None
 
 
-def _blocks(operand: _ConstantInput) -> PackedBuffer | None:
+def _nbits_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     node = operand.node
     reordered_rows = len(node.input) > 4 and bool(node.input[4])
-    depth, columns = integer(node, "K", 0), integer(node, "N", 0)
+    depth, columns = integer_attribute(node, "K", 0), integer_attribute(node, "N", 0)
     if operand.dtype != "uint8" or reordered_rows or depth < 1 or columns < 1:
         return None
     size = nbits_blocks(
         depth,
         columns,
-        integer(node, "bits", 4),
-        integer(node, "block_size", 0),
-        integer(node, "accuracy_level", 0),
+        integer_attribute(node, "bits", 4),
+        integer_attribute(node, "block_size", 0),
+        integer_attribute(node, "accuracy_level", 0),
     )
     return None if size is None else PackedBuffer("packed", size)
 
 
-def _transposed_filter(operand: _ConstantInput) -> PackedBuffer | None:
+def _transposed_filter_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     """Each group's ``[C, M * H * W]`` is transposed, unless it is a row or a column."""
-    groups = integer(operand.node, "group", 1)
+    groups = integer_attribute(operand.node, "group", 1)
     if operand.dtype != "float" or len(operand.shape) < 3:
         return None
     channels, *kernel = operand.shape
@@ -230,7 +237,7 @@ def _transposed_filter(operand: _ConstantInput) -> PackedBuffer | None:
     return PackedBuffer("transposed", prod(operand.shape) * 4)
 
 
-def _filter(operand: _ConstantInput) -> PackedBuffer | None:
+def _filter_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     """A filter ``[O, I, H, W]`` in blocks of channels, where the graph is rewritten for that."""
     if operand.dtype != "float" or len(operand.shape) != 4:
         return None
@@ -244,7 +251,7 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
         if bias is None or (bias.dtype == "float16" and not is_cast_once(Use(scope, node, 2))):
             return None
     outputs, inputs, *kernel = operand.shape
-    groups = integer(node, "group", 1)
+    groups = integer_attribute(node, "group", 1)
     if groups < 1:
         return None
     if groups > 1:
@@ -259,40 +266,40 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
     return PackedBuffer("reordered", round_up(outputs, operand.block) * inputs * prod(kernel) * 4)
 
 
-def _integer_filter(operand: _ConstantInput) -> PackedBuffer | None:
+def _integer_filter_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     """A group's filter is packed as ``[H * W * I, O / groups]``; some are only reordered."""
-    groups = integer(operand.node, "group", 1)
+    groups = integer_attribute(operand.node, "group", 1)
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) < 3 or groups < 1:
         return None
     outputs, *rest = operand.shape
     if outputs % groups:
         return None
-    if (operand.shape[1] == 1 and outputs == groups) or _signed_input(operand):
+    if (operand.shape[1] == 1 and outputs == groups) or _has_signed_input(operand):
         return PackedBuffer("reordered", prod(operand.shape))
     nbytes = int8_panels(prod(rest), outputs // groups, operand.dtype)
     return PackedBuffer("packed", groups * nbytes)
 
 
-_BUFFERS: dict[tuple[str, str], Callable[[_ConstantInput], PackedBuffer | None]] = {
-    ("", "MatMul"): _matrix,
-    ("", "Gemm"): _matrix,
-    (MICROSOFT_DOMAIN, "FusedMatMul"): _matrix,
-    (MICROSOFT_DOMAIN, "FusedGemm"): _matrix,
-    ("", "MatMulInteger"): _integer_matrix,
-    ("", "QLinearMatMul"): _integer_matrix,
-    (MICROSOFT_DOMAIN, "DynamicQuantizeMatMul"): _integer_matrix,
-    (MICROSOFT_DOMAIN, "MatMulIntegerToFloat"): _integer_matrix,
-    (MICROSOFT_DOMAIN, "QGemm"): _integer_matrix,
-    ("", "LSTM"): _recurrent,
-    ("", "GRU"): _recurrent,
-    (MICROSOFT_DOMAIN, "DynamicQuantizeLSTM"): _integer_recurrent,
-    (MICROSOFT_DOMAIN, "Attention"): _attention,
-    (MICROSOFT_DOMAIN, "QAttention"): _attention,
-    (MICROSOFT_DOMAIN, "MatMulNBits"): _blocks,
-    ("", "Conv"): _filter,
-    (MICROSOFT_DOMAIN, "FusedConv"): _filter,
-    ("", "ConvTranspose"): _transposed_filter,
-    ("", "QLinearConv"): _integer_filter,
-    (MICROSOFT_DOMAIN, "QLinearConv"): _integer_filter,
+_PACKED_BUFFER_BY_NODE: dict[tuple[str, str], Callable[[_ConstantInput], PackedBuffer | None]] = {
+    ("", "MatMul"): _matrix_buffer,
+    ("", "Gemm"): _matrix_buffer,
+    (MICROSOFT_DOMAIN, "FusedMatMul"): _matrix_buffer,
+    (MICROSOFT_DOMAIN, "FusedGemm"): _matrix_buffer,
+    ("", "MatMulInteger"): _integer_matrix_buffer,
+    ("", "QLinearMatMul"): _integer_matrix_buffer,
+    (MICROSOFT_DOMAIN, "DynamicQuantizeMatMul"): _integer_matrix_buffer,
+    (MICROSOFT_DOMAIN, "MatMulIntegerToFloat"): _integer_matrix_buffer,
+    (MICROSOFT_DOMAIN, "QGemm"): _integer_matrix_buffer,
+    ("", "LSTM"): _recurrent_buffer,
+    ("", "GRU"): _recurrent_buffer,
+    (MICROSOFT_DOMAIN, "DynamicQuantizeLSTM"): _integer_recurrent_buffer,
+    (MICROSOFT_DOMAIN, "Attention"): _attention_buffer,
+    (MICROSOFT_DOMAIN, "QAttention"): _attention_buffer,
+    (MICROSOFT_DOMAIN, "MatMulNBits"): _nbits_buffer,
+    ("", "Conv"): _filter_buffer,
+    (MICROSOFT_DOMAIN, "FusedConv"): _filter_buffer,
+    ("", "ConvTranspose"): _transposed_filter_buffer,
+    ("", "QLinearConv"): _integer_filter_buffer,
+    (MICROSOFT_DOMAIN, "QLinearConv"): _integer_filter_buffer,
 }
 """By domain and operator: the buffer of a packed input. `PACKED_INPUTS` has the inputs."""

@@ -4,7 +4,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
-_CPUINFO = Path("/proc/cpuinfo")
+_CPUINFO_FILE = Path("/proc/cpuinfo")
 
 
 @cache
@@ -13,7 +13,9 @@ def has_sme() -> bool:
 
     Where the system does not tell, the answer is False.
     """
-    return platform.machine().lower() in ("arm64", "aarch64") and _lists("Features", "sme")
+    return platform.machine().lower() in ("arm64", "aarch64") and _has_cpu_feature(
+        "Features", "sme"
+    )
 
 
 @cache
@@ -22,12 +24,14 @@ def has_amx() -> bool:
 
     Where the system does not tell, the answer is False.
     """
-    return platform.machine().lower() in ("amd64", "x86_64") and _lists("flags", "amx_int8")
+    return platform.machine().lower() in ("amd64", "x86_64") and _has_cpu_feature(
+        "flags", "amx_int8"
+    )
 
 
-def _lists(label: str, feature: str) -> bool:
+def _has_cpu_feature(label: str, feature: str) -> bool:
     try:
-        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _CPUINFO_FILE.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
     return any(feature in line.split() for line in lines if line.startswith(label))

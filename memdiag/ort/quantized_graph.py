@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from memdiag.model.graph_index import Node
 from memdiag.model.index_ranges import small_integers
-from memdiag.ort.executed_graph import NEW, ExecutedGraph, ExecutedNode
+from memdiag.ort.executed_graph import NEW_VALUE_MARK, ExecutedGraph, ExecutedNode
 
-_MOVED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVED_OPERATORS = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """Quantized values pass through these, whatever follows."""
 
-_PASSED = _MOVED | {"Expand", "Flatten", "Gather", "Resize", "Split"}
+_PASSED_OPERATORS = _MOVED_OPERATORS | {"Expand", "Flatten", "Gather", "Resize", "Split"}
 """Read quantized values where their results are quantized alike."""
 
-_OPERANDS = {
+_QUANTIZED_OPERANDS = {
     "Add": slice(0, 2),
     "AveragePool": slice(0, 1),
     "Concat": slice(0, None),
@@ -38,10 +38,10 @@ _OPERANDS = {
 }
 """The inputs that must be dequantized for a node to become one of integers."""
 
-_WITH_WEIGHT = frozenset({"Conv", "Gemm", "MatMul"})
+_MIXED_TYPE_OPERATORS = frozenset({"Conv", "Gemm", "MatMul"})
 """Their second operand may have another type than the first."""
 
-_NAMES = {"Gemm": "QGemm"}
+_QUANTIZED_OPERATOR_NAMES = {"Gemm": "QGemm"}
 
 
 def rewrite_quantized(
@@ -57,10 +57,10 @@ def rewrite_quantized(
         is_packed: returns whether a DequantizeLinear of a weight becomes a part of its readers.
     """
     if any(node.op_type == "DequantizeLinear" for node in graph.nodes):
-        _Rewrite(graph, removes, is_packed).run()
+        _QuantizedRewrite(graph, removes, is_packed).run()
 
 
-class _Rewrite:
+class _QuantizedRewrite:
     """The rewrite of one graph."""
 
     def __init__(
@@ -74,48 +74,58 @@ class _Rewrite:
 
     def run(self) -> None:
         """Do all steps."""
-        for step in (self._separate, self._move, self._convert, self._drop, self._merge):
+        for step in (
+            self._separate_dequantized,
+            self._move_quantization,
+            self._convert_to_uint8,
+            self._drop_pairs,
+            self._merge_quantized_nodes,
+        ):
             step()
             graph = self._graph
             graph.nodes = [node for node in graph.nodes if id(node) not in self._dropped]
             graph.index_values()
 
-    def _of_type(self, op_type: str) -> Iterator[ExecutedNode]:
+    def _nodes_of_type(self, op_type: str) -> Iterator[ExecutedNode]:
         for node in list(self._graph.nodes):
             if node.op_type == op_type and id(node) not in self._dropped and node.input:
                 yield node
 
-    def _separate(self) -> None:
+    def _separate_dequantized(self) -> None:
         """Give each reader of a dequantized value a DequantizeLinear of its own."""
         graph = self._graph
-        for node in self._of_type("DequantizeLinear"):
+        for node in self._nodes_of_type("DequantizeLinear"):
             name = node.output[0]
             if self._is_packed(node.source):
                 self._dropped.add(id(node))
                 for reader in graph.readers_of(name):
-                    reader.input = _replaced(reader.input, name, node.input[0])
+                    reader.input = _replaced_names(reader.input, name, node.input[0])
                     reader.op_type = "MatMulNBits"
                 continue
             for number, reader in enumerate(graph.readers_of(name)[1:]):
-                new = f"{name}{NEW}{number}"
+                new = f"{name}{NEW_VALUE_MARK}{number}"
                 graph.add_value(new, name)
-                reader.input = _replaced(reader.input, name, new)
+                reader.input = _replaced_names(reader.input, name, new)
                 index = graph.take_index()
                 graph.nodes.append(
                     ExecutedNode(node.op_type, node.input, (new,), node.source, index)
                 )
 
-    def _move(self) -> None:
+    def _move_quantization(self) -> None:
         """Let values pass through nodes in their quantized form."""
         graph = self._graph
-        for node in self._of_type("DequantizeLinear"):
+        for node in self._nodes_of_type("DequantizeLinear"):
             while (reader := graph.only_reader(node.output[0])) is not None:
                 following = graph.only_reader(reader.output[0])
                 is_followed = following is not None and following.op_type == "QuantizeLinear"
-                if reader.op_type not in _MOVED or reader.input[0] != node.output[0] or is_followed:
+                if (
+                    reader.op_type not in _MOVED_OPERATORS
+                    or reader.input[0] != node.output[0]
+                    or is_followed
+                ):
                     break
                 quantized, result = node.input[0], reader.output[0]
-                new = f"{result}{NEW}quantized"
+                new = f"{result}{NEW_VALUE_MARK}quantized"
                 graph.add_value(new, result, dtype_of=quantized)
                 reader.input = (quantized, *reader.input[1:])
                 reader.output = (new, *reader.output[1:])
@@ -124,27 +134,27 @@ class _Rewrite:
                     self._dropped.add(id(reader))
                     graph.make_constant(new)
                 graph.index_values()
-        for node in self._of_type("QuantizeLinear"):
+        for node in self._nodes_of_type("QuantizeLinear"):
             while (producer := graph.producer_of(node.input[0])) is not None:
                 alone = graph.only_reader(node.input[0]) is node and producer.input
                 before = graph.producer_of(producer.input[0]) if alone else None
                 is_behind = before is not None and before.op_type == "DequantizeLinear"
-                if producer.op_type not in _MOVED or not alone or is_behind:
+                if producer.op_type not in _MOVED_OPERATORS or not alone or is_behind:
                     break
                 given, result = producer.input[0], node.output[0]
-                new = f"{result}{NEW}before"
+                new = f"{result}{NEW_VALUE_MARK}before"
                 graph.add_value(new, given, dtype_of=result)
                 node.input, node.output = (given, *node.input[1:]), (new,)
                 producer.input, producer.output = (new, *producer.input[1:]), (result,)
                 graph.index_values()
 
-    def _convert(self) -> None:
+    def _convert_to_uint8(self) -> None:
         """Turn values in int8 that one DequantizeLinear reads into values in uint8."""
-        for node in self._of_type("QuantizeLinear"):
+        for node in self._nodes_of_type("QuantizeLinear"):
             name, types = node.output[0], self._graph.types
             kind = types.get(name)
             is_signed = kind is not None and kind.dtype == "int8"
-            if kind is not None and is_signed and _dequantizes(self._graph.only_reader(name)):
+            if kind is not None and is_signed and _is_dequantizing(self._graph.only_reader(name)):
                 types[name] = kind._replace(dtype="uint8")
 
     def _type_of(self, name: str) -> str | None:
@@ -155,7 +165,7 @@ class _Rewrite:
     def _have_types(self, node: ExecutedNode, quantized: Sequence[str], result: str | None) -> bool:
         """Return whether there is a node of integers for operands and a result of these types."""
         types = list(map(self._type_of, quantized))
-        if node.op_type in _WITH_WEIGHT:
+        if node.op_type in _MIXED_TYPE_OPERATORS:
             if types[0] == "int8" and node.op_type != "Gemm":
                 return False
             types = types[:1]  # the weight may have another type
@@ -163,10 +173,10 @@ class _Rewrite:
             types.append(self._type_of(result))
         return len(set(types)) == 1 or None in types
 
-    def _drop(self) -> None:
+    def _drop_pairs(self) -> None:
         """Drop a DequantizeLinear and a QuantizeLinear with nothing that computes between them."""
         graph = self._graph
-        for node in self._of_type("QuantizeLinear"):
+        for node in self._nodes_of_type("QuantizeLinear"):
             middle = graph.producer_of(node.input[0])
             if middle is None or graph.only_reader(node.input[0]) is not node:
                 continue
@@ -176,10 +186,12 @@ class _Rewrite:
                 if is_second or self._is_alike(middle, node):
                     self._dropped |= {id(middle), id(node)}
                     for reader in graph.readers_of(node.output[0]):
-                        reader.input = _replaced(reader.input, node.output[0], middle.input[0])
+                        reader.input = _replaced_names(
+                            reader.input, node.output[0], middle.input[0]
+                        )
                 continue
             first = graph.producer_of(middle.input[0]) if middle.input else None
-            if middle.op_type not in _PASSED or first is None:
+            if middle.op_type not in _PASSED_OPERATORS or first is None:
                 continue
             last = [graph.only_reader(name) for name in middle.output if name]
             if first.op_type != "DequantizeLinear" or any(
@@ -196,14 +208,14 @@ class _Rewrite:
         first, second = (
             [self._graph.content(name) for name in node.source.input[1:]] for node in (one, other)
         )
-        types = [self._type_of(_quantized(node)) for node in (one, other)]
+        types = [self._type_of(_quantized_value_name(node)) for node in (one, other)]
         return first == second and types[0] == types[1]
 
-    def _merge(self) -> None:
+    def _merge_quantized_nodes(self) -> None:
         """Make one node of integers of a node and the nodes that dequantize and quantize."""
         graph = self._graph
         for node in list(graph.nodes):
-            operands = _OPERANDS.get(node.op_type)
+            operands = _QUANTIZED_OPERANDS.get(node.op_type)
             if operands is None or self._removes(node.source):
                 continue
             before = [graph.producer_of(name) for name in node.input[operands]]
@@ -214,10 +226,10 @@ class _Rewrite:
                 for each in before
             ):
                 continue
-            last = self._quantizes(node)
+            last = self._quantizing_nodes(node)
             bias = node.input[2:3]
             if last is None:
-                is_float_bias = bool(bias) and not _dequantizes(graph.producer_of(bias[0]))
+                is_float_bias = bool(bias) and not _is_dequantizing(graph.producer_of(bias[0]))
                 if node.op_type not in ("Gemm", "MatMul") or is_float_bias:
                     continue
                 if self._is_activated(node) or self._is_quantized_as_well(node):
@@ -225,11 +237,11 @@ class _Rewrite:
             quantized = [each.input[0] for each in before if each is not None]
             if not self._have_types(node, quantized, None if last is None else last[-1].output[0]):
                 continue
-            others = [each for each in map(graph.producer_of, bias) if _dequantizes(each)]
+            others = [each for each in map(graph.producer_of, bias) if _is_dequantizing(each)]
             for each in (*before, *others):
                 assert each is not None
                 self._dropped.add(id(each))
-                node.input = _replaced(node.input, each.output[0], each.input[0])
+                node.input = _replaced_names(node.input, each.output[0], each.input[0])
             if last is not None:
                 self._dropped.update(map(id, last))
                 node.output = last[-1].output
@@ -240,10 +252,14 @@ class _Rewrite:
                 assert weight is not None
                 zero = (*weight.source.input, "")[2]
                 node.has_plain_filter = graph.is_plain_filter(weight.input[0], zero)
-            name = plain if is_product else _NAMES.get(node.op_type, f"QLinear{node.op_type}")
+            name = (
+                plain
+                if is_product
+                else _QUANTIZED_OPERATOR_NAMES.get(node.op_type, f"QLinear{node.op_type}")
+            )
             node.op_type = name
 
-    def _quantizes(self, node: ExecutedNode) -> tuple[ExecutedNode, ...] | None:
+    def _quantizing_nodes(self, node: ExecutedNode) -> tuple[ExecutedNode, ...] | None:
         """Return the nodes behind `node` that quantize its result; None if nothing does."""
         graph = self._graph
         following = graph.only_reader(node.output[0])
@@ -268,14 +284,14 @@ class _Rewrite:
         return any(reader.op_type == "QuantizeLinear" for reader in readers)
 
 
-def _quantized(node: ExecutedNode) -> str:
+def _quantized_value_name(node: ExecutedNode) -> str:
     """Return the name of the quantized value of a node that quantizes or dequantizes."""
     return node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
 
 
-def _dequantizes(node: ExecutedNode | None) -> bool:
+def _is_dequantizing(node: ExecutedNode | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear"
 
 
-def _replaced(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+def _replaced_names(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
     return tuple(new if name == old else name for name in names)

@@ -9,15 +9,15 @@ tried. docs/new_release.md describes what to do about a new release.
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import Runtime
 
-OLDEST = Runtime(1, 20)
+OLDEST_RELEASE = Runtime(1, 20)
 """The oldest release whose sessions memdiag measures."""
 
-OLDEST_PREDICTED = Runtime(1, 24)
+OLDEST_PREDICTED_RELEASE = Runtime(1, 24)
 """The oldest release that memdiag predicts for: estimates, rules and rewrites."""
 
-PREDICTED_RELEASES = "memdiag predicts for {}.{} and newer".format(*OLDEST_PREDICTED)
+PREDICTED_RELEASES = "memdiag predicts for {}.{} and newer".format(*OLDEST_PREDICTED_RELEASE)
 
-NEWEST_MEASURED = Runtime(1, 32, 0)
+NEWEST_MEASURED_RELEASE = Runtime(1, 32, 0)
 """The newest release on which the tests compared predictions with measurements."""
 
 
@@ -28,17 +28,17 @@ def release_to_predict(
 
     Raises:
         UsageError: the text does not name a release, none is installed, or it is older than
-            `OLDEST_PREDICTED`; `action` is what the user can do then.
+            `OLDEST_PREDICTED_RELEASE`; `action` is what the user can do then.
     """
     runtime = Runtime.parse(version) if version else Runtime.installed()
-    if runtime < OLDEST_PREDICTED:
+    if runtime < OLDEST_PREDICTED_RELEASE:
         raise UsageError(f"onnxruntime {runtime}: {PREDICTED_RELEASES}. {action}.")
     return runtime
 
 
 def older_release_note(runtime: Runtime) -> str | None:
     """Return a note if a profile of `runtime` has no predictions; else None."""
-    if runtime >= OLDEST_PREDICTED:
+    if runtime >= OLDEST_PREDICTED_RELEASE:
         return None
     return f"onnxruntime {runtime}: no estimate and no findings, as {PREDICTED_RELEASES}"
 
@@ -46,13 +46,16 @@ def older_release_note(runtime: Runtime) -> str | None:
 def newer_release_note(runtime: Runtime) -> str | None:
     """Return a note if predictions for `runtime` were never compared with a measurement; else None.
 
-    Patch releases of `NEWEST_MEASURED` count as measured.
+    Patch releases of `NEWEST_MEASURED_RELEASE` count as measured.
     """
-    if (runtime.major, runtime.minor) <= (NEWEST_MEASURED.major, NEWEST_MEASURED.minor):
+    if (runtime.major, runtime.minor) <= (
+        NEWEST_MEASURED_RELEASE.major,
+        NEWEST_MEASURED_RELEASE.minor,
+    ):
         return None
     return (
-        f"onnxruntime {runtime} is newer than {NEWEST_MEASURED}, the newest release that memdiag"
-        " was tested with; memdiag assumes that both behave alike"
+        f"onnxruntime {runtime} is newer than {NEWEST_MEASURED_RELEASE}, the newest release that"
+        " memdiag was tested with; memdiag assumes that both behave alike"
     )
 
 
@@ -61,7 +64,7 @@ def newer_release_note(runtime: Runtime) -> str | None:
 # 1.32.0: the versions that they load, and the operators in their lists of schemas.
 
 NEWEST_IR_VERSION = {
-    OLDEST: 10,
+    OLDEST_RELEASE: 10,
     Runtime(1, 23): 11,
     Runtime(1, 24): 13,
     Runtime(1, 32): 14,
@@ -70,14 +73,14 @@ NEWEST_IR_VERSION = {
 
 NEWEST_OPSETS = {
     "": {
-        OLDEST: 21,
+        OLDEST_RELEASE: 21,
         Runtime(1, 21): 22,
         Runtime(1, 23): 23,
         Runtime(1, 24): 25,
         Runtime(1, 25): 26,
         Runtime(1, 32): 28,
     },
-    "ai.onnx.ml": {OLDEST: 5},
+    "ai.onnx.ml": {OLDEST_RELEASE: 5},
 }
 """The newest version of each operator set of ONNX, for each release in which it changed."""
 

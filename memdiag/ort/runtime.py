@@ -9,8 +9,10 @@ from typing import NamedTuple, Self
 
 from memdiag.errors import UsageError
 
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?")
-_DECLARED = re.compile(r"^__version__\s*=\s*['\"](.+?)['\"]", re.MULTILINE)
+_RELEASE_VERSION = re.compile(
+    r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?"
+)
+_DECLARED_VERSION = re.compile(r"^__version__\s*=\s*['\"](.+?)['\"]", re.MULTILINE)
 
 
 class Runtime(NamedTuple):
@@ -27,7 +29,7 @@ class Runtime(NamedTuple):
         Raises:
             UsageError: the text does not name a release.
         """
-        found = _VERSION.fullmatch(text.strip())
+        found = _RELEASE_VERSION.fullmatch(text.strip())
         if found is None:
             raise UsageError(f"{text!r} is not a version of onnxruntime. Write it like 1.24.4.")
         return cls(int(found[1]), int(found[2]), int(found[3] or 0))
@@ -56,7 +58,7 @@ def installed_version() -> str | None:
     spec = find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         return None
-    found = _DECLARED.search(Path(spec.origin).read_text(encoding="utf-8"))
+    found = _DECLARED_VERSION.search(Path(spec.origin).read_text(encoding="utf-8"))
     return found[1] if found else None
 
 

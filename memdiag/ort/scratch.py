@@ -12,19 +12,19 @@ it is returned when they end.
 from collections.abc import Callable, Mapping
 from math import log, prod
 
-from memdiag.model.graph_index import integer, integers
-from memdiag.model.tensor_types import MOST_BYTES, TensorType
-from memdiag.ort.executed_graph import LAST, ExecutedNode
+from memdiag.model.graph_index import integer_attribute, integers_attribute
+from memdiag.model.tensor_types import MAX_TENSOR_BYTES, TensorType
+from memdiag.ort.executed_graph import CHANNELS_LAST_SUFFIX, ExecutedNode
 
-Types = Mapping[str, TensorType]
+TypesByName = Mapping[str, TensorType]
 
-BEFORE_OUTPUT = frozenset({"DynamicQuantizeMatMul", "Max", "Mean", "Min", "Sum", "Where"})
+BEFORE_OUTPUT_OPERATORS = frozenset({"DynamicQuantizeMatMul", "Max", "Mean", "Min", "Sum", "Where"})
 """Operators whose kernels take their buffers before their output; others take the output first."""
 
-_FLOAT = 4
-_INT32 = 4
-_INT64 = 8
-_ADDRESS = 8
+_FLOAT_BYTES = 4
+_INT32_BYTES = 4
+_INT64_BYTES = 8
+_ADDRESS_BYTES = 8
 _QLINEAR_FILTER = 3
 """The input of a QLinearConv that has its filter."""
 
@@ -36,18 +36,18 @@ _SORTING_SHARE = 0.725
 share of that of their number, or more. Fewer are kept in a heap as large as the output."""
 
 
-def scratch_bytes(node: ExecutedNode, types: Types, opset: int) -> list[int]:
+def scratch_bytes(node: ExecutedNode, types: TypesByName, opset: int) -> list[int]:
     """Return the sizes of the buffers that the kernel of `node` takes, in bytes.
 
     `opset` is the version of ONNX's operators.
     """
-    found = _BUFFERS.get(node.op_type)
-    if found is None or (found is _transposed and opset < _TRANSPOSES_SINCE):
+    found = _SCRATCH_BY_OPERATOR.get(node.op_type)
+    if found is None or (found is _softmax_buffers and opset < _TRANSPOSES_SINCE):
         return []
-    return [min(size, MOST_BYTES) for size in found(node, types) if size > 0]
+    return [min(size, MAX_TENSOR_BYTES) for size in found(node, types) if size > 0]
 
 
-def heap_bytes(node: ExecutedNode, types: Types) -> int:
+def heap_bytes(node: ExecutedNode, types: TypesByName) -> int:
     """Return the bytes that the kernel of `node` takes from malloc: for indices, once more.
 
     Measured with 1.32.0, and NonZero and ScatterElements with 1.24.4 as well. Of a GridSample
@@ -56,51 +56,51 @@ def heap_bytes(node: ExecutedNode, types: Types) -> int:
     if node.op_type == "NonZero":
         return _output_bytes(node, types)
     if node.op_type == "TopK":
-        return min(MOST_BYTES, _sorted_indices(node, types))
+        return min(MAX_TENSOR_BYTES, _sorted_indices_bytes(node, types))
     if node.op_type not in ("GatherND", "ScatterElements", "ScatterND") or len(node.input) < 2:
         return 0
-    shape = _shape(types, node.input[1])
+    shape = _known_shape(types, node.input[1])
     # In the others a row of indices is one place.
     places = shape if node.op_type == "ScatterElements" else shape[:-1]
-    return min(MOST_BYTES, prod(places) * _ADDRESS) if shape else 0
+    return min(MAX_TENSOR_BYTES, prod(places) * _ADDRESS_BYTES) if shape else 0
 
 
-def _sorted_indices(node: ExecutedNode, types: Types) -> int:
+def _sorted_indices_bytes(node: ExecutedNode, types: TypesByName) -> int:
     """The indices of one row: how many rows are sorted at once depends on the threads."""
-    given, output = _shape(types, node.input[0]), _shape(types, node.output[0])
-    axis = integer(node.source, "axis", -1)
+    given, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
+    axis = integer_attribute(node.source, "axis", -1)
     if len(given) != len(output) or not -len(given) <= axis < len(given):
         return 0
     elements, taken = given[axis], output[axis]
     is_sorted = 3 < taken <= elements and log(taken) >= _SORTING_SHARE * log(elements)
-    return elements * _INT64 if is_sorted else 0
+    return elements * _INT64_BYTES if is_sorted else 0
 
 
-def _shape(types: Types, name: str) -> tuple[int, ...]:
+def _known_shape(types: TypesByName, name: str) -> tuple[int, ...]:
     kind = types.get(name)
     if kind is None or kind.shape is None or None in kind.shape:
         return ()
     return tuple(size or 0 for size in kind.shape)
 
 
-def _output_bytes(node: ExecutedNode, types: Types) -> int:
+def _output_bytes(node: ExecutedNode, types: TypesByName) -> int:
     kind = types.get(node.output[0])
     return 0 if kind is None else kind.nbytes or 0
 
 
-def _where(node: ExecutedNode, types: Types) -> list[int]:
+def _where_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
     """Both choices in the shape of the output."""
     return [_output_bytes(node, types)] * 2
 
 
-def _transposed(node: ExecutedNode, types: Types) -> list[int]:
+def _softmax_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The input with the axis at the end, and the result, unless it is the last axis."""
-    rank = len(_shape(types, node.output[0]))
-    is_last = integer(node.source, "axis", -1) in (-1, rank - 1)
+    rank = len(_known_shape(types, node.output[0]))
+    is_last = integer_attribute(node.source, "axis", -1) in (-1, rank - 1)
     return [] if is_last else [_output_bytes(node, types)] * 2
 
 
-def _of_all_but_last(node: ExecutedNode, types: Types) -> list[int]:
+def _variadic_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The result for all operands but the last one, of three or more, as large as the largest."""
     if len(node.input) < 3:
         return []
@@ -108,43 +108,43 @@ def _of_all_but_last(node: ExecutedNode, types: Types) -> list[int]:
     return [max((kind.nbytes or 0 for kind in kinds if kind is not None), default=0)]
 
 
-def _one_output(node: ExecutedNode, types: Types) -> list[int]:
+def _output_sized_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     return [_output_bytes(node, types)]
 
 
-def _output_with_bias(node: ExecutedNode, types: Types) -> list[int]:
+def _biased_output_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The sum with a bias, if there is one: a value of one axis, as long as the last one."""
-    output = _shape(types, node.output[0])
-    has_bias = bool(output) and any(_shape(types, name) == output[-1:] for name in node.input)
-    return _one_output(node, types) if has_bias and len(output) > 1 else []
+    output = _known_shape(types, node.output[0])
+    has_bias = bool(output) and any(_known_shape(types, name) == output[-1:] for name in node.input)
+    return _output_sized_buffer(node, types) if has_bias and len(output) > 1 else []
 
 
-def _quantized_input(node: ExecutedNode, types: Types) -> list[int]:
+def _quantized_input_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The left operand in 8 bits: the first one of floats that is no bias."""
     shapes = [
-        _shape(types, name)
+        _known_shape(types, name)
         for name in node.input
         if (kind := types.get(name)) is not None and kind.dtype == "float"
     ]
     return [prod(next((shape for shape in shapes if len(shape) > 1), (0,)))]
 
 
-def _recurrent(gates: int) -> Callable[[ExecutedNode, Types], list[int]]:
-    def buffers(node: ExecutedNode, types: Types) -> list[int]:
+def _recurrent_buffers(gates: int) -> Callable[[ExecutedNode, TypesByName], list[int]]:
+    def buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
         """The state; for each direction the gates of all steps, in the reverse one between its
         reversed input and output. Smaller buffers follow, of which one counts: where a chunk was
         not split, it needs another one."""
-        shape = _shape(types, node.input[0]) if node.input else ()
+        shape = _known_shape(types, node.input[0]) if node.input else ()
         if len(shape) != 3:
             return []
         steps, batch, width = shape
-        hidden = integer(node.source, "hidden_size", 0)
-        if integer(node.source, "layout", 0):
+        hidden = integer_attribute(node.source, "hidden_size", 0)
+        if integer_attribute(node.source, "layout", 0):
             steps, batch = batch, steps
-        state = batch * hidden * _FLOAT
-        of_gates, given = steps * gates * state, steps * batch * width * _FLOAT
+        state = batch * hidden * _FLOAT_BYTES
+        of_gates, given = steps * gates * state, steps * batch * width * _FLOAT_BYTES
         forward, reverse = [of_gates, state], [given, of_gates, steps * state, state]
-        direction = _direction(node)
+        direction = _recurrent_direction(node)
         if direction == "bidirectional":
             return [state, *forward, *reverse]
         return [state, *(reverse if direction == "reverse" else forward)]
@@ -152,45 +152,47 @@ def _recurrent(gates: int) -> Callable[[ExecutedNode, Types], list[int]]:
     return buffers
 
 
-def _gate(node: ExecutedNode, types: Types) -> list[int]:
+def _rnn_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The gate of all steps: as large as the output of one direction."""
-    shape = _shape(types, node.input[0]) if node.input else ()
-    return [prod(shape[:2]) * integer(node.source, "hidden_size", 0) * _FLOAT]
+    shape = _known_shape(types, node.input[0]) if node.input else ()
+    return [prod(shape[:2]) * integer_attribute(node.source, "hidden_size", 0) * _FLOAT_BYTES]
 
 
-def _direction(node: ExecutedNode) -> str:
+def _recurrent_direction(node: ExecutedNode) -> str:
     for attribute in node.source.attribute:
         if attribute.name == "direction":
             return bytes(attribute.s).decode(errors="replace")
     return "forward"
 
 
-def _columns(node: ExecutedNode, types: Types) -> list[int]:
+def _conv_transpose_columns(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The columns of one image of a ConvTranspose."""
     if len(node.source.input) < 2:
         return []
-    weight, given = _shape(types, node.source.input[1]), _shape(types, node.input[0])
+    weight, given = _known_shape(types, node.source.input[1]), _known_shape(types, node.input[0])
     if len(weight) < 3 or len(given) != len(weight):
         return []
-    return [prod(weight[1:]) * prod(given[2:]) * _FLOAT]
+    return [prod(weight[1:]) * prod(given[2:]) * _FLOAT_BYTES]
 
 
-def _int32_output(node: ExecutedNode, types: Types) -> list[int]:
+def _int32_output_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The products in 32 bits, before they are quantized again."""
     kind = types.get(node.output[0])
     is_quantized = kind is not None and kind.dtype in ("int8", "uint8")
-    return [prod(_shape(types, node.output[0])) * _INT32] if is_quantized else []
+    return [prod(_known_shape(types, node.output[0])) * _INT32_BYTES] if is_quantized else []
 
 
-def _is_pointwise(node: ExecutedNode, weight: tuple[int, ...]) -> bool:
+def _is_pointwise_convolution(node: ExecutedNode, weight: tuple[int, ...]) -> bool:
     source = node.source
-    is_moved = {*integers(source, "strides")} - {1} or any(integers(source, "pads"))
+    is_moved = {*integers_attribute(source, "strides")} - {1} or any(
+        integers_attribute(source, "pads")
+    )
     return prod(weight[2:]) == 1 and not is_moved
 
 
 def _has_symmetric_kernel(
     node: ExecutedNode,
-    types: Types,
+    types: TypesByName,
     weight: tuple[int, ...],
     groups: int,
     *,
@@ -209,14 +211,16 @@ def _has_symmetric_kernel(
     return weight[1] % 4 == 0 and weight[0] % 8 == 0 and weight[0] >= 16
 
 
-def _quantized_filter(node: ExecutedNode, types: Types, input_index: int) -> tuple[int, ...]:
+def _quantized_filter_shape(
+    node: ExecutedNode, types: TypesByName, input_index: int
+) -> tuple[int, ...]:
     """Return the shape of the filter of a convolution of integers; empty if it is not known."""
     given = node.source.input if node.source.op_type == node.op_type else node.input
-    shape = _shape(types, given[input_index] if len(given) > input_index else "")
+    shape = _known_shape(types, given[input_index] if len(given) > input_index else "")
     return shape if len(shape) > 2 else ()
 
 
-def _quantized_convolution(node: ExecutedNode, types: Types) -> list[int]:
+def _quantized_conv_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
     """What a QLinearConv takes.
 
     The kernel for filters without a zero point takes only the addresses of the input, for each
@@ -226,57 +230,59 @@ def _quantized_convolution(node: ExecutedNode, types: Types) -> list[int]:
     result, and only the addresses for one image are there.
     """
     from_floats = node.source.op_type == "Conv"
-    weight = _quantized_filter(node, types, 1 if from_floats else _QLINEAR_FILTER)
-    given, output = _shape(types, node.input[0]), _shape(types, node.output[0])
+    weight = _quantized_filter_shape(node, types, 1 if from_floats else _QLINEAR_FILTER)
+    given, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
     if not weight or not given or not output or 0 in (*weight, *given, *output):
         return []
     images, places = output[0], prod(output) // (output[0] * weight[0])
     transposed: list[int] = []
-    if not node.output[0].endswith(LAST) and not integer(node.source, "channels_last", 0):
+    if not node.output[0].endswith(CHANNELS_LAST_SUFFIX) and not integer_attribute(
+        node.source, "channels_last", 0
+    ):
         transposed = [prod(given[1:]), prod(output[1:])]
         images = 1
-    groups = integer(node.source, "group", 1)
+    groups = integer_attribute(node.source, "group", 1)
     is_by_channel = weight[1] == 1 and weight[0] == groups and groups > 1
-    moves = not _is_pointwise(node, weight)
-    addresses = prod(weight[2:]) * places * _ADDRESS
+    moves = not _is_pointwise_convolution(node, weight)
+    addresses = prod(weight[2:]) * places * _ADDRESS_BYTES
     if _has_symmetric_kernel(node, types, weight, groups, is_by_channel=is_by_channel):
         return [*transposed, images * addresses] if moves or is_by_channel else transposed
-    products = weight[0] * places * _INT32
+    products = weight[0] * places * _INT32_BYTES
     columns = prod(weight[1:]) * places
     if is_by_channel:
         return [products, *transposed, addresses]
     return [products, *transposed, columns] if moves else [products, *transposed]
 
 
-def _quantized_columns(node: ExecutedNode, types: Types) -> list[int]:
+def _conv_integer_columns(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The columns of one image and group of a ConvInteger."""
-    weight = _quantized_filter(node, types, 1)
-    output = _shape(types, node.output[0])
-    if not weight or not output or _is_pointwise(node, weight):
+    weight = _quantized_filter_shape(node, types, 1)
+    output = _known_shape(types, node.output[0])
+    if not weight or not output or _is_pointwise_convolution(node, weight):
         return []
     return [prod(weight[1:]) * prod(output[2:])]
 
 
-def _floats_of_input(node: ExecutedNode, types: Types) -> list[int]:
+def _fp32_input_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The input in fp32."""
-    return [prod(_shape(types, node.input[0])) * _FLOAT] if node.input else []
+    return [prod(_known_shape(types, node.input[0])) * _FLOAT_BYTES] if node.input else []
 
 
-_BUFFERS: dict[str, Callable[[ExecutedNode, Types], list[int]]] = {
-    "Where": _where,
-    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _transposed),
-    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _of_all_but_last),
-    "BiasGelu": _one_output,
-    "FastGelu": _output_with_bias,
-    "DynamicQuantizeMatMul": _quantized_input,
-    "DynamicQuantizeLSTM": _recurrent(4),
-    "LSTM": _recurrent(4),
-    "GRU": _recurrent(3),
-    "RNN": _gate,
-    "ConvTranspose": _columns,
-    "QLinearMatMul": _int32_output,
-    "QGemm": _int32_output,
-    "QLinearConv": _quantized_convolution,
-    "ConvInteger": _quantized_columns,
-    "QLinearAveragePool": _floats_of_input,
+_SCRATCH_BY_OPERATOR: dict[str, Callable[[ExecutedNode, TypesByName], list[int]]] = {
+    "Where": _where_buffers,
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _softmax_buffers),
+    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _variadic_buffers),
+    "BiasGelu": _output_sized_buffer,
+    "FastGelu": _biased_output_buffer,
+    "DynamicQuantizeMatMul": _quantized_input_buffer,
+    "DynamicQuantizeLSTM": _recurrent_buffers(4),
+    "LSTM": _recurrent_buffers(4),
+    "GRU": _recurrent_buffers(3),
+    "RNN": _rnn_buffers,
+    "ConvTranspose": _conv_transpose_columns,
+    "QLinearMatMul": _int32_output_buffer,
+    "QGemm": _int32_output_buffer,
+    "QLinearConv": _quantized_conv_buffers,
+    "ConvInteger": _conv_integer_columns,
+    "QLinearAveragePool": _fp32_input_buffer,
 }

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from memdiag.model.graph_index import Node, Scope, Use, integers
+from memdiag.model.graph_index import Node, Scope, Use, integers_attribute
 from memdiag.ort.constant_folding import Fold
-from memdiag.ort.fusions import Kernel
+from memdiag.ort.fusions import NodeKernel
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.records.weights import Weight
 
@@ -25,7 +25,7 @@ class PackedUse(NamedTuple):
 
     use: Use
     buffer: PackedBuffer | None
-    kernel: Kernel | None
+    kernel: NodeKernel | None
 
     @property
     def scope(self) -> Scope:
@@ -170,7 +170,7 @@ def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:
     results: dict[Hashable, FoldedResult] = {}
     for result in (result for loaded in weights for result in loaded.results):
         fold = result.fold
-        perm = integers(fold.node, "perm")
+        perm = integers_attribute(fold.node, "perm")
         work = fold.scope, fold.node.op_type, fold.dtype, fold.shape, perm
         results[work] = results[work].merged(result) if work in results else result
     return replace(

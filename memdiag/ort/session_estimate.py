@@ -16,14 +16,14 @@ import msgspec
 
 from memdiag.defaults import DEFAULT_RUNS, LoadFrom
 from memdiag.model.graph_index import Scope
-from memdiag.model.shapes import Shapes
+from memdiag.model.shapes import ModelShapes
 from memdiag.ort.activations import ActivationPeak, LiveValue, SimulatedRun
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import LATER_RUNS, Arena, Request, planned_block
+from memdiag.ort.arena import LATER_RUNS, ArenaRequest, SimulatedArena, planned_block
 from memdiag.ort.generation import CallsInArena, GenerationSizes, step_requests
-from memdiag.ort.loading import FREED_ORT_FILE, Loading, OrtFile, Timeline
-from memdiag.ort.operators import GATHERING
-from memdiag.ort.overheads import overhead
+from memdiag.ort.loading import FREED_ORT_FILE, LoadingTimeline, OrtFile, SessionLoading
+from memdiag.ort.operators import GATHERING_OPERATORS
+from memdiag.ort.overheads import overhead_at_end
 from memdiag.records.estimate import (
     EstimatedPhase,
     EstimatedPoint,
@@ -53,7 +53,7 @@ USUALLY_KEPT, MOST_KEPT = 0.6, 1.3
 """What glibc's malloc keeps in the runs, usually and at most, for each byte of `freed_bytes`; some
 freed blocks are not in that figure. It is the same at all sizes (docs/estimates.md)."""
 
-MIN_MARGIN_BYTES = 4 * MIB
+MIN_INTERVAL_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
 
 
@@ -110,7 +110,7 @@ class SessionEstimate:
         run = self.ctx.largest_run(sizes)
         if run.peak.unknown:
             return point
-        largest = self._at(sizes, run, self.ctx.largest_shapes_at(sizes))
+        largest = self._estimate_at(sizes, run, self.ctx.largest_shapes_at(sizes))
         return msgspec.structs.replace(
             point,
             high_bytes=max(point.high_bytes, largest.high_bytes),
@@ -120,19 +120,21 @@ class SessionEstimate:
 
     def most_probable(self, sizes: Mapping[str, int]) -> EstimatedPoint:
         """Return the estimate at `sizes` without the largest sizes of what is unknown."""
-        return self._at(sizes, self.ctx.run(sizes), self.ctx.shapes_at(sizes))
+        return self._estimate_at(sizes, self.ctx.run(sizes), self.ctx.shapes_at(sizes))
 
-    def _at(self, sizes: Mapping[str, int], run: SimulatedRun, shapes: Shapes) -> EstimatedPoint:
+    def _estimate_at(
+        self, sizes: Mapping[str, int], run: SimulatedRun, shapes: ModelShapes
+    ) -> EstimatedPoint:
         options = self.options
-        timeline = self._load()
+        timeline = self._loaded_timeline()
         if options.runs is None:
-            return self._point(sizes, timeline)
+            return self._estimated_point(sizes, timeline)
         activations, requests, _, heap, repeated = run
-        arena = Arena()
+        arena = SimulatedArena()
         first: Counter[TermName]
         later: Counter[TermName]
         if options.has_arena:
-            first = Counter({"kernel scratch": _served(arena, requests, heap)})
+            first = Counter({"kernel scratch": _serve_run(arena, requests, heap)})
             of_kernels = (nbytes for _, nbytes in repeated.heap)
             later = Counter({"kernel scratch": max(of_kernels, default=0)})
             timeline.now += _run_terms(activations.peak_bytes, arena.resident_bytes)
@@ -142,7 +144,7 @@ class SessionEstimate:
                 later = _terms_of_malloc(activations, *repeated, planned_block(requests))
         reads = self._mapped_reads(shapes, runs=1)
         timeline.now["mapped weights"] += sum(reads.values())
-        at_peak = self._cause(activations)
+        at_peak = self._peak_node_label(activations)
         timeline.note("first_run", first, at_peak)
         timeline.note("first_run")
         self._run_again(timeline, arena, repeated.requests)
@@ -152,7 +154,7 @@ class SessionEstimate:
         timeline.note("steady", later, at_peak)
         timeline.note("steady")
         more_mapped = sum(most.values()) - sum(more.values())
-        point = self._point(
+        point = self._estimated_point(
             sizes, timeline, self._live_tensors(activations, shapes), more_mapped=more_mapped
         )
         return msgspec.structs.replace(
@@ -162,11 +164,11 @@ class SessionEstimate:
     def generate(self, calls: GenerationSizes) -> EstimatedPoint:
         """Return the estimate of a generation: the phases ``prefill`` and ``decode``."""
         ctx, options = self.ctx, self.options
-        timeline = self._load()
+        timeline = self._loaded_timeline()
         cache = calls.cache
         shapes = ctx.shapes_at(calls.prompt)
         prompt, prompt_requests, *_ = ctx.run(calls.prompt)
-        arena = Arena()
+        arena = SimulatedArena()
         served = CallsInArena(arena, calls.outputs)
         past_bytes, cache_bytes = 0, cache.bytes_at(calls.prefill_tokens)
         reads = sum(self._mapped_reads(shapes, runs=1).values())
@@ -183,7 +185,7 @@ class SessionEstimate:
                 others = min(others, grown - cached)
                 taken = Counter({"KV cache": cached, "activations": others})
                 taken["unused arena"] = grown - cached - others
-            timeline.note(phase, taken, self._cause(activations))
+            timeline.note(phase, taken, self._peak_node_label(activations))
             kept = min(taken["KV cache"], cache_bytes)
             freed = sum(taken.values()) - kept if options.has_arena else 0
             timeline.note_end(phase, {"KV cache": kept, "unused arena": freed})
@@ -205,7 +207,7 @@ class SessionEstimate:
         sizes = calls.prompt if peak is prompt else calls.last_step
         live = self._live_tensors(peak, ctx.shapes_at(sizes))
         more_mapped = sum(most.values()) - more
-        point = self._point(calls.prompt, timeline, live, more_mapped=more_mapped)
+        point = self._estimated_point(calls.prompt, timeline, live, more_mapped=more_mapped)
         return msgspec.structs.replace(point, unknown_values=peak.unknown)
 
     def with_run_details(
@@ -238,10 +240,10 @@ class SessionEstimate:
         return [None if kind is None else kind.nbytes for kind in kinds]
 
     @cached_property
-    def _loading(self) -> Loading:
+    def _loading(self) -> SessionLoading:
         options = self.options
         optimizes = options.level != "disable_all" and not self.ctx.model.is_ort_format
-        return Loading(
+        return SessionLoading(
             self.ctx.model,
             self.ctx.graphs,
             self.ctx.session,
@@ -253,11 +255,13 @@ class SessionEstimate:
             ort_file=options.ort_file,
         )
 
-    def _load(self) -> Timeline:
+    def _loaded_timeline(self) -> LoadingTimeline:
         self.__dict__.pop("_loading", None)  # the timeline of each point goes on from the loading
         return self._loading.run()
 
-    def _run_again(self, timeline: Timeline, arena: Arena, requests: Sequence[Request]) -> None:
+    def _run_again(
+        self, timeline: LoadingTimeline, arena: SimulatedArena, requests: Sequence[ArenaRequest]
+    ) -> None:
         """Let later runs take the block that was planned in the first one."""
         options = self.options
         if not (options.has_arena and options.has_pattern and options.runs):
@@ -267,7 +271,7 @@ class SessionEstimate:
         timeline.now["planned block"] += arena.resident_bytes - before
 
     def _mapped_reads(
-        self, shapes: Shapes, *, runs: float, fault_bytes: int = FAULT_BYTES
+        self, shapes: ModelShapes, *, runs: float, fault_bytes: int = FAULT_BYTES
     ) -> dict[str, int]:
         """Return the bytes of each mapped weight that `runs` runs read.
 
@@ -277,9 +281,11 @@ class SessionEstimate:
         for each in self._loading.mapped:
             uses = [use for use in each.constant.uses if use.buffer is None]
             nbytes = each.mapped_bytes
-            if uses and all(use.node.op_type in GATHERING and use.input_index == 0 for use in uses):
+            if uses and all(
+                use.node.op_type in GATHERING_OPERATORS and use.input_index == 0 for use in uses
+            ):
                 rows = sum(
-                    _count(shapes, use.scope, use.node.input[1])
+                    _value_element_count(shapes, use.scope, use.node.input[1])
                     for use in uses
                     if use.node.input[1:]
                 )
@@ -288,21 +294,21 @@ class SessionEstimate:
             found[each.name] = nbytes
         return found
 
-    def _input_bytes(self, shapes: Shapes) -> int:
+    def _input_bytes(self, shapes: ModelShapes) -> int:
         """Return the bytes of the inputs of a run, as far as their sizes are known."""
         main, graph = self.ctx.graphs.main, self.ctx.model.graph
         kinds = [shapes.of(main, value.name) for value in graph.required_inputs]
         return sum(kind.nbytes or 0 for kind in kinds if kind is not None)
 
-    def _cause(self, activations: ActivationPeak) -> str:
+    def _peak_node_label(self, activations: ActivationPeak) -> str:
         if activations.scope is None or activations.node is None:
             return ""
         return self.ctx.graphs.qualified(activations.scope, activations.node)
 
-    def _point(
+    def _estimated_point(
         self,
         sizes: Mapping[str, int],
-        timeline: Timeline,
+        timeline: LoadingTimeline,
         live: Sequence[LiveTensor] = (),
         more_mapped: int = 0,
     ) -> EstimatedPoint:
@@ -312,7 +318,7 @@ class SessionEstimate:
         for name in PHASES:
             if name not in timeline.phases():
                 continue
-            extra = overhead(self.ctx.runtime, _MEASURED_PHASES.get(name, name))
+            extra = overhead_at_end(self.ctx.runtime, _MEASURED_PHASES.get(name, name))
             beside: dict[TermName, int] = {
                 "runtime": extra.session,
                 "graph": extra.graph_bytes(nodes, executed),
@@ -325,8 +331,8 @@ class SessionEstimate:
                     peak_bytes=moment.nbytes + sum(beside.values()),
                     kept_bytes=sum(end.values()) + sum(beside.values()),
                     cause=moment.cause,
-                    peak_terms=_terms(beside, moment.terms, timeline),
-                    kept_terms=_terms(beside, end, timeline),
+                    peak_terms=_estimated_terms(beside, moment.terms, timeline),
+                    kept_terms=_estimated_terms(beside, end, timeline),
                 )
             )
         largest = max(phases, key=lambda phase: phase.peak_bytes)
@@ -343,18 +349,18 @@ class SessionEstimate:
             peak_bytes=peak,
             peak_phase=largest.name,
             steady_bytes=phases[-1].kept_bytes,
-            low_bytes=max(0, peak - max(MIN_MARGIN_BYTES, round(INTERVAL_BELOW * peak))),
+            low_bytes=max(0, peak - max(MIN_INTERVAL_BYTES, round(INTERVAL_BELOW * peak))),
             usual_bytes=max(loading, running + round(USUALLY_KEPT * freed)),
             high_bytes=max(
-                _widened(loading, LOADING_ABOVE),
-                _widened(highest, INTERVAL_ABOVE) + round(MOST_KEPT * freed),
+                _interval_end(loading, LOADING_ABOVE),
+                _interval_end(highest, INTERVAL_ABOVE) + round(MOST_KEPT * freed),
             ),
-            pinned_high_bytes=_widened(max(peak, highest), INTERVAL_ABOVE),
+            pinned_high_bytes=_interval_end(max(peak, highest), INTERVAL_ABOVE),
             phases=tuple(phases),
             live=tuple(live),
         )
 
-    def _live_tensors(self, activations: ActivationPeak, shapes: Shapes) -> list[LiveTensor]:
+    def _live_tensors(self, activations: ActivationPeak, shapes: ModelShapes) -> list[LiveTensor]:
         found = []
         for value in activations.live:
             kind = value.kind or shapes.of(value.scope, value.name)
@@ -367,7 +373,9 @@ class SessionEstimate:
                     name=value.name,
                     form=value.form,
                     dtype="" if kind is None else kind.dtype,
-                    shape=() if kind is None or kind.shape is None else _known(kind.shape),
+                    shape=()
+                    if kind is None or kind.shape is None
+                    else _live_tensor_shape(kind.shape),
                     bytes=value.nbytes,
                     producer="" if producer is None else graphs.qualified(value.scope, producer),
                     last_use="" if last is None else graphs.qualified(value.scope, last),
@@ -376,13 +384,13 @@ class SessionEstimate:
         return found
 
 
-def _widened(size: int, share: float) -> int:
+def _interval_end(size: int, share: float) -> int:
     """Return the upper end of an interval around `size`."""
-    return size + max(MIN_MARGIN_BYTES, round(share * size))
+    return size + max(MIN_INTERVAL_BYTES, round(share * size))
 
 
-def _terms(
-    beside: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: Timeline
+def _estimated_terms(
+    beside: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: LoadingTimeline
 ) -> tuple[EstimatedTerm, ...]:
     listed = Counter(beside)
     listed.update(terms)
@@ -393,7 +401,9 @@ def _terms(
     )
 
 
-def _served(arena: Arena, requests: Sequence[Request], heap: Sequence[tuple[int, int]]) -> int:
+def _serve_run(
+    arena: SimulatedArena, requests: Sequence[ArenaRequest], heap: Sequence[tuple[int, int]]
+) -> int:
     """Serve a run, and return how much more than at its end is there while a kernel has memory of
     malloc."""
     start = peak = 0
@@ -406,7 +416,7 @@ def _served(arena: Arena, requests: Sequence[Request], heap: Sequence[tuple[int,
 
 def _terms_of_malloc(
     activations: ActivationPeak,
-    requests: Sequence[Request],
+    requests: Sequence[ArenaRequest],
     heap: Sequence[tuple[int, int]],
     block: int = 0,
 ) -> Counter[TermName]:
@@ -433,7 +443,7 @@ def _run_terms(activations: int, resident: int) -> Counter[TermName]:
     return Counter({"activations": in_use, "unused arena": resident - in_use})
 
 
-def _count(shapes: Shapes, scope: Scope, name: str) -> int:
+def _value_element_count(shapes: ModelShapes, scope: Scope, name: str) -> int:
     """Return the number of elements of a value; 1 if it is unknown."""
     kind = shapes.of(scope, name)
     if kind is None or kind.shape is None:
@@ -444,5 +454,5 @@ def _count(shapes: Shapes, scope: Scope, name: str) -> int:
     return count
 
 
-def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+def _live_tensor_shape(shape: tuple[int | None, ...]) -> tuple[int, ...]:
     return tuple(size or 0 for size in shape)

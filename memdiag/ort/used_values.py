@@ -9,7 +9,7 @@ from functools import cached_property
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope
 
-Value = tuple[Scope, str]
+ScopedName = tuple[Scope, str]
 
 
 class UsedValues:
@@ -20,28 +20,28 @@ class UsedValues:
 
     def __init__(self, graphs: GraphIndex) -> None:
         self._graphs = graphs
-        self._outputs: set[Value] = set()
+        self._outputs: set[ScopedName] = set()
         for _, scope in graphs:
-            self._outputs.update(_outputs(scope))
+            self._outputs.update(_scope_outputs(scope))
 
-    def is_read(self, value: Value) -> bool:
+    def is_read(self, value: ScopedName) -> bool:
         """Return whether a node reads a value, or it is an output of a graph."""
         scope, name = value
         return value in self._outputs or next(scope.uses(name), None) is not None
 
-    def is_needed(self, value: Value) -> bool:
+    def is_needed(self, value: ScopedName) -> bool:
         """Return whether an output of the model depends on a value."""
         scope, name = value
-        return name in self._needed.get(scope, ())
+        return name in self._needed_names.get(scope, ())
 
     @cached_property
-    def _needed(self) -> dict[Scope, set[str]]:
+    def _needed_names(self) -> dict[Scope, set[str]]:
         """The values on which an output depends; the time grows with the number of edges."""
         needed: dict[Scope, set[str]] = {scope: set() for _, scope in self._graphs}
-        pending: list[Value] = []
+        pending: list[ScopedName] = []
         for path, scope in self._graphs:
             if scope.is_function or not path:
-                pending += _outputs(scope)
+                pending += _scope_outputs(scope)
         seen: set[tuple[Scope, Node]] = set()
         while pending:
             scope, name = pending.pop()
@@ -60,19 +60,19 @@ class UsedValues:
                 if operand in scope.producers:
                     pending.append((scope, operand))
                 elif operand:
-                    pending += _defined(scope, operand)
+                    pending += _defined_value(scope, operand)
             if producer.subgraphs:
                 for subgraph in scope.subgraphs.get(producer, ()):
-                    pending += _outputs(subgraph)
+                    pending += _scope_outputs(subgraph)
         return needed
 
 
-def _outputs(scope: Scope) -> Iterator[Value]:
+def _scope_outputs(scope: Scope) -> Iterator[ScopedName]:
     for name in scope.outputs:
-        yield from _defined(scope, name)
+        yield from _defined_value(scope, name)
 
 
-def _defined(scope: Scope, name: str) -> Iterator[Value]:
+def _defined_value(scope: Scope, name: str) -> Iterator[ScopedName]:
     """Yield the value that `name` is, seen from `scope`, if any graph defines it."""
     defining = scope.defining_scope(name)
     if defining is not None:

@@ -7,9 +7,14 @@ Which nodes these are is decided in `half_precision`.
 
 from collections.abc import Hashable, Iterator
 
-from memdiag.model.graph_index import Node, integer
-from memdiag.ort.executed_graph import NEW, STEP, ExecutedGraph, ExecutedNode
-from memdiag.ort.half_precision import HALF, Definition, HalfPrecision, replacement
+from memdiag.model.graph_index import Node, integer_attribute
+from memdiag.ort.executed_graph import NEW_VALUE_MARK, STEP_MARK, ExecutedGraph, ExecutedNode
+from memdiag.ort.half_precision import (
+    HALF_DTYPE,
+    HalfPrecision,
+    OperatorDefinition,
+    replacement_operators,
+)
 from memdiag.ort.operators import FLOAT16_KERNELS
 from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE
 
@@ -17,13 +22,13 @@ from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE
 def rewrite_halves(graph: ExecutedGraph, halves: HalfPrecision) -> None:
     """Rewrite the nodes of `graph` that compute in fp32 although they read float16."""
     if halves.has_halves:
-        _Rewrite(graph, halves).run()
+        _WidenedRewrite(graph, halves).run()
 
 
-_COMPARISONS = ("Equal", "Greater", "Less")
+_COMPARISON_OPERATORS = ("Equal", "Greater", "Less")
 
 
-class _Rewrite:
+class _WidenedRewrite:
     """The rewrite of one graph.
 
     Values in fp32 get names of their own: the names of the model stay those of float16.
@@ -39,7 +44,7 @@ class _Rewrite:
         nodes = graph.nodes
         graph.nodes = []
         for node in nodes:
-            definition = self._definition(node)
+            definition = self._replacing_definition(node)
             graph.nodes += [node] if definition is None else self._nodes_of(definition, node)
         graph.index_values()
         in_floats = [node for node in graph.nodes if self._computes_floats(node)]
@@ -71,7 +76,7 @@ class _Rewrite:
                 self._add_cast(self._float_names[name], name, producer.source)
         graph.index_values()
 
-    def _definition(self, node: ExecutedNode) -> Definition | None:
+    def _replacing_definition(self, node: ExecutedNode) -> OperatorDefinition | None:
         """Return the nodes that replace `node`; a HardSwish is merged into a Conv before it."""
         if node.op_type == "HardSwish" and self._graph.runtime >= HARD_SWISH_FUSED_SINCE:
             before = self._graph.producer_of(node.input[0])
@@ -81,12 +86,17 @@ class _Rewrite:
 
     def _computes_floats(self, node: ExecutedNode) -> bool:
         """Return whether a node, maybe one of a definition, computes in fp32."""
-        is_step = node.op_type != node.source.op_type and len(replacement(node.source.op_type)) > 1
+        is_step = (
+            node.op_type != node.source.op_type
+            and len(replacement_operators(node.source.op_type)) > 1
+        )
         if is_step and node.op_type in FLOAT16_KERNELS:
             return False
         return self._halves.computes_floats(node.source)
 
-    def _nodes_of(self, definition: Definition, node: ExecutedNode) -> Iterator[ExecutedNode]:
+    def _nodes_of(
+        self, definition: OperatorDefinition, node: ExecutedNode
+    ) -> Iterator[ExecutedNode]:
         """Yield the nodes of `definition`, which replace `node`."""
         graph, result = self._graph, node.output[0]
         operands = {"x": node.input[0], "y": node.input[-1]}
@@ -95,7 +105,7 @@ class _Rewrite:
             if number == len(definition) - 1:
                 new = result
             else:
-                new = operands[str(number)] = f"{result}{STEP}{number}"
+                new = operands[str(number)] = f"{result}{STEP_MARK}{number}"
                 self._add_result(new, operator, inputs[0], node)
             yield ExecutedNode(operator, inputs, (new,), node.source, graph.take_index())
 
@@ -107,10 +117,10 @@ class _Rewrite:
         kind, axes = graph.type_of(new), graph.axes.get(new)
         if kind is None:
             return
-        if operator in _COMPARISONS:
+        if operator in _COMPARISON_OPERATORS:
             graph.types[new] = kind._replace(dtype="bool")
         elif is_reduced and not node.op_type.startswith("Reduce") and kind.shape:
-            axis = integer(node.source, "axis", -1) % len(kind.shape)
+            axis = integer_attribute(node.source, "axis", -1) % len(kind.shape)
             graph.types[new] = kind._replace(shape=(*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
             if axes is not None:
                 graph.axes[new] = (*axes[:axis], 1, *axes[axis + 1 :])
@@ -145,7 +155,7 @@ class _Rewrite:
     def _is_half(self, name: str) -> bool:
         """Return whether a value is float16 in each run: not a constant that is cast once."""
         kind = self._graph.type_of(name)
-        is_half = kind is not None and kind.dtype == HALF
+        is_half = kind is not None and kind.dtype == HALF_DTYPE
         is_constant = self._graph.is_constant(name) and not self._halves.is_cast_in_runs(name)
         return is_half and not is_constant
 
@@ -155,7 +165,7 @@ class _Rewrite:
 
     def _add_float(self, name: str) -> str:
         """Add a value in fp32 that is otherwise like `name`, and return its name."""
-        new = f"{name}{NEW}float"
+        new = f"{name}{NEW_VALUE_MARK}float"
         self._graph.add_value(new, name)
         self._graph.types[new] = self._graph.types[name]._replace(dtype="float")
         return new

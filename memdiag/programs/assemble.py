@@ -18,7 +18,7 @@ from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import program_findings
 from memdiag.programs.same_models import files_of_bytes
-from memdiag.records.codec import escaped
+from memdiag.records.codec import escaped_record
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Samples
 from memdiag.records.run import (
@@ -38,12 +38,12 @@ from memdiag.units import MIB, counted
 MAX_PLATEAU_SPREAD = 0.005
 """Share of the peak by which samples of a plateau differ."""
 
-_CELL = re.compile(r"cell \[\d+\]$")
+_CELL_ENDING = re.compile(r"cell \[\d+\]$")
 """How the hook names a cell of a notebook."""
 
 _CELL_FILE = re.compile(r"/ipykernel_\d+/\d+\.py$")
-_PACKAGES = ("site-packages", "dist-packages")
-_STANDARD = re.compile(r"/lib/python3\.\d+/")
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+_STANDARD_LIBRARY = re.compile(r"/lib/python3\.\d+/")
 """The folder of Python's own modules, in the environment of any release."""
 
 
@@ -73,7 +73,7 @@ def assemble_run(
     runtimes = {version for each in recorder.processes if (version := each.runtime_version)}
     python = next((each.python for each in recorder.processes if each.python), None)
     root = recorder.processes[0].pid if recorder.processes else 0
-    processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
+    processes = tuple(_process_record(each, root, exit_code) for each in recorder.processes)
     marks = [0, *(each.peak_rss_bytes for each in processes)]
     forked_run_counts = Counter[int]()
     forked_last_runs: dict[int, float] = {}
@@ -108,7 +108,7 @@ def assemble_run(
         peak_pss_bytes=max(pss, default=None),
         processes=processes,
         sessions=tuple(
-            _session(
+            _session_record(
                 each,
                 forked_run_counts[each.number],
                 forked_last_runs.get(each.number),
@@ -134,7 +134,9 @@ def assemble_run(
         group=group,
     )
     findings, notes = program_findings(run)
-    return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
+    return escaped_record(
+        msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes))
+    )
 
 
 def early_run(
@@ -182,7 +184,7 @@ def _peak_s(samples: Samples, recorder: Recorder) -> float:
     return next((t_s for t_s, rss_bytes in rows if rss_bytes >= sampled - tolerance), 0.0)
 
 
-def _process(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:
+def _process_record(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:
     return ProgramProcess(
         pid=process.pid,
         parent=process.info.parent,
@@ -210,7 +212,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
     )
 
 
-def _session(
+def _session_record(
     session: RecordedSession,
     forked_run_count: int,
     forked_last_run_s: float | None,
@@ -222,10 +224,10 @@ def _session(
     return ProgramSession(
         number=session.number,
         pid=session.process.pid,
-        model=_model(session, same_files),
+        model=_model_record(session, same_files),
         library=library_of(callers[0].file) if callers else None,
         created_at=created_at(session),
-        called_from=_called_from(callers),
+        called_from=_own_caller_location(callers),
         callers=callers,
         options={**described.options, **described.config},
         providers=session.providers,
@@ -251,7 +253,7 @@ def _session(
     )
 
 
-def _model(session: RecordedSession, same_files: Mapping[str, str]) -> SessionModel:
+def _model_record(session: RecordedSession, same_files: Mapping[str, str]) -> SessionModel:
     described = session.description.model
     path, digest, size = described.path, described.digest, described.bytes
     if path is not None:
@@ -274,8 +276,8 @@ def _model(session: RecordedSession, same_files: Mapping[str, str]) -> SessionMo
 def _weight_bytes(path: str) -> int | None:
     """Return the bytes of the weights of the model at `path`; None if it cannot be read."""
     try:
-        with open_model(Path(path)) as file:
-            return sum(weight.nbytes for weight in file.weights)
+        with open_model(Path(path)) as model_file:
+            return sum(weight.nbytes for weight in model_file.weights)
     except ModelError:
         return None
 
@@ -308,21 +310,21 @@ def call_site(callers: Sequence[tuple[str, int, str]]) -> str:
     if not callers:
         return ""
     (file, line, _), *others = callers
-    own = next((_source_location(*each[:2]) for each in others if _is_own(each[0])), "")
+    own = next((_source_location(*each[:2]) for each in others if _is_own_code(each[0])), "")
     called = f" (called from {own})" if own else ""
     return f"{_source_location(file, line)}{called}"
 
 
-def _called_from(callers: Sequence[Caller]) -> str | None:
+def _own_caller_location(callers: Sequence[Caller]) -> str | None:
     """Return file and line of the nearest caller in the program's own code.
 
     None if the session was created there, or if all callers are in libraries.
     """
-    own = next((each for each in callers if _is_own(each.file)), None)
+    own = next((each for each in callers if _is_own_code(each.file)), None)
     return None if own is None or own is callers[0] else _source_location(own.file, own.line)
 
 
-def _is_own(file: str) -> bool:
+def _is_own_code(file: str) -> bool:
     """Return whether `file` is the program's own code: no library, string or installed command."""
     return not file.startswith("<") and library_of(file) is None and not _is_command(Path(file))
 
@@ -336,13 +338,13 @@ def _is_command(file: Path) -> bool:
 
 
 def _source_location(file: str, line: int) -> str:
-    if _CELL.match(file):
+    if _CELL_ENDING.match(file):
         return f"{file}, line {line}"
     if _CELL_FILE.search(file):
         return f"notebook, line {line}"
     path = PurePath(file)
     for index, part in enumerate(path.parts):
-        if part in _PACKAGES:
+        if part in _PACKAGE_FOLDERS:
             path = PurePath(*path.parts[index + 1 :])
             break
     else:
@@ -358,8 +360,8 @@ def library_of(file: str) -> str | None:
     """
     parts = PurePath(file).parts
     for index, part in enumerate(parts[:-1]):
-        if part in _PACKAGES:
+        if part in _PACKAGE_FOLDERS:
             return PurePath(parts[index + 1]).stem
     standard = sysconfig.get_paths()["stdlib"]
-    is_standard = file.startswith(standard + os.sep) or _STANDARD.search(file) is not None
+    is_standard = file.startswith(standard + os.sep) or _STANDARD_LIBRARY.search(file) is not None
     return "python" if is_standard else None

@@ -5,7 +5,7 @@ A module of its own, because the recorded process imports it and must stay small
 
 from typing import Final
 
-END: Final = b"e"
+END_REQUEST: Final = b"e"
 """End the recording and answer with the record."""
 
 END_WITH_REPORTS: Final = b"r"

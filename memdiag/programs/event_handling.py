@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from memdiag.defaults import MAX_REASON
+from memdiag.defaults import MAX_REASON_LENGTH
 from memdiag.programs import events
-from memdiag.programs.event_socket import Connection, peer
+from memdiag.programs.event_socket import HookConnection, peer_process_id
 from memdiag.programs.process_sampling import ProcessSampling
 from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
@@ -54,7 +54,7 @@ class EventHandling:
         self._end_xrays = end_xrays
         self._run_pause = run_pause
 
-    def handle(self, connection: Connection, fields: dict[str, Any]) -> bool:
+    def handle(self, connection: HookConnection, fields: dict[str, Any]) -> bool:
         """Handle the event with these fields; return False if the sender cannot be the hook."""
         if connection.process is None:
             if fields["event"] == "xray":
@@ -64,7 +64,7 @@ class EventHandling:
                     lambda answer: connection.send_line(msgspec.json.encode(answer)),
                 )
                 return True
-            pid = peer(connection) or fields.get("pid", 0)
+            pid = peer_process_id(connection) or fields.get("pid", 0)
             process = self._sampling.watch(pid) if isinstance(pid, int) else None
             if process is None:
                 return False
@@ -82,10 +82,10 @@ class EventHandling:
 
         try:
             event = events.hook_event(fields)
-            is_answered = self._handle(event, process, connection, answer)
+            is_answered = self._handle_event(event, process, connection, answer)
         except Exception as error:  # one event must not end the recording
             is_lost = True
-            reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
             self._program.notes.append(
                 f"process {process.pid}: the event {name!r} was lost: {reason}"
             )
@@ -95,11 +95,11 @@ class EventHandling:
             process.read_cpus_allowed()
         return True
 
-    def _handle(
+    def _handle_event(
         self,
         event: events.HookEvent,
         process: RecordedProcess,
-        connection: Connection,
+        connection: HookConnection,
         answer: Callable[[], None],
     ) -> bool:
         """Handle an event of `process`; return whether `answer` was called, or will be later."""
@@ -114,7 +114,7 @@ class EventHandling:
                 case events.Hello():
                     if process.connections == 1:
                         process.forget_sessions(now_s)
-                    process.introduce(event, self._process(event.forked_from))
+                    process.introduce(event, self._first_process(event.forked_from))
                 case events.HookFailed():
                     self._program.notes.append(
                         f"process {process.pid}: sessions may be missing: {event.message}"
@@ -135,9 +135,9 @@ class EventHandling:
                     process.session(event).start_first_run(now_s)
                 case events.FirstRunDone():
                     process.session(event).finish_first_run(now_s)
-                case events.Runs():
+                case events.RunCounts():
                     process.session(event).add_runs(now_s, event)
-                case events.Peak():
+                case events.RaisedPeak():
                     self._add_peak(process, event, now_s)
                 case events.BetweenRuns():
                     if self._run_pause is not None:
@@ -158,11 +158,11 @@ class EventHandling:
                         )
         return False
 
-    def _process(self, pid: int | None) -> RecordedProcess | None:
+    def _first_process(self, pid: int | None) -> RecordedProcess | None:
         """Return the first process with the id `pid`; None if there is none."""
         return next((each for each in self._program.processes if each.pid == pid), None)
 
-    def _add_peak(self, process: RecordedProcess, event: events.Peak, now_s: float) -> None:
+    def _add_peak(self, process: RecordedProcess, event: events.RaisedPeak, now_s: float) -> None:
         self._program.peaks.append(
             HighWaterRun(
                 session=process.session(event).number,
@@ -186,7 +186,7 @@ def _answer_request(
         answer(
             XrayAnswer(
                 asked=count,
-                processes=tuple(_xrayed(program, xray) for xray in taken),
+                processes=tuple(_xrayed_process(program, xray) for xray in taken),
                 failures=tuple(xrays.failures[first_failure:]),
             )
         )
@@ -194,7 +194,7 @@ def _answer_request(
     xrays.start_all("request", when_done)
 
 
-def _xrayed(program: RecordedProgram, xray: ProcessXray) -> XrayedProcess:
+def _xrayed_process(program: RecordedProgram, xray: ProcessXray) -> XrayedProcess:
     process = next(each for each in reversed(program.processes) if each.pid == xray.pid)
     return XrayedProcess(
         pid=xray.pid,

@@ -14,14 +14,14 @@ from typing import Any
 from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.temporary_names import own_prefix
 
-MAX_EVENT_BYTES = 1 << 20
-_CHUNK = 1 << 16
-_CREDENTIALS = struct.Struct("3i")
+MAX_RECEIVED_EVENT_BYTES = 1 << 20
+_RECEIVED_CHUNK_BYTES = 1 << 16
+_PEER_CREDENTIALS = struct.Struct("3i")
 """Process, user and group (struct ucred)."""
 
 
 @dataclass(eq=False)
-class Connection:
+class HookConnection:
     """The connection of one process.
 
     Attributes:
@@ -75,7 +75,7 @@ class EventSocket:
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        handle: Callable[[Connection, dict[str, Any]], bool],
+        handle: Callable[[HookConnection, dict[str, Any]], bool],
     ) -> None:
         self._selector = selector
         self._handle = handle
@@ -87,7 +87,7 @@ class EventSocket:
         self._listener.bind(f"\0{name}")
         self._listener.listen(128)
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept_connection)
 
     @property
     def address(self) -> str:
@@ -100,17 +100,17 @@ class EventSocket:
             if isinstance(key.fileobj, socket.socket):  # the listener, and connections
                 key.fileobj.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept_connection(self, listener: socket.socket) -> None:
         with suppress(OSError):
             accepted, _ = listener.accept()
-            connection = Connection(accepted)
+            connection = HookConnection(accepted)
             self._selector.register(
-                accepted, selectors.EVENT_READ, lambda _: self._receive(connection)
+                accepted, selectors.EVENT_READ, lambda _: self._receive_events(connection)
             )
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive_events(self, connection: HookConnection) -> None:
         try:
-            data, ancillary, _, _ = connection.socket.recvmsg(_CHUNK, 1024)
+            data, ancillary, _, _ = connection.socket.recvmsg(_RECEIVED_CHUNK_BYTES, 1024)
         except OSError:
             data, ancillary = b"", []
         for level, kind, packed in ancillary:
@@ -118,20 +118,20 @@ class EventSocket:
                 numbers = memoryview(packed[: len(packed) // 4 * 4]).cast("i")
                 connection.descriptors.extend(numbers)
         if not data:
-            self._disconnect(connection)
+            self._close_connection(connection)
             return
         *lines, connection.received = (connection.received + data).split(b"\n")
-        if len(connection.received) > MAX_EVENT_BYTES:
-            self._disconnect(connection)
+        if len(connection.received) > MAX_RECEIVED_EVENT_BYTES:
+            self._close_connection(connection)
             return
         for line in lines:
             if not self._handle_line(connection, line):
-                self._disconnect(connection)
+                self._close_connection(connection)
                 return
         if not connection.is_trusted:  # a process of another user could use up all descriptors
             _close_descriptors(connection)
 
-    def _disconnect(self, connection: Connection) -> None:
+    def _close_connection(self, connection: HookConnection) -> None:
         with suppress(KeyError):
             self._selector.unregister(connection.socket)
             if connection.process is not None:
@@ -139,7 +139,7 @@ class EventSocket:
         connection.socket.close()
         _close_descriptors(connection)
 
-    def _handle_line(self, connection: Connection, line: bytes) -> bool:
+    def _handle_line(self, connection: HookConnection, line: bytes) -> bool:
         """Handle one event; return False if the sender cannot be the hook."""
         try:
             fields = json.loads(line)
@@ -151,18 +151,18 @@ class EventSocket:
         return connection.is_trusted and self._handle(connection, fields)
 
 
-def _close_descriptors(connection: Connection) -> None:
+def _close_descriptors(connection: HookConnection) -> None:
     for number in connection.pass_descriptors():
         os.close(number)
 
 
-def peer(connection: Connection) -> int | None:
+def peer_process_id(connection: HookConnection) -> int | None:
     """Return the id of the process that has connected; None if its namespace hides it.
 
     In a namespace of its own, as in a sandbox, the process has another id for itself.
     """
     credentials = connection.socket.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size
     )
-    pid: int = _CREDENTIALS.unpack(credentials)[0]
+    pid: int = _PEER_CREDENTIALS.unpack(credentials)[0]
     return pid or None

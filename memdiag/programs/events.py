@@ -44,19 +44,19 @@ from msgspec import Struct, convert, field
 
 from memdiag.records.growth import LargestInput
 
-Shapes = dict[str, tuple[int, ...]] | None
+EventShapes = dict[str, tuple[int, ...]] | None
 """The shapes of inputs by name; None for runs that are not counted by their shapes."""
 
 
-class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
+class BaseEvent(Struct, frozen=True, kw_only=True, tag_field="event"):
     """An event."""
 
 
-class Importing(Event, frozen=True, kw_only=True, tag="importing"):
+class Importing(BaseEvent, frozen=True, kw_only=True, tag="importing"):
     """A process with the hook starts to import onnxruntime."""
 
 
-class Hello(Event, frozen=True, kw_only=True, tag="hello"):
+class Hello(BaseEvent, frozen=True, kw_only=True, tag="hello"):
     """A process introduces itself.
 
     Attributes:
@@ -80,7 +80,7 @@ class Hello(Event, frozen=True, kw_only=True, tag="hello"):
     telemetry: bool
 
 
-class HookFailed(Event, frozen=True, kw_only=True, tag="hook_failed"):
+class HookFailed(BaseEvent, frozen=True, kw_only=True, tag="hook_failed"):
     """The hook has failed, so that sessions may be missing.
 
     Attributes:
@@ -90,7 +90,7 @@ class HookFailed(Event, frozen=True, kw_only=True, tag="hook_failed"):
     message: str
 
 
-class SessionEvent(Event, frozen=True, kw_only=True):
+class SessionEvent(BaseEvent, frozen=True, kw_only=True):
     """An event of one session.
 
     Attributes:
@@ -100,7 +100,7 @@ class SessionEvent(Event, frozen=True, kw_only=True):
     session: int
 
 
-class ModelSource(Struct, frozen=True, kw_only=True):
+class SessionModelSource(Struct, frozen=True, kw_only=True):
     """Source of a session's model: a path or bytes.
 
     Attributes:
@@ -131,7 +131,7 @@ class Create(SessionEvent, frozen=True, kw_only=True, tag="create"):
         logid: the logid that the program gave to the session.
     """
 
-    model: ModelSource
+    model: SessionModelSource
     callers: tuple[tuple[str, int, str], ...]
     options: dict[str, str]
     config: dict[str, str]
@@ -178,14 +178,14 @@ class ShapeRuns(Struct, frozen=True, array_like=True):
         max_s: the greatest latency.
     """
 
-    shapes: Shapes
+    shapes: EventShapes
     runs: int
     total_s: float
     min_s: float
     max_s: float
 
 
-class Runs(SessionEvent, frozen=True, kw_only=True, tag="runs"):
+class RunCounts(SessionEvent, frozen=True, kw_only=True, tag="runs"):
     """The counts of runs that have changed since the last event.
 
     Attributes:
@@ -201,7 +201,7 @@ class Runs(SessionEvent, frozen=True, kw_only=True, tag="runs"):
     keeps_bytes: bool
 
 
-class Peak(SessionEvent, frozen=True, kw_only=True, tag="peak"):
+class RaisedPeak(SessionEvent, frozen=True, kw_only=True, tag="peak"):
     """A run has raised the high-water mark of the process.
 
     Attributes:
@@ -210,12 +210,12 @@ class Peak(SessionEvent, frozen=True, kw_only=True, tag="peak"):
         latency_s: seconds that the run took.
     """
 
-    shapes: Shapes
+    shapes: EventShapes
     peak_rss_bytes: int
     latency_s: float
 
 
-class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
+class BetweenRuns(BaseEvent, frozen=True, kw_only=True, tag="between_runs"):
     """The threads of the process wait between two runs, so that the memory can be read.
 
     The answer also has ``wait_s``, the seconds until memdiag reads the memory again.
@@ -248,15 +248,15 @@ class Released(SessionEvent, frozen=True, kw_only=True, tag="released"):
     """The program has released a session."""
 
 
-class StderrFiltered(Event, frozen=True, kw_only=True, tag="stderr_filtered"):
+class StderrFiltered(BaseEvent, frozen=True, kw_only=True, tag="stderr_filtered"):
     """The log of sessions must be taken out of standard error from now on."""
 
 
-class StderrRestored(Event, frozen=True, kw_only=True, tag="stderr_restored"):
+class StderrRestored(BaseEvent, frozen=True, kw_only=True, tag="stderr_restored"):
     """Standard error is as it was; the sender waits until what was in the pipe is written."""
 
 
-class Exit(Event, frozen=True, kw_only=True, tag="exit"):
+class Exit(BaseEvent, frozen=True, kw_only=True, tag="exit"):
     """The process, or the recording in it, ends: it has sent the last counts of runs.
 
     Attributes:
@@ -266,7 +266,7 @@ class Exit(Event, frozen=True, kw_only=True, tag="exit"):
     process_ends: bool
 
 
-class XrayRequest(Event, frozen=True, kw_only=True, tag="xray"):
+class XrayRequest(BaseEvent, frozen=True, kw_only=True, tag="xray"):
     """A user asks for an X-ray of each process that uses onnxruntime.
 
     Attributes:
@@ -284,8 +284,8 @@ HookEvent = (
     | Created
     | FirstRun
     | FirstRunDone
-    | Runs
-    | Peak
+    | RunCounts
+    | RaisedPeak
     | BetweenRuns
     | Released
     | StderrFiltered

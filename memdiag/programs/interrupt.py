@@ -11,10 +11,10 @@ from memdiag.system.process_tree import descendants
 GRACE_S: Final = 5.0
 """Seconds that a program has to end after each signal."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
-class Interrupt:
+class ProgramInterrupt:
     """Ends process `root` and the processes below it in three steps.
 
     SIGINT reaches the processes that Ctrl-C reaches: all in the process group of this process, and
@@ -30,7 +30,7 @@ class Interrupt:
         self._root = root
         self._on_wait = on_wait
         self._is_noticed = True
-        self._pending = list(_SIGNALS)
+        self._pending = list(_ENDING_SIGNALS)
         self._due_s = 0.0
 
     def update(self, now_s: float) -> None:
@@ -41,8 +41,8 @@ class Interrupt:
         """
         if not self._pending:
             return
-        if len(self._pending) < len(_SIGNALS) and now_s < self._due_s:
-            self._notice(now_s)
+        if len(self._pending) < len(_ENDING_SIGNALS) and now_s < self._due_s:
+            self._report_wait(now_s)
             return
         number = self._pending.pop(0)
         self._due_s = now_s + GRACE_S
@@ -53,12 +53,12 @@ class Interrupt:
                 if pid == self._root or os.getpgid(pid) == group:
                     os.kill(pid, number)
 
-    def _notice(self, now_s: float) -> None:
+    def _report_wait(self, now_s: float) -> None:
         """Report once for each signal that the program goes on after it."""
         if self._is_noticed or now_s < self._due_s - GRACE_S + NOTICE_S:
             return
         self._is_noticed = True
-        sent = _SIGNALS[len(_SIGNALS) - len(self._pending) - 1]
+        sent = _ENDING_SIGNALS[len(_ENDING_SIGNALS) - len(self._pending) - 1]
         self._on_wait(
             f"the program goes on after {sent.name}; {self._pending[0].name} follows in"
             f" {self._due_s - now_s:.0f} s."

@@ -4,19 +4,21 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-LOGID = "memdiag-"
+LOGID_PREFIX = "memdiag-"
 """Start of the `logid` of recorded sessions; the session's number follows."""
 
-_LINE = re.compile(
+_VERBOSE_LOG_LINE = re.compile(
     rb"(?P<before>(?:\x1b\[[0-9;]*m)*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ )"
-    rb"\[(?P<severity>[VIWEF]):(?P<category>[^:\],]*):" + LOGID.encode() + rb"(?P<session>\d+)(?=,)"
+    rb"\[(?P<severity>[VIWEF]):(?P<category>[^:\],]*):"
+    + LOGID_PREFIX.encode()
+    + rb"(?P<session>\d+)(?=,)"
 )
-_START = re.compile(
+_VERBOSE_LINE_START = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*(?:\d{4}-[\d-]{0,5}(?: |$)|\d{1,4}$)|\x1b(?:\[[0-9;]{0,12}m?)?$"
 )
 """The start of a log line, which may be incomplete."""
 
-_SEVERITIES = b"VIWEF"
+_SEVERITY_LETTERS = b"VIWEF"
 _MAX_PENDING_BYTES = 64 << 10
 
 
@@ -51,7 +53,7 @@ class LogFilter:
         passed = bytearray()
         found = []
         for line in lines:
-            match = _LINE.search(line)  # after an unfinished line of another thread
+            match = _VERBOSE_LOG_LINE.search(line)  # after an unfinished line of another thread
             session = int(match["session"]) if match else 0
             if match is None or session not in logs:
                 passed += line + b"\n"
@@ -59,7 +61,7 @@ class LogFilter:
             passed += line[: match.start()]
             found.append((session, line[match.start() :]))
             log = logs[session]
-            if _SEVERITIES.index(match["severity"]) >= log.severity:
+            if _SEVERITY_LETTERS.index(match["severity"]) >= log.severity:
                 head = b"[%s:%s:%s" % (match["severity"], match["category"], log.logid.encode())
                 passed += match["before"] + head + line[match.end() :] + b"\n"
         start = _log_start(rest)
@@ -77,5 +79,5 @@ def _log_start(line: bytes) -> int:
     """Return where a log line may start in the unfinished `line`; its length if nowhere."""
     if len(line) > _MAX_PENDING_BYTES:
         return len(line)
-    match = _START.search(line)
+    match = _VERBOSE_LINE_START.search(line)
     return match.start() if match else len(line)

@@ -30,8 +30,8 @@ MAX_MODELS_IN_FOLDER = 50
 """Models in the folder of a mapped file that are checked for external data in that file."""
 
 _MODEL_ENDINGS = tuple(suffix.encode() for suffix in MODEL_SUFFIXES)
-_UNPRINTABLE = re.compile(rb"[\x00-\x1f\x7f]")
-_FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
+_UNPRINTABLE_BYTES = re.compile(rb"[\x00-\x1f\x7f]")
+_OPEN_FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 
 
 class GuessedModel(NamedTuple):
@@ -66,7 +66,10 @@ def guess_models(pid: int, *, searches_memory: bool = True) -> tuple[GuessedMode
     folder = _working_directory(pid)
     code = {region.path for region in regions if "x" in region.permissions}
     mapped = {region.path for region in regions if region.path.startswith("/")} - code
-    files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid, folder)]
+    files = [Path(path) for path in sorted(mapped)] + [
+        *_open_files(pid),
+        *_argument_paths(pid, folder),
+    ]
     is_used = True
     models = [
         path for path in files if path.suffix.lower() in MODEL_SUFFIXES and os.path.isfile(path)
@@ -164,8 +167,8 @@ def proven_models(attribution: Attribution) -> Iterator[str]:
 
 def _refers_to(model: Path, data: Path) -> bool:
     try:
-        with open_model(model) as file:
-            return data.resolve() in file.files
+        with open_model(model) as model_file:
+            return data.resolve() in model_file.files
     except ModelError:
         return False
 
@@ -182,7 +185,7 @@ def _open_files(pid: int) -> list[Path]:
     found = []
     for link in links:
         with suppress(OSError):  # closed meanwhile
-            flags = _FLAGS.search(Path(f"/proc/{pid}/fdinfo/{link.name}").read_bytes())
+            flags = _OPEN_FLAGS.search(Path(f"/proc/{pid}/fdinfo/{link.name}").read_bytes())
             if flags and int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY:
                 found.append(link.readlink())
     return sorted(path for path in found if path.is_absolute())
@@ -195,7 +198,7 @@ def _working_directory(pid: int) -> Path:
         return Path("/")
 
 
-def _arguments(pid: int, folder: Path) -> list[Path]:
+def _argument_paths(pid: int, folder: Path) -> list[Path]:
     """Return the arguments that name models, also as ``--option=PATH``, relative to `folder`."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -231,5 +234,5 @@ def _model_names(memory: bytes) -> Iterator[str]:
         while end >= 0:
             before = memory[max(0, end - MAX_PATH_BYTES) : end]
             # What precedes a string of C, C++ or Python in memory is a zero byte or another number.
-            yield os.fsdecode(_UNPRINTABLE.split(before)[-1] + ending)
+            yield os.fsdecode(_UNPRINTABLE_BYTES.split(before)[-1] + ending)
             end = memory.find(ending + b"\0", end + 1)

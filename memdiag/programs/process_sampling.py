@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.runner.observer import ProcessGone, Reading
+from memdiag.runner.observer import MemoryReading, ProcessGone
 from memdiag.system.process_tree import descendants, process_info
 
 SAMPLE_S = 0.010
@@ -100,5 +100,5 @@ class ProcessSampling:
                 program.unread[process.pid] = error.strerror or str(error)
         if not program.live:
             return
-        program.total_rss.add(now_s, Reading(total, None, None))
+        program.total_rss.add(now_s, MemoryReading(total, None, None))
         program.peak_rss_bytes = max(program.peak_rss_bytes, total)

@@ -19,7 +19,7 @@ MAX_PEAK_SHARE = 0.05
 while the memory is above that at all readings before. A reading takes much longer than its CPU time
 where other programs use the CPUs; waiting costs nobody anything."""
 
-MIN_PEAK_GROWTH = 1.01
+MIN_PROPORTIONAL_PEAK_GROWTH = 1.01
 
 MIN_PROPORTIONAL_GROWTH = 1.1
 MIN_PROPORTIONAL_GROWTH_BYTES = 32 << 20
@@ -61,7 +61,7 @@ class ProportionalSets:
     @property
     def _due_s(self) -> float:
         """The time of the next reading."""
-        is_peak = self._program.rss_bytes >= MIN_PEAK_GROWTH * self._examined_rss_bytes
+        is_peak = self._program.rss_bytes >= MIN_PROPORTIONAL_PEAK_GROWTH * self._examined_rss_bytes
         share = MAX_PEAK_SHARE if is_peak else MAX_PROPORTIONAL_SHARE
         return self._end_s + max(self._period_s, self._cpu_s / share)
 

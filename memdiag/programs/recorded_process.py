@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
 from memdiag.records.growth import LargestInput
-from memdiag.runner.observer import Boundary, Observer, observe
+from memdiag.runner.observer import Observer, SpanBoundary, open_observer
 from memdiag.runner.timeline import SampleTimeline
 from memdiag.system.cpu_limit import cpus_allowed, thread_count
 from memdiag.system.loaded_runtime import LoadedRuntime
@@ -81,7 +81,7 @@ class RecordedProcess:
         self.import_path: tuple[str, ...] = ()
         self.forked_from: int | None = None
         self.timeline = SampleTimeline()
-        self.inherited: dict[int, Inheritance] = {}
+        self.inherited: dict[int, SessionInheritance] = {}
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
         self.early_runtime: LoadedRuntime | None = None
@@ -101,7 +101,7 @@ class RecordedProcess:
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
-        self._observer: Observer = observe(info.pid, resets_peak=resets_peak)
+        self._observer: Observer = open_observer(info.pid, resets_peak=resets_peak)
         self._marks: dict[RecordedSession, int] = {}
         try:
             self.sample(now_s)  # it may be the only one
@@ -176,7 +176,9 @@ class RecordedProcess:
             earlier = {local: each.session for local, each in parent.inherited.items()}
             known = {**earlier, **parent.local_sessions}
             self.inherited = {
-                local: Inheritance(known[local]) for local in hello.sessions if local in known
+                local: SessionInheritance(known[local])
+                for local in hello.sessions
+                if local in known
             }
 
     def forget_sessions(self, now_s: float) -> None:
@@ -247,7 +249,7 @@ class RecordedProcess:
         """
         return BeforeCreation(thread_count(self.pid), self.boundary(now_s, None))
 
-    def boundary(self, now_s: float, session: RecordedSession | None) -> Boundary:
+    def boundary(self, now_s: float, session: RecordedSession | None) -> SpanBoundary:
         """Return the memory now, and the high-water mark since the last boundary of `session`.
 
         The kernel has one mark for the process: other active sessions get it at their next
@@ -258,12 +260,12 @@ class RecordedProcess:
         """
         memory, peak = self._observer.boundary()
         if peak is None:
-            return Boundary(memory, None)
+            return SpanBoundary(memory, None)
         self.peak_rss_bytes = max(self.peak_rss_bytes, peak)
         for other in self.active:
             if other is not session:
                 self._marks[other] = max(self._marks.get(other, 0), peak)
-        return Boundary(memory, max(peak, self._marks.pop(session, 0) if session else 0))
+        return SpanBoundary(memory, max(peak, self._marks.pop(session, 0) if session else 0))
 
     def end(self, now_s: float) -> None:
         """Store that the process has ended."""
@@ -278,7 +280,7 @@ class RecordedProcess:
 
 
 @dataclass
-class Inheritance:
+class SessionInheritance:
     """A session that a forked process inherited.
 
     Attributes:
@@ -308,7 +310,7 @@ class Inheritance:
     def handle(self, event: events.SessionEvent, now_s: float) -> None:
         """Handle an event of the forked process."""
         match event:
-            case events.Runs():
+            case events.RunCounts():
                 self.runs |= {repr(each.shapes): each.runs for each in event.runs}
                 self.last_run_s = now_s - event.last_run_age_s
             case events.FirstRun():
@@ -328,4 +330,4 @@ class BeforeCreation(NamedTuple):
     """
 
     threads: int | None
-    boundary: Boundary
+    boundary: SpanBoundary

@@ -9,8 +9,8 @@ from memdiag.records.phases import CREATION_PHASES, PhaseName
 from memdiag.records.profile import UNKNOWN_MEMORY, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
-from memdiag.runner.observer import Boundary
-from memdiag.runner.phases import PhaseTracker, peak_phase
+from memdiag.runner.observer import SpanBoundary
+from memdiag.runner.phases import PhaseTracker, phase_of_peak
 from memdiag.system.cpu_limit import thread_count
 
 
@@ -60,7 +60,7 @@ class RecordedSession:
         process.local_sessions[description.session] = self
         process.logs[description.session] = SessionLog(description.severity, description.logid)
         self.phases = PhaseTracker(before.boundary.memory, description.providers)
-        self._activate()
+        self._activate_session()
         self.phases.start_span("create the session", "parse", now_s, before.boundary)
 
     @property
@@ -101,7 +101,7 @@ class RecordedSession:
 
     def start_first_run(self, now_s: float) -> None:
         """Start the first run."""
-        self._activate()
+        self._activate_session()
         self.phases.start_span("first run", "first_run", now_s, self.process.boundary(now_s, self))
 
     def finish_first_run(self, now_s: float) -> None:
@@ -109,7 +109,7 @@ class RecordedSession:
         self.first_run_s = now_s
         self._leave_phase(now_s)
 
-    def add_runs(self, now_s: float, event: events.Runs) -> None:
+    def add_runs(self, now_s: float, event: events.RunCounts) -> None:
         """Store the counts of runs that have changed."""
         self.last_run_s = now_s - event.last_run_age_s
         self.run_threads = max(self.run_threads, event.threads)
@@ -132,7 +132,7 @@ class RecordedSession:
         last = self.process.timeline.last
         memory = UNKNOWN_MEMORY if last is None else last.memory
         ended_s = self.process.ended_s or self.created_s
-        self.phases.finish(ended_s, Boundary(memory, None))
+        self.phases.finish(ended_s, SpanBoundary(memory, None))
         return tuple(phase for phase in self.phases.phases() if phase.name != "start")
 
     def peak_phase(self) -> PhaseName | None:
@@ -140,7 +140,7 @@ class RecordedSession:
         phases = [phase for phase in self.phases.phases() if phase.name != "start"]
         if not phases:
             return None
-        return peak_phase(phases, self.phases.spans(), phases[0].start.rss_bytes).name
+        return phase_of_peak(phases, self.phases.spans(), phases[0].start.rss_bytes).name
 
     def exact_creation_peak(self) -> int | None:
         """Return the kernel's mark of the whole creation in bytes; None if there is none.
@@ -162,7 +162,7 @@ class RecordedSession:
             found.append(PhaseTime(phase=span.phase, start_s=start_s, end_s=end_s))
         return tuple(found)
 
-    def _activate(self) -> None:
+    def _activate_session(self) -> None:
         for other in self.process.active:
             other.shared_with.add(self.number)
             self.shared_with.add(other.number)

@@ -24,8 +24,8 @@ from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
 from memdiag.programs.unhooked_process import (
-    find_models,
     find_runtime_if_grown,
+    find_used_models,
     runtime_note,
 )
 from memdiag.programs.xrays.end_xrays import EndWait, EndXrays
@@ -188,7 +188,7 @@ class Recorder(RecordedProgram):
             self.notes.append(f"process {root} ended after {format_duration(self.watched_s)}")
         for process in self.live.values():
             if process.unrecorded:
-                find_models(process)
+                find_used_models(process)
         self.notes += unread_note(self)
 
     def wait_for_xrays(

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from memdiag.errors import MemdiagError
-from memdiag.programs.end_requests import END, END_WITH_REPORTS
+from memdiag.programs.end_requests import END_REQUEST, END_WITH_REPORTS
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.recording_part import PartSession, RecordingPart
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes
-from memdiag.runner.observer import ProcessGone, Reading
+from memdiag.runner.observer import MemoryReading, ProcessGone
 from memdiag.system.open_files import max_open_files
 from memdiag.system.process_tree import process_info
 
@@ -35,14 +35,14 @@ start of the recording nor a creation waits for it."""
 
 
 def main() -> None:
-    """Record process PID until it sends `END`, and write the record to standard output.
+    """Record process PID until it sends `END_REQUEST`, and write the record to standard output.
 
     The arguments are the version of memdiag, PID, the number of sessions that PID has already,
     FOLDER and, if wanted, ``--no-xray`` and the ids of processes to ignore. The address of the
     recording is printed on standard output, and the reading of `time.perf_counter` at its start.
     Each line of standard input is answered with the part of the recording since the last answer.
 
-    The answer to `END` is a line with the length of the record, and the record. At
+    The answer to `END_REQUEST` is a line with the length of the record, and the record. At
     `END_WITH_REPORTS` the record is first written to FOLDER, and after the answer the reports: here
     and not in the process that was measured, which reports would enlarge and delay. Each of the two
     writes a line with its error, which is empty without one: before the length, and after the
@@ -56,8 +56,8 @@ def main() -> None:
     with closing(Recorder(xray=xray, earlier_sessions=earlier, ignored=ignored)) as recorder:
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
-        parts = _Parts(recorder)
-        preload = _preloading((*_ASSEMBLE_MODULES, *([_XRAY_MODULE] if xray else [])))
+        parts = _RecordingParts(recorder)
+        preload = _module_preloader((*_ASSEMBLE_MODULES, *([_XRAY_MODULE] if xray else [])))
 
         def on_step(recorder: Recorder) -> None:
             parts.add_step(recorder)
@@ -96,7 +96,7 @@ def main() -> None:
             output.write(_error_of(lambda: run.write_reports(folder)))
 
 
-def _preloading(names: tuple[str, ...]) -> Callable[[], None]:
+def _module_preloader(names: tuple[str, ...]) -> Callable[[], None]:
     """Return a function that imports one more of the modules `names` at each call."""
     left = list(names)
 
@@ -116,14 +116,15 @@ def _error_of(write: Callable[[], object]) -> bytes:
     return b""
 
 
-class _Parts:
+class _RecordingParts:
     """The parts of a recording between requests.
 
     Args:
         recorder: the recorder.
 
     Attributes:
-        request: what has ended the recording, `END` or `END_WITH_REPORTS`; empty if nothing has.
+        request: what has ended the recording, `END_REQUEST` or `END_WITH_REPORTS`; empty if nothing
+            has.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -133,18 +134,18 @@ class _Parts:
         self._first_peak = 0
         self._peak_rss_bytes = 0
         self._peak_sessions: tuple[int, ...] = ()
-        self._previous: Reading | None = None
+        self._previous: MemoryReading | None = None
 
     def input_ended(self) -> bool:
         """Answer a request on standard input, and return whether standard input has ended."""
         if not select.select([sys.stdin], [], [], 0)[0]:
             return False
         received = os.read(sys.stdin.fileno(), 1)
-        if received in (END, END_WITH_REPORTS):
+        if received in (END_REQUEST, END_WITH_REPORTS):
             self.request = received
         elif received:
             with suppress(BrokenPipeError):
-                os.write(sys.stdout.fileno(), msgspec.json.encode(self._next()) + b"\n")
+                os.write(sys.stdout.fileno(), msgspec.json.encode(self._finished_part()) + b"\n")
         return bool(self.request) or not received
 
     def add_step(self, recorder: Recorder) -> None:
@@ -160,7 +161,7 @@ class _Parts:
         live = self._recorder.live.values()
         return tuple(sorted(session.number for process in live for session in process.active))
 
-    def _next(self) -> RecordingPart:
+    def _finished_part(self) -> RecordingPart:
         """Return the part until now, and start the next."""
         from memdiag.programs.assemble import callers_of, created_at, library_of
 

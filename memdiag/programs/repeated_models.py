@@ -11,7 +11,7 @@ from memdiag.programs.xray_facts import is_private, same_form, weight_copies
 from memdiag.records.attribution import Attribution, Copy
 from memdiag.units import MIB
 
-_MIN_BYTES = MIB
+_MIN_REPEATED_BYTES = MIB
 _MIN_REPEATED_SHARE = 0.8
 """Share of a model's weights in memory that further copies must repeat, to be those of another
 session."""
@@ -64,8 +64,8 @@ def repeated_models(attribution: Attribution) -> Iterator[RepeatedModel]:
         repeated = [form for form in forms if len(form) > 1]
         extra = [copy for form in repeated for copy in form[1:] if is_private(copy)]
         extra_bytes = sum(copy.resident_bytes for copy in extra)
-        is_whole = _size(repeated) >= _MIN_REPEATED_SHARE * _size(forms)
-        if len(repeated) < 2 or not is_whole or extra_bytes < _MIN_BYTES:
+        is_whole = _single_copy_bytes(repeated) >= _MIN_REPEATED_SHARE * _single_copy_bytes(forms)
+        if len(repeated) < 2 or not is_whole or extra_bytes < _MIN_REPEATED_BYTES:
             continue
         if has_more_arenas or _has_repeated_originals(forms):
             yield RepeatedModel(
@@ -76,7 +76,7 @@ def repeated_models(attribution: Attribution) -> Iterator[RepeatedModel]:
             )
 
 
-def _size(forms: Sequence[Sequence[Copy]]) -> int:
+def _single_copy_bytes(forms: Sequence[Sequence[Copy]]) -> int:
     """Return the sum of one copy's bytes over all layouts."""
     return sum(form[0].bytes for form in forms)
 

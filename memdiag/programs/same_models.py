@@ -7,12 +7,12 @@ from pathlib import Path
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
-from memdiag.programs.events import ModelSource
-from memdiag.programs.hook.creation import content_digest
+from memdiag.programs.events import SessionModelSource
+from memdiag.programs.hook.creation import sampled_digest
 from memdiag.regular_files import open_regular
 
 
-def files_of_bytes(models: Iterable[ModelSource]) -> dict[str, str]:
+def files_of_bytes(models: Iterable[SessionModelSource]) -> dict[str, str]:
     """Return the path of the file with the same content by the digest of models from bytes.
 
     Only files with the length of a model from bytes are read. Models with external data are left
@@ -27,24 +27,24 @@ def files_of_bytes(models: Iterable[ModelSource]) -> dict[str, str]:
     found = {}
     for path in dict.fromkeys(model.path for model in described if model.path is not None):
         with suppress(OSError, ModelError):
-            digest = _digest(path) if os.stat(path).st_size in lengths else None
+            digest = _hook_digest(path) if os.stat(path).st_size in lengths else None
             if digest is not None and digest in digests:
                 found[digest] = path
     return found
 
 
-def _digest(path: str) -> str | None:
+def _hook_digest(path: str) -> str | None:
     """Return the digest that the hook has of a model from these bytes; None with external data.
 
     Raises:
         ModelError, OSError: the file cannot be read.
     """
-    with open_model(Path(path)) as model:
-        if len(model.files) > 1:
+    with open_model(Path(path)) as model_file:
+        if len(model_file.files) > 1:
             return None
     with open_regular(path) as file:
 
         def read(part: slice) -> bytes:
             return os.pread(file.fileno(), part.stop - part.start, part.start)
 
-        return content_digest(os.fstat(file.fileno()).st_size, read)
+        return sampled_digest(os.fstat(file.fileno()).st_size, read)

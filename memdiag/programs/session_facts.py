@@ -24,14 +24,15 @@ SHRINKAGE_CODE = (
 """A run at whose end the arena returns free regions to the system."""
 
 
-def created_sessions(run: ProgramRun) -> list[ProgramSession]:
+def created_sessions(recording: ProgramRun) -> list[ProgramSession]:
     """Return the sessions whose creation succeeded, in the order of their creation."""
     return sorted(
-        (session for session in run.sessions if session.providers), key=lambda each: each.created_s
+        (session for session in recording.sessions if session.providers),
+        key=lambda each: each.created_s,
     )
 
 
-def grouped(
+def sessions_by_key(
     sessions: Iterable[ProgramSession], key: Callable[[ProgramSession], K]
 ) -> list[list[ProgramSession]]:
     """Return the sessions with the same key together."""
@@ -68,7 +69,7 @@ def process_ids(found: Iterable[ProgramSession | ProcessXray]) -> str:
 
 def same_model_and_line(sessions: Iterable[ProgramSession]) -> list[list[ProgramSession]]:
     """Return the sessions of the same model that the same line created together."""
-    return grouped(sessions, lambda each: (each.model_key, each.created_at))
+    return sessions_by_key(sessions, lambda each: (each.model_key, each.created_at))
 
 
 def described_sessions(sessions: Sequence[ProgramSession]) -> str:
@@ -84,26 +85,28 @@ def described_sessions(sessions: Sequence[ProgramSession]) -> str:
     )
 
 
-def numbers(sessions: Iterable[ProgramSession]) -> tuple[int, ...]:
+def session_numbers(sessions: Iterable[ProgramSession]) -> tuple[int, ...]:
     """Return the numbers of the sessions, in order."""
     return tuple(sorted(session.number for session in sessions))
 
 
-def ready_s(session: ProgramSession) -> float:
+def session_ready_s(session: ProgramSession) -> float:
     """Return the end of the creation, in seconds since the start of the recording."""
     return session.created_s + (session.creation_s or 0)
 
 
-def end_s(run: ProgramRun, session: ProgramSession) -> float:
+def session_end_s(recording: ProgramRun, session: ProgramSession) -> float:
     """Return the release of the session, or the end of its process or of the recording.
 
     A process that waits at its end for its X-ray has ended before.
     """
     if session.released_s is not None:
         return session.released_s
-    ends = [each.ended_s for each in run.processes if each.pid == session.pid]
-    ends += [each.t_s for each in run.xrays if each.pid == session.pid and each.reason == "end"]
-    return min((ended_s for ended_s in ends if ended_s is not None), default=run.duration_s)
+    ends = [each.ended_s for each in recording.processes if each.pid == session.pid]
+    ends += [
+        each.t_s for each in recording.xrays if each.pid == session.pid and each.reason == "end"
+    ]
+    return min((ended_s for ended_s in ends if ended_s is not None), default=recording.duration_s)
 
 
 def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
@@ -111,11 +114,12 @@ def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
     ends = {
         session.number: inf
         if session.released_s is None
-        else max(ready_s(session), session.released_s - MIN_TOGETHER_S)
+        else max(session_ready_s(session), session.released_s - MIN_TOGETHER_S)
         for session in sessions
     }
     events = sorted(
-        [(ready_s(session), 1) for session in sessions] + [(end, -1) for end in ends.values()]
+        [(session_ready_s(session), 1) for session in sessions]
+        + [(end, -1) for end in ends.values()]
     )
     alive = max_alive = 0
     max_alive_s = 0.0
@@ -123,7 +127,9 @@ def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
         alive += change
         if alive > max_alive:
             max_alive, max_alive_s = alive, at_s
-    together = [each for each in sessions if ready_s(each) <= max_alive_s < ends[each.number]]
+    together = [
+        each for each in sessions if session_ready_s(each) <= max_alive_s < ends[each.number]
+    ]
     return together or list(sessions[:1])  # where each was released as soon as it had run
 
 
@@ -175,15 +181,15 @@ def session_bytes(session: ProgramSession) -> int | None:
         weights = max((size for size in sizes if size is not None), default=None)
     if memory is not None and memory.arena_used_bytes is not None:
         weights = max(weights or 0, memory.arena_used_bytes) + (slack_bytes(session) or 0)
-    return None if weights is None else weights + _model_bytes(session)
+    return None if weights is None else weights + _kept_source_bytes(session)
 
 
-def _model_bytes(session: ProgramSession) -> int:
+def _kept_source_bytes(session: ProgramSession) -> int:
     """Return the bytes that `session` was created from if it keeps them; 0 otherwise."""
     return session.model.bytes or 0 if session.model.is_kept else 0
 
 
-def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:
+def total_session_bytes(sessions: Iterable[ProgramSession]) -> int | None:
     """Return the bytes of all the sessions; None if they are unknown for one of them.
 
     Several may keep the same bytes of their model.
@@ -195,7 +201,7 @@ def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:
         if size is None:
             return None
         place = (session.pid, session.model.address)
-        total += size - (_model_bytes(session) if place in kept else 0)
+        total += size - (_kept_source_bytes(session) if place in kept else 0)
         if session.model.is_kept:
             kept.add(place)
     return total
@@ -206,11 +212,11 @@ def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
 
     Of sessions of which some keep the bytes of their model, one that does not is to stay.
     """
-    total = total_bytes(sessions)
+    total = total_session_bytes(sessions)
     if total is None:
         return None
-    least = min(map(_model_bytes, sessions), default=0)
-    staying = [session for session in sessions if _model_bytes(session) == least]
+    least = min(map(_kept_source_bytes, sessions), default=0)
+    staying = [session for session in sessions if _kept_source_bytes(session) == least]
     return total - max((session_bytes(session) or 0 for session in staying), default=0)
 
 
@@ -240,10 +246,10 @@ def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
     return f"about {text} (private memory that the creation kept; no X-ray measured it)"
 
 
-def inherited_run_counts(run: ProgramRun) -> Counter[int]:
+def inherited_run_counts(recording: ProgramRun) -> Counter[int]:
     """Return the runs of sessions in forks of their process, by the number of the session."""
     found: Counter[int] = Counter()
-    for process in run.processes:
+    for process in recording.processes:
         for inherited in process.inherited:
             found[inherited.session] += inherited.run_count + inherited.is_running
     return found

@@ -5,29 +5,29 @@ from math import prod
 from statistics import median
 from typing import NamedTuple
 
-from memdiag.programs.session_facts import created_sessions, grouped, slack_bytes
+from memdiag.programs.session_facts import created_sessions, sessions_by_key, slack_bytes
 from memdiag.records.run import HighWaterRun, InputShapes, ProgramRun, ProgramSession
 from memdiag.units import MIB
 
 _MIN_SESSIONS = 5
-_MAX_RUNS = 10
+_MAX_RUNS_PER_SESSION = 10
 _MIN_REPLACED_SHARE = 0.5
 
 _MIN_SLACK_BYTES = 64 * MIB
-_MAX_RARE_SHARE = 0.05
-_MIN_RATIO = 2
+_MAX_LARGE_RUN_SHARE = 0.05
+_MIN_ELEMENTS_RATIO = 2
 
-_Shapes = dict[str, tuple[int, ...]]
+_ShapesByName = dict[str, tuple[int, ...]]
 
 
-def sessions_per_call(run: ProgramRun) -> Iterator[list[ProgramSession]]:
+def sessions_per_call(recording: ProgramRun) -> Iterator[list[ProgramSession]]:
     """Yield the sessions of each line that creates a session for each call, in creation order."""
-    for sessions in grouped(
-        created_sessions(run), lambda each: (each.pid, each.model_key, each.created_at)
+    for sessions in sessions_by_key(
+        created_sessions(recording), lambda each: (each.pid, each.model_key, each.created_at)
     ):
         if (
             len(sessions) >= _MIN_SESSIONS
-            and median(session.run_count for session in sessions) <= _MAX_RUNS
+            and median(session.run_count for session in sessions) <= _MAX_RUNS_PER_SESSION
             and _replaced_share(sessions) >= _MIN_REPLACED_SHARE
         ):
             yield sessions
@@ -56,32 +56,34 @@ class RareLargeInput(NamedTuple):
     """
 
     session: ProgramSession
-    shapes: _Shapes
+    shapes: _ShapesByName
     slack_bytes: int
     runs: int
     large_runs: int
     ratio: float
 
 
-def rare_large_inputs(run: ProgramRun) -> Iterator[RareLargeInput]:
+def rare_large_inputs(recording: ProgramRun) -> Iterator[RareLargeInput]:
     """Yield the rare large input of each session whose arena is as large as this input made it."""
-    for session in created_sessions(run):
+    for session in created_sessions(recording):
         slack = slack_bytes(session)
-        peak = _largest_step(run, session)
+        peak = _largest_step(recording, session)
         if slack is None or slack < _MIN_SLACK_BYTES or peak is None or not peak.shapes:
             continue
         known = [each for each in session.shapes if each.shapes]
         runs = sum(each.runs for each in known)
         usual = _usual_elements(known, runs)
-        large_runs = sum(each.runs for each in known if _elements(each) >= _MIN_RATIO * usual)
-        ratio = _element_count(peak.shapes) / max(usual, 1)
-        if ratio >= _MIN_RATIO and large_runs <= _MAX_RARE_SHARE * runs:
+        large_runs = sum(
+            each.runs for each in known if _input_elements(each) >= _MIN_ELEMENTS_RATIO * usual
+        )
+        ratio = _shapes_elements(peak.shapes) / max(usual, 1)
+        if ratio >= _MIN_ELEMENTS_RATIO and large_runs <= _MAX_LARGE_RUN_SHARE * runs:
             yield RareLargeInput(session, peak.shapes, slack, runs, large_runs, ratio)
 
 
-def _largest_step(run: ProgramRun, session: ProgramSession) -> HighWaterRun | None:
+def _largest_step(recording: ProgramRun, session: ProgramSession) -> HighWaterRun | None:
     """Return the run of `session` that raised the high-water mark most; None without such runs."""
-    peaks = [peak for peak in run.peaks if peak.session == session.number]
+    peaks = [peak for peak in recording.peaks if peak.session == session.number]
     start = max((phase.peak_rss_bytes for phase in session.phases), default=0)
     before = [start, *(peak.peak_rss_bytes for peak in peaks)]
     steps = [peak.peak_rss_bytes - mark for peak, mark in zip(peaks, before, strict=False)]
@@ -91,16 +93,16 @@ def _largest_step(run: ProgramRun, session: ProgramSession) -> HighWaterRun | No
 def _usual_elements(shapes: Sequence[InputShapes], runs: int) -> int:
     """Return the smallest number of elements that nearly all runs do not exceed."""
     covered = 0
-    for each in sorted(shapes, key=_elements):
+    for each in sorted(shapes, key=_input_elements):
         covered += each.runs
-        if covered >= (1 - _MAX_RARE_SHARE) * runs:
-            return _elements(each)
+        if covered >= (1 - _MAX_LARGE_RUN_SHARE) * runs:
+            return _input_elements(each)
     return 0
 
 
-def _elements(shapes: InputShapes) -> int:
-    return _element_count(shapes.shapes or {})
+def _input_elements(shapes: InputShapes) -> int:
+    return _shapes_elements(shapes.shapes or {})
 
 
-def _element_count(shapes: _Shapes) -> int:
+def _shapes_elements(shapes: _ShapesByName) -> int:
     return sum(prod(shape) for shape in shapes.values())

@@ -12,11 +12,11 @@ from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.runner.observer import ProcessGone
 
-_CHUNK = 1 << 16
+_STDERR_CHUNK_BYTES = 1 << 16
 
 
 @dataclass(eq=False)
-class _Pipe:
+class _StderrPipe:
     """The standard error of a process while its sessions are created.
 
     Attributes:
@@ -45,7 +45,7 @@ class StderrPipes:
     def __init__(self, program: RecordedProgram, selector: selectors.BaseSelector) -> None:
         self._program = program
         self._selector = selector
-        self._pipes: dict[int, _Pipe] = {}
+        self._pipes: dict[int, _StderrPipe] = {}
 
     def open(self, process: RecordedProcess, descriptors: Sequence[int]) -> None:
         """Read a pipe of `process` from now on.
@@ -60,17 +60,17 @@ class StderrPipes:
         """
         reading, *others = descriptors
         os.set_blocking(reading, False)
-        pipe = _Pipe(process, reading, others[0] if others else None)
+        pipe = _StderrPipe(process, reading, others[0] if others else None)
         self._pipes[reading] = pipe
-        self._selector.register(reading, selectors.EVENT_READ, lambda _: self._read(pipe))
+        self._selector.register(reading, selectors.EVENT_READ, lambda _: self._handle_output(pipe))
 
     def drain(self, process: RecordedProcess) -> None:
         """Handle what `process` has written to standard error until now."""
         for pipe in list(self._pipes.values()):
             if pipe.process is process:
-                while self._read(pipe):
+                while self._handle_output(pipe):
                     pass
-                self._write(pipe, pipe.filter.finish())
+                self._write_to_target(pipe, pipe.filter.finish())
 
     def leave(self) -> None:
         """Leave pipes that processes still have as standard error to a process of their own.
@@ -80,36 +80,36 @@ class StderrPipes:
         pipes = list(self._pipes.values())
         if pipes and not os.fork():
             try:
-                _pass_on([(pipe.reading, pipe.target) for pipe in pipes])
+                _forward_pipes([(pipe.reading, pipe.target) for pipe in pipes])
             finally:
                 os._exit(0)
         for pipe in pipes:
-            self._close(pipe)
+            self._close_pipe(pipe)
 
-    def _read(self, pipe: _Pipe) -> bool:
+    def _handle_output(self, pipe: _StderrPipe) -> bool:
         """Handle some output of a process; return False if there is none at present."""
         try:
-            data = os.read(pipe.reading, _CHUNK)
+            data = os.read(pipe.reading, _STDERR_CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not data:
-            self._write(pipe, pipe.filter.finish())
-            self._close(pipe)
+            self._write_to_target(pipe, pipe.filter.finish())
+            self._close_pipe(pipe)
             return False
         passed, lines = pipe.filter.feed(data, pipe.process.logs)
-        self._write(pipe, passed)
-        for number, session_lines in _grouped(lines):
+        self._write_to_target(pipe, passed)
+        for number, session_lines in _lines_by_session(lines):
             with suppress(ProcessGone):
                 session = pipe.process.local_sessions[number]
                 session.add_log(self._program.now_s(), session_lines)
         return True
 
-    def _write(self, pipe: _Pipe, data: bytes) -> None:
+    def _write_to_target(self, pipe: _StderrPipe, data: bytes) -> None:
         with suppress(OSError):  # nobody reads it, which the program would have been told
             while data and pipe.target is not None:
                 data = data[os.write(pipe.target, data) :]
 
-    def _close(self, pipe: _Pipe) -> None:
+    def _close_pipe(self, pipe: _StderrPipe) -> None:
         self._selector.unregister(pipe.reading)
         del self._pipes[pipe.reading]
         os.close(pipe.reading)
@@ -117,7 +117,7 @@ class StderrPipes:
             os.close(pipe.target)
 
 
-def _grouped(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def _lines_by_session(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of each session together, each with its line break."""
     found: dict[int, bytearray] = {}
     for number, line in lines:
@@ -126,7 +126,7 @@ def _grouped(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         yield number, bytes(together)
 
 
-def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:
+def _forward_pipes(pipes: Sequence[tuple[int, int | None]]) -> None:
     """Write what arrives in each pipe to its target until all have ended."""
     kept = {number for pipe in pipes for number in pipe if number is not None}
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
@@ -139,7 +139,7 @@ def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:
         poll.register(reading, select.POLLIN)
     while targets:
         for reading, _ in poll.poll():
-            data, target = os.read(reading, _CHUNK), targets[reading]
+            data, target = os.read(reading, _STDERR_CHUNK_BYTES), targets[reading]
             if not data:
                 poll.unregister(reading)
                 del targets[reading]

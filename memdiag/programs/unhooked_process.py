@@ -13,7 +13,7 @@ from memdiag.system.loaded_runtime import loaded_runtime
 if TYPE_CHECKING:
     from memdiag.records.attribution import Attribution
 
-MAX_COMMAND = 200
+MAX_COMMAND_IN_NOTE = 200
 """Characters of a command line in a note."""
 
 MIN_SEARCH_GROWTH = 1.1
@@ -28,7 +28,7 @@ def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
         process.runtime = loaded_runtime(process.pid)
         if with_models and process.runtime is not None:
             # Samples would be missing while memory is searched.
-            find_models(process)
+            find_used_models(process)
 
 
 def find_runtime_if_grown(process: RecordedProcess) -> None:
@@ -45,7 +45,7 @@ def find_runtime_if_grown(process: RecordedProcess) -> None:
         process.early_runtime = loaded_runtime(process.pid)
 
 
-def find_models(process: RecordedProcess) -> None:
+def find_used_models(process: RecordedProcess) -> None:
     """Store the names of the models that `process` uses, as far as its files show."""
     from memdiag.programs.process_files import guess_models
 
@@ -72,7 +72,7 @@ def runtime_note(process: RecordedProcess) -> str:
     """Return which onnxruntime and which models were found in `process` from outside."""
     assert process.runtime is not None
     version, build = process.runtime
-    words = [f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"]
+    words = [f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND_IN_NOTE]}) uses"]
     words += filter(None, ["onnxruntime", version, build and f"({build})"])
     words += ["with", ", ".join(process.used_models)] if process.used_models else []
     names = ", ".join(process.uncertain_models)

@@ -19,20 +19,20 @@ class ModelKey(NamedTuple):
     weight_bytes: int
 
 
-def last_xrays(run: ProgramRun) -> list[ProcessXray]:
+def last_xrays(recording: ProgramRun) -> list[ProcessXray]:
     """Return the last X-ray of each process, in the order of the processes."""
-    last = {xray.pid: xray for xray in sorted(run.xrays, key=lambda xray: xray.t_s)}
-    return [last[process.pid] for process in run.processes if process.pid in last]
+    last = {xray.pid: xray for xray in sorted(recording.xrays, key=lambda xray: xray.t_s)}
+    return [last[process.pid] for process in recording.processes if process.pid in last]
 
 
-def unrecorded_xrays(run: ProgramRun) -> list[ProcessXray]:
+def unrecorded_xrays(recording: ProgramRun) -> list[ProcessXray]:
     """Return the last X-ray of each process whose sessions are not recorded.
 
     The sessions of a fork that inherited them are recorded in the process that created them.
     """
-    recorded = {session.pid for session in run.sessions}
-    recorded |= {process.pid for process in run.processes if process.inherited}
-    return [xray for xray in last_xrays(run) if xray.pid not in recorded]
+    recorded = {session.pid for session in recording.sessions}
+    recorded |= {process.pid for process in recording.processes if process.inherited}
+    return [xray for xray in last_xrays(recording) if xray.pid not in recorded]
 
 
 class PartOfProcess(NamedTuple):
@@ -48,14 +48,16 @@ class PartOfProcess(NamedTuple):
     private_bytes: int
 
 
-def large_owners(run: ProgramRun, kind: OwnerKind, name: str | None = None) -> list[PartOfProcess]:
+def large_owners(
+    recording: ProgramRun, kind: OwnerKind, name: str | None = None
+) -> list[PartOfProcess]:
     """Return the memory of the owners of `kind` in each process where they take much of it.
 
     Much is at least `MIN_OWNER_BYTES` and `MIN_OWNER_SHARE` of the process's memory, in its last
     X-ray. With `name`, only the owners of that name count.
     """
     parts = []
-    for xray in last_xrays(run):
+    for xray in last_xrays(recording):
         owners = [
             each
             for each in xray.attribution.owners
@@ -68,24 +70,24 @@ def large_owners(run: ProgramRun, kind: OwnerKind, name: str | None = None) -> l
     return parts
 
 
-def shared_once_bytes(run: ProgramRun, parts: Sequence[PartOfProcess]) -> int:
+def shared_once_bytes(recording: ProgramRun, parts: Sequence[PartOfProcess]) -> int:
     """Return the bytes of all `parts`, pages that forks share counted once.
 
     A fork shares pages with its parent, whose X-ray has all of them, and else with its siblings.
     """
-    parents = {process.pid: process.parent for process in run.processes}
+    parents = {process.pid: process.parent for process in recording.processes}
     listed = {part.xray.pid for part in parts}
     shared: dict[int, int] = {}
     total = 0
     for xray, size, private in parts:
         total += private
-        if listed.isdisjoint(_ancestors(xray.pid, parents)):
+        if listed.isdisjoint(_ancestor_ids(xray.pid, parents)):
             parent = parents.get(xray.pid, 0)
             shared[parent] = max(shared.get(parent, 0), size - private)
     return total + sum(shared.values())
 
 
-def _ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
+def _ancestor_ids(pid: int, parents: Mapping[int, int]) -> set[int]:
     """Return the ancestors of process `pid`; the system may have reused an id."""
     found: set[int] = set()
     current = parents.get(pid)
@@ -121,7 +123,7 @@ def same_form(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
     yield from found.values()
 
 
-def sessions_in(run: ProgramRun, xrays: Iterable[ProcessXray]) -> list[ProgramSession]:
+def sessions_in(recording: ProgramRun, xrays: Iterable[ProcessXray]) -> list[ProgramSession]:
     """Return the recorded sessions of the processes of `xrays` that had memory there."""
     pids = {xray.pid for xray in xrays}
-    return [session for session in run.sessions if session.pid in pids and session.memory]
+    return [session for session in recording.sessions if session.pid in pids and session.memory]

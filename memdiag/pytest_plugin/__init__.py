@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from memdiag.pytest_plugin.calls import MemdiagLeak
     from memdiag.pytest_plugin.fixture import Memdiag
 
-MARK = "memory_budget"
-_MARKER = (
-    f'{MARK}(model, *, peak="1.2 GB", steady=…, tolerance=…, baseline=…, **options): profile the'
+BUDGET_MARKER = "memory_budget"
+_MARKER_DESCRIPTION = (
+    f'{BUDGET_MARKER}(model, *, peak="1.2 GB", steady=…, tolerance=…, baseline=…, **options):'
+    " profile the"
     " model in an isolated process before the test, and fail where a figure is above its budget"
     ' or its baseline, or with growth="none" where it leaks; with estimated=True compare an'
-    f" estimate instead, without a run; {MARK}(*, sessions=3,"
+    f" estimate instead, without a run; {BUDGET_MARKER}(*, sessions=3,"
     ' tree_peak="2 GB"): fail where the test itself creates more sessions, or its process and'
     " children take more memory together (memdiag)"
 )
@@ -28,25 +29,25 @@ _MARKER = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the ``--memdiag-*`` flags and the ini options of the same names."""
-    from memdiag.pytest_plugin.settings import add_options
+    from memdiag.pytest_plugin.settings import add_plugin_options
 
-    add_options(parser)
+    add_plugin_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and read the settings."""
-    from memdiag.pytest_plugin.settings import SETTINGS, read_settings
+    from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY, read_settings
 
-    config.addinivalue_line("markers", _MARKER)
-    config.stash[SETTINGS] = read_settings(config)
+    config.addinivalue_line("markers", _MARKER_DESCRIPTION)
+    config.stash[SETTINGS_STASH_KEY] = read_settings(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Add a test for each model of ``--memdiag-models``, before other plugins select tests."""
-    from memdiag.pytest_plugin.settings import SETTINGS
+    from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY
 
-    if session.config.stash[SETTINGS].models:
+    if session.config.stash[SETTINGS_STASH_KEY].models:
         from memdiag.pytest_plugin.marker import model_items
 
         items.extend(model_items(session))
@@ -55,9 +56,9 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Start the recording of ``--memdiag-sessions``."""
     if _records_sessions(session.config):
-        from memdiag.pytest_plugin.sessions import start
+        from memdiag.pytest_plugin.sessions import start_recording
 
-        start(session.config)
+        start_recording(session.config)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -65,9 +66,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Store when each test runs, for the sessions that it creates."""
     if not _records_sessions(item.config):
         return (yield)
-    from memdiag.pytest_plugin.sessions import running
+    from memdiag.pytest_plugin.sessions import timed_test
 
-    with running(item):
+    with timed_test(item):
         return (yield)
 
 
@@ -75,29 +76,29 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_testnodedown(node: Any) -> None:
     """Add the sessions of a worker of pytest-xdist."""
     if _records_sessions(node.config):
-        from memdiag.pytest_plugin.sessions import add_worker
+        from memdiag.pytest_plugin.sessions import add_worker_recording
 
-        add_worker(node.config, node)
+        add_worker_recording(node.config, node)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End the recording of ``--memdiag-sessions``."""
     if _records_sessions(session.config):
-        from memdiag.pytest_plugin.sessions import finish
+        from memdiag.pytest_plugin.sessions import finish_recording
 
-        finish(session.config)
+        finish_recording(session.config)
 
 
 def _records_sessions(config: pytest.Config) -> bool:
-    from memdiag.pytest_plugin.settings import SETTINGS
+    from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY
 
-    return config.stash[SETTINGS].sessions
+    return config.stash[SETTINGS_STASH_KEY].sessions
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Measure the models of a test with the marker; a failure is an error of its setup."""
-    if item.get_closest_marker(MARK) is not None:
+    if item.get_closest_marker(BUDGET_MARKER) is not None:
         from memdiag.pytest_plugin.marker import measure_marked
 
         measure_marked(item)
@@ -109,13 +110,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
     Baselines are written after that code, if the test passes.
     """
-    if item.get_closest_marker(MARK) is None:
+    if item.get_closest_marker(BUDGET_MARKER) is None:
         return (yield)
     from memdiag.pytest_plugin.marker import judge_marked, update_baselines
-    from memdiag.pytest_plugin.process_budget import judged
+    from memdiag.pytest_plugin.process_budget import judged_test_block
 
     judge_marked(item)
-    with judged(item):
+    with judged_test_block(item):
         result = yield
     update_baselines(item)
     return result
@@ -126,22 +127,22 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the figures to the report, which can be sent to another process."""
-    from memdiag.pytest_plugin.summary import attach
+    from memdiag.pytest_plugin.summary import attach_summary_rows
 
     report = yield
-    attach(item, report)
+    attach_summary_rows(item, report)
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Write the figures of all tests."""
-    from memdiag.pytest_plugin.summary import write_summary
+    from memdiag.pytest_plugin.summary import write_figure_summary
 
-    write_summary(terminalreporter)
+    write_figure_summary(terminalreporter)
     if _records_sessions(terminalreporter.config):
         from memdiag.pytest_plugin import sessions
 
-        sessions.write_summary(terminalreporter)
+        sessions.write_session_summary(terminalreporter)
 
 
 @pytest.fixture

@@ -41,13 +41,13 @@ class MemdiagLeak:
             MeasurementError, XrayError: the memory of this process cannot be read.
         """
         item = self._request.node
-        checked_count("runs", runs)
+        require_whole_number("runs", runs)
         if not callable(function):
             raise UsageError(
                 f"memdiag_leak: {function!r} is not a function. Pass one to be called."
             )
         function()
-        with _nothing_stored(self._request):
+        with _logs_not_stored(self._request):
             growth = leak_calls(function, runs=runs, subject=item.nodeid)
         item.user_properties.append(("memdiag.verdict", growth.verdict))
         if growth.is_leak_or_kept:
@@ -55,7 +55,7 @@ class MemdiagLeak:
         return growth
 
 
-def checked_count(name: str, count: Any) -> None:
+def require_whole_number(name: str, count: Any) -> None:
     """Check the type of an argument that tests pass.
 
     Raises:
@@ -66,7 +66,7 @@ def checked_count(name: str, count: Any) -> None:
 
 
 @contextmanager
-def _nothing_stored(request: pytest.FixtureRequest) -> Iterator[None]:
+def _logs_not_stored(request: pytest.FixtureRequest) -> Iterator[None]:
     """Have pytest store no log message and no warning during the block."""
     root = logging.getLogger()
     stored: list[Any] = []

@@ -9,16 +9,16 @@ import pytest
 from memdiag.api.arguments import check_dims
 from memdiag.api.estimate import estimate
 from memdiag.budgets.estimates import ESTIMATED_FIGURES, judge_estimate
-from memdiag.budgets.parsing import merged, parse_budget
+from memdiag.budgets.parsing import merged_budgets, parse_budget
 from memdiag.errors import UsageError
-from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin import BUDGET_MARKER
 from memdiag.pytest_plugin.profiling import path_from_here
-from memdiag.pytest_plugin.settings import SETTINGS
-from memdiag.pytest_plugin.summary import record
+from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY
+from memdiag.pytest_plugin.summary import record_judgement
 from memdiag.records.budget import Budget, Judgement
-from memdiag.reports.budget import lines
+from memdiag.reports.budget import judgement_lines
 
-ARGUMENT = "estimated"
+ESTIMATED_ARGUMENT = "estimated"
 ESTIMATE_OPTIONS = (
     "dims",
     "for_onnxruntime",
@@ -30,7 +30,7 @@ ESTIMATE_OPTIONS = (
 )
 """Arguments of `memdiag.estimate` that a marker with ``estimated=True`` accepts."""
 
-_JUDGEMENTS = pytest.StashKey[list[Judgement]]()
+_ESTIMATE_JUDGEMENTS = pytest.StashKey[list[Judgement]]()
 
 
 def is_estimated(mark: pytest.Mark) -> bool:
@@ -39,9 +39,9 @@ def is_estimated(mark: pytest.Mark) -> bool:
     Raises:
         UsageError: the argument is neither True nor False.
     """
-    value = mark.kwargs.get(ARGUMENT, False)
+    value = mark.kwargs.get(ESTIMATED_ARGUMENT, False)
     if not isinstance(value, bool):
-        raise UsageError(f"{MARK}: {ARGUMENT} is True or False, not {value!r}.")
+        raise UsageError(f"{BUDGET_MARKER}: {ESTIMATED_ARGUMENT} is True or False, not {value!r}.")
     return value
 
 
@@ -58,34 +58,42 @@ def estimate_marked(item: pytest.Item, mark: pytest.Mark, defaults: Budget) -> N
         MemdiagError: as `memdiag.estimate`.
     """
     if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
-        raise UsageError(f'{MARK} needs the path of one model, as {MARK}("model.onnx", …).')
-    names = (ARGUMENT, *ESTIMATE_OPTIONS)
+        raise UsageError(
+            f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …).'
+        )
+    names = (ESTIMATED_ARGUMENT, *ESTIMATE_OPTIONS)
     limits = {name: value for name, value in mark.kwargs.items() if name not in names}
     known = {n: limit for n, limit in defaults.limits.items() if n in ESTIMATED_FIGURES}
-    budget = merged(
+    budget = merged_budgets(
         Budget(limits=known, tolerance=defaults.tolerance),
-        parse_budget(limits, where=MARK, other_names=names),
+        parse_budget(limits, where=BUDGET_MARKER, other_names=names),
     )
     if not budget.limits:
-        raise UsageError(f'{MARK}: {ARGUMENT}=True needs a limit, such as peak="1.2 GB".')
+        raise UsageError(
+            f'{BUDGET_MARKER}: {ESTIMATED_ARGUMENT}=True needs a limit, such as peak="1.2 GB".'
+        )
     options = {name: mark.kwargs[name] for name in ESTIMATE_OPTIONS if name in mark.kwargs}
     check_dims(options.get("dims"))
-    if item.config.stash[SETTINGS].python is not None and "for_onnxruntime" not in options:
+    if (
+        item.config.stash[SETTINGS_STASH_KEY].python is not None
+        and "for_onnxruntime" not in options
+    ):
         raise UsageError(
-            f"{MARK}: {ARGUMENT}=True does not start the interpreter of --memdiag-python. Name its"
+            f"{BUDGET_MARKER}: {ESTIMATED_ARGUMENT}=True does not start the interpreter of"
+            " --memdiag-python. Name its"
             ' release: for_onnxruntime="1.24.4".'
         )
     model = path_from_here(item.config, Path(mark.args[0]))
     judgement = judge_estimate(estimate(model, details=False, **options), budget)
-    record(item, judgement, remark="estimated")
-    item.stash.setdefault(_JUDGEMENTS, []).append(judgement)
+    record_judgement(item, judgement, remark="estimated")
+    item.stash.setdefault(_ESTIMATE_JUDGEMENTS, []).append(judgement)
 
 
 def judge_estimated(item: pytest.Item) -> None:
     """Fail `item` if the estimate of a model exceeds its budget."""
     texts = [
-        "\n".join(lines(judgement))
-        for judgement in item.stash.get(_JUDGEMENTS, [])
+        "\n".join(judgement_lines(judgement))
+        for judgement in item.stash.get(_ESTIMATE_JUDGEMENTS, [])
         if not judgement.is_met
     ]
     if texts:

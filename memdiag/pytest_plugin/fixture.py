@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from memdiag.api.probe import SessionProbe
-from memdiag.budgets.evaluation import judge, judge_probe
+from memdiag.budgets.evaluation import judge_budget, judge_probe
 from memdiag.budgets.parsing import parse_budget
 from memdiag.defaults import XrayTime
 from memdiag.errors import UsageError
-from memdiag.pytest_plugin.profiling import profile, require_completed
-from memdiag.pytest_plugin.summary import record
+from memdiag.pytest_plugin.profiling import isolated_profile, require_completed_profile
+from memdiag.pytest_plugin.summary import record_judgement
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
-from memdiag.reports.budget import lines
+from memdiag.reports.budget import judgement_lines
 
 
 class Memdiag:
@@ -47,7 +47,7 @@ class Memdiag:
         Raises:
             MemdiagError: as `memdiag.profile`.
         """
-        return profile(self._config, Path(model), options, pinned=pinned, xray=xray)
+        return isolated_profile(self._config, Path(model), options, pinned=pinned, xray=xray)
 
     def assert_budget(self, measured: Profile | Probe | SessionProbe, **limits: Any) -> None:
         """Fail the test if a figure of `measured` is above its limit.
@@ -65,12 +65,12 @@ class Memdiag:
             measured = measured.result
         if isinstance(measured, Probe):
             judgement = judge_probe(measured, budget)
-            record(self._item, judgement)
+            record_judgement(self._item, judgement)
         else:
-            judgement = judge([require_completed(measured)], budget)
-            record(self._item, judgement, measured)
+            judgement = judge_budget([require_completed_profile(measured)], budget)
+            record_judgement(self._item, judgement, measured)
         if not judgement.is_met:
-            pytest.fail("\n".join(lines(judgement)), pytrace=False)
+            pytest.fail("\n".join(judgement_lines(judgement)), pytrace=False)
 
     def session_probe(self) -> SessionProbe:
         """Return a context manager for code that creates its own session in this process.

@@ -14,25 +14,25 @@ from memdiag.api.budget import BudgetResult, check_budget
 from memdiag.api.options import ProfileOptions, options_of
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.baselines import baseline_path, configuration_name
-from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
+from memdiag.budgets.parsing import merged_budgets, parse_budget, parse_tolerance
 from memdiag.defaults import BUDGET_REPEATS
 from memdiag.errors import MemdiagError, UsageError
-from memdiag.pytest_plugin import MARK, estimated, growth
+from memdiag.pytest_plugin import BUDGET_MARKER, estimated, growth
 from memdiag.pytest_plugin.process_budget import TEST_LIMITS, process_budget
 from memdiag.pytest_plugin.profiling import (
     CachedProfileRunner,
     outcome_sentence,
     path_from_here,
 )
-from memdiag.pytest_plugin.settings import SETTINGS, Settings
-from memdiag.pytest_plugin.summary import add_remark, record
+from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY, PluginSettings
+from memdiag.pytest_plugin.summary import add_row_remark, record_judgement
 from memdiag.records.budget import Budget
 from memdiag.records.estimate import PINNED_NOTE
-from memdiag.reports.budget import lines
+from memdiag.reports.budget import judgement_lines
 
 _PROFILE_OPTIONS = options_of(ProfileOptions).keys() - {"xray", "run_peak"}
-_OWN_OPTIONS = ("baseline", "repeats", "pinned", estimated.ARGUMENT)
-_CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
+_MARKER_OPTIONS = ("baseline", "repeats", "pinned", estimated.ESTIMATED_ARGUMENT)
+_BASELINE_CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class MarkerResult:
     row: dict[str, Any]
 
 
-_RESULTS = pytest.StashKey[list[MarkerResult]]()
+_MARKER_RESULTS = pytest.StashKey[list[MarkerResult]]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,27 +74,29 @@ class MarkerArguments:
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, mark: pytest.Mark, settings: Settings) -> MarkerArguments:
+    def of(cls, mark: pytest.Mark, settings: PluginSettings) -> MarkerArguments:
         """Return the arguments of `mark`, with defaults from ``[tool.memdiag.budgets]``.
 
         Raises:
             UsageError: an argument is not valid.
         """
         if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
-            raise UsageError(f'{MARK} needs the path of one model, as {MARK}("model.onnx", …).')
+            raise UsageError(
+                f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …).'
+            )
         for limit in TEST_LIMITS:
             if limit in mark.kwargs:
                 raise UsageError(
-                    f"{MARK}: {limit} is a limit of the test itself, not of a model. Write it in a"
-                    f" marker of its own: {MARK}({limit}=…)."
+                    f"{BUDGET_MARKER}: {limit} is a limit of the test itself, not of a model. Write"
+                    f" it in a marker of its own: {BUDGET_MARKER}({limit}=…)."
                 )
         model = Path(mark.args[0])
-        option_names = (*_OWN_OPTIONS, *_PROFILE_OPTIONS)
-        if growth.ARGUMENT in mark.kwargs:
-            option_names = (*option_names, growth.ARGUMENT, *growth.LEAK_OPTIONS)
+        option_names = (*_MARKER_OPTIONS, *_PROFILE_OPTIONS)
+        if growth.GROWTH_ARGUMENT in mark.kwargs:
+            option_names = (*option_names, growth.GROWTH_ARGUMENT, *growth.LEAK_OPTIONS)
         limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
-        own_budget = parse_budget(limits, where=MARK, other_names=option_names)
-        budget = merged(_default_budget(model, settings), own_budget)
+        own_budget = parse_budget(limits, where=BUDGET_MARKER, other_names=option_names)
+        budget = merged_budgets(_default_budget(model, settings), own_budget)
         name = mark.kwargs.get("baseline")
         options = {name: mark.kwargs[name] for name in _PROFILE_OPTIONS if name in mark.kwargs}
         pinned = bool(mark.kwargs.get("pinned", True))
@@ -117,18 +119,18 @@ def measure_marked(item: pytest.Item) -> None:
 
     A test is skipped if its only limit is a baseline of another class of machine.
     """
-    settings = item.config.stash[SETTINGS]
-    measured = item.stash.setdefault(_RESULTS, [])
+    settings = item.config.stash[SETTINGS_STASH_KEY]
+    measured = item.stash.setdefault(_MARKER_RESULTS, [])
     try:
         own_budget = process_budget(item)
-        for mark in item.iter_markers(MARK):
-            if mark.args and growth.ARGUMENT in mark.kwargs:
+        for mark in item.iter_markers(BUDGET_MARKER):
+            if mark.args and growth.GROWTH_ARGUMENT in mark.kwargs:
                 growth.measure_growth(item, mark)
             if mark.args and estimated.is_estimated(mark):
                 defaults = _default_budget(Path(mark.args[0]), settings)
                 estimated.estimate_marked(item, mark, defaults)
             elif mark.args and not growth.limits_growth_only(mark):
-                measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
+                measured.append(_measure_marker(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     results = [each.result for each in measured]
@@ -145,10 +147,10 @@ def judge_marked(item: pytest.Item) -> None:
     """Fail `item` if a model exceeds its budget or its baseline, or leaks."""
     growth.judge_growth(item)
     estimated.judge_estimated(item)
-    judgements = [each.result.judgement for each in item.stash.get(_RESULTS, [])]
+    judgements = [each.result.judgement for each in item.stash.get(_MARKER_RESULTS, [])]
     texts = [
         # The summary has the note once.
-        "\n".join(text for text in lines(judgement) if PINNED_NOTE not in text)
+        "\n".join(text for text in judgement_lines(judgement) if PINNED_NOTE not in text)
         for judgement in judgements
         if judgement is not None and not judgement.is_met
     ]
@@ -158,19 +160,21 @@ def judge_marked(item: pytest.Item) -> None:
 
 def update_baselines(item: pytest.Item) -> None:
     """Write the updates of baselines of `item`, which passed."""
-    for each in item.stash.get(_RESULTS, []):
+    for each in item.stash.get(_MARKER_RESULTS, []):
         if each.result.update is not None:
             try:
                 status = each.result.update.write()
             except MemdiagError as error:
                 raise pytest.fail.Exception(str(error), pytrace=False) from None
             path = path_from_here(item.config, each.request.baseline)
-            add_remark(each.row, f"{path} {status}")
+            add_row_remark(each.row, f"{path} {status}")
 
 
-def _measure(item: pytest.Item, request: MarkerArguments, settings: Settings) -> MarkerResult:
+def _measure_marker(
+    item: pytest.Item, request: MarkerArguments, settings: PluginSettings
+) -> MarkerResult:
     config = item.config
-    _refuse_shared(config, request)
+    _refuse_shared_baseline(config, request)
     result = check_budget(
         CachedProfileRunner(config, request.model, request.options, pinned=request.pinned),
         request.budget,
@@ -182,28 +186,29 @@ def _measure(item: pytest.Item, request: MarkerArguments, settings: Settings) ->
     )
     if result.judgement is None:
         pytest.fail(outcome_sentence(result.profile), pytrace=False)
-    row = record(item, result.judgement, result.profile, remark=result.incomparable)
+    row = record_judgement(item, result.judgement, result.profile, remark=result.incomparable)
     return MarkerResult(request=request, result=result, row=row)
 
 
-def _refuse_shared(config: pytest.Config, request: MarkerArguments) -> None:
+def _refuse_shared_baseline(config: pytest.Config, request: MarkerArguments) -> None:
     """Raise an error if another test uses the baseline file for another model or other options.
 
     Raises:
         UsageError: there is such a test.
     """
-    known = config.stash.setdefault(_CONFIGURATIONS, {})
-    path = config.stash[SETTINGS].root / request.model
+    known = config.stash.setdefault(_BASELINE_CONFIGURATIONS, {})
+    path = config.stash[SETTINGS_STASH_KEY].root / request.model
     configuration = f"{path} {configuration_name({**request.options, 'pinned': request.pinned})}"
     if known.setdefault(request.baseline, configuration) != configuration:
         raise UsageError(
             f"{path_from_here(config, request.baseline)}: another test uses this baseline with"
-            f" other options or for another model. Give one of them a name of its own: {MARK}(…,"
+            " other options or for another model. Give one of them a name of its own:"
+            f" {BUDGET_MARKER}(…,"
             ' baseline="NAME").'
         )
 
 
-def _default_budget(model: Path, settings: Settings) -> Budget:
+def _default_budget(model: Path, settings: PluginSettings) -> Budget:
     """Return the tolerance of the plugin's settings, and the project's budget of `model`."""
     budget = Budget()
     if settings.tolerance is not None:
@@ -213,7 +218,7 @@ def _default_budget(model: Path, settings: Settings) -> Budget:
     if path.is_relative_to(settings.root):
         path = path.relative_to(settings.root)
     project = read_project_settings(settings.root)
-    return merged(budget, project.budget_for(path.as_posix()))
+    return merged_budgets(budget, project.budget_for(path.as_posix()))
 
 
 class ModelCollector(pytest.File):
@@ -221,8 +226,8 @@ class ModelCollector(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield the test of the model."""
-        item: ModelItem = ModelItem.from_parent(self, name=MARK)
-        item.add_marker(getattr(pytest.mark, MARK)(self.path))
+        item: ModelItem = ModelItem.from_parent(self, name=BUDGET_MARKER)
+        item.add_marker(getattr(pytest.mark, BUDGET_MARKER)(self.path))
         yield item
 
 
@@ -234,7 +239,7 @@ class ModelItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """Return the file of the model, for headings."""
-        return self.path, None, f"{MARK} of {self.path.name}"
+        return self.path, None, f"{BUDGET_MARKER} of {self.path.name}"
 
 
 def model_items(session: pytest.Session) -> Iterator[pytest.Item]:
@@ -243,7 +248,7 @@ def model_items(session: pytest.Session) -> Iterator[pytest.Item]:
     Raises:
         pytest.UsageError: a pattern matches nothing.
     """
-    settings = session.config.stash[SETTINGS]
+    settings = session.config.stash[SETTINGS_STASH_KEY]
     found: set[Path] = set()
     for pattern in settings.models:
         names = glob.glob(pattern, root_dir=settings.root, recursive=True)

@@ -15,16 +15,16 @@ from memdiag.budgets.parsing import parse_sizes
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.programs.recording_part import PartSession, RecordingPart
 from memdiag.programs.session_facts import sharing_advice
-from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin import BUDGET_MARKER
 from memdiag.pytest_plugin.sessions import recording_of_run
-from memdiag.reports.run.names import numbers as numbers_text
+from memdiag.reports.run.names import number_ranges_text as numbers_text
 from memdiag.reports.run.names import shapes_text
 from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.units import counted, format_limit, format_size
 
 TEST_LIMITS = ("sessions", "tree_peak")
-_MAX_LISTED = 20
+_MAX_LISTED_SESSIONS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +50,21 @@ def process_budget(item: pytest.Item) -> ProcessBudget | None:
         UsageError: an argument is not valid, or the limits cannot be checked here.
     """
     limits: dict[str, int] = {}
-    for mark in item.iter_markers(MARK):
+    for mark in item.iter_markers(BUDGET_MARKER):
         if not mark.args:
-            limits = {**_limits(mark), **limits}
+            limits = {**_marker_limits(mark), **limits}
     if not limits:
         return None
     if RECORDING_ADDRESS in os.environ and recording_of_run(item.config) is None:
         raise UsageError(
-            f"{MARK}({', '.join(f'{name}=…' for name in limits)}) needs a recording of its own."
-            " Start pytest without memdiag run."
+            f"{BUDGET_MARKER}({', '.join(f'{name}=…' for name in limits)}) needs a recording of its"
+            " own. Start pytest without memdiag run."
         )
     return ProcessBudget(sessions=limits.get("sessions"), tree_peak_bytes=limits.get("tree_peak"))
 
 
 @contextmanager
-def judged(item: pytest.Item) -> Iterator[None]:
+def judged_test_block(item: pytest.Item) -> Iterator[None]:
     """Record the block, and fail `item` if the block exceeds its budget.
 
     A block that raises is not judged.
@@ -84,22 +84,22 @@ def judged(item: pytest.Item) -> Iterator[None]:
         pytest.fail(str(error), pytrace=False)
     try:
         yield
-        part = _next_part(recording)
+        part = _next_recording_part(recording)
     finally:
         if running is None:
             with suppress(MemdiagError):  # the part is all that is needed
                 recording.stop()
-    _judge(item, budget, part)
+    _judge_recording_part(item, budget, part)
 
 
-def _next_part(recording: Recording) -> RecordingPart:
+def _next_recording_part(recording: Recording) -> RecordingPart:
     try:
         return recording.next_part()
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
-def _limits(mark: pytest.Mark) -> dict[str, int]:
+def _marker_limits(mark: pytest.Mark) -> dict[str, int]:
     """Return the limits of `mark`, a count and a size in bytes.
 
     Raises:
@@ -108,24 +108,27 @@ def _limits(mark: pytest.Mark) -> dict[str, int]:
     others = [name for name in mark.kwargs if name not in TEST_LIMITS]
     if not mark.kwargs:
         raise UsageError(
-            f'{MARK} needs the path of one model, as {MARK}("model.onnx", …), or limits of the'
-            f' test itself, as {MARK}(sessions=3, tree_peak="2 GB").'
+            f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …), or'
+            " limits of the"
+            f' test itself, as {BUDGET_MARKER}(sessions=3, tree_peak="2 GB").'
         )
     if others:
         raise UsageError(
-            f"{MARK}: {others[0]!r} is not a limit of the test itself. Use"
+            f"{BUDGET_MARKER}: {others[0]!r} is not a limit of the test itself. Use"
             f" {' and '.join(TEST_LIMITS)}. Limits of a model need its path, in a marker of its"
-            f' own: {MARK}("model.onnx", peak="1 GB").'
+            f' own: {BUDGET_MARKER}("model.onnx", peak="1 GB").'
         )
     limits = dict(mark.kwargs)
     sessions = limits.pop("sessions", 0)
     if isinstance(sessions, bool) or not isinstance(sessions, int) or sessions < 0:
-        raise UsageError(f"{MARK}: sessions must be a whole number from 0, not {sessions!r}.")
-    found = parse_sizes(limits, ("tree_peak",), where=MARK)
+        raise UsageError(
+            f"{BUDGET_MARKER}: sessions must be a whole number from 0, not {sessions!r}."
+        )
+    found = parse_sizes(limits, ("tree_peak",), where=BUDGET_MARKER)
     return {**found, "sessions": sessions} if "sessions" in mark.kwargs else found
 
 
-def _judge(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> None:
+def _judge_recording_part(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> None:
     count, peak = len(part.sessions), part.peak_rss_bytes
     item.user_properties.append(("memdiag.sessions", count))
     item.user_properties.append(("memdiag.tree_peak", peak))
@@ -147,29 +150,29 @@ def _judge(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> Non
     if breaches:
         lines = [
             f"memory budget: {item.nodeid}: {'; '.join(breaches)}",
-            *_listed(part.sessions, item.path),
-            *(_at_peak(part) if limit is not None and peak > limit else ()),
-            *_advice(
+            *_created_session_lines(part.sessions, item.path),
+            *(_peak_activity_lines(part) if limit is not None and peak > limit else ()),
+            *_sharing_advice_lines(
                 part.sessions, has_too_many=budget.sessions is not None and count > budget.sessions
             ),
         ]
         pytest.fail("\n  ".join(lines), pytrace=False)
 
 
-def _listed(sessions: Sequence[PartSession], test_file: Path) -> Iterator[str]:
+def _created_session_lines(sessions: Sequence[PartSession], test_file: Path) -> Iterator[str]:
     """Yield a line for each session."""
     if not sessions:
         yield "no session was created in the test"
-    for number, session in enumerate(sessions[:_MAX_LISTED], 1):
+    for number, session in enumerate(sessions[:_MAX_LISTED_SESSIONS], 1):
         where = "" if session.pid == os.getpid() else f", in process {session.pid}"
-        created = f"{plain(session.created_at)}{_called_from(session, test_file)}"
-        yield f"session {number}: {_model(session)}, created at {created}{where}"
-    more = len(sessions) - _MAX_LISTED
+        created = f"{plain(session.created_at)}{_test_line_clause(session, test_file)}"
+        yield f"session {number}: {_loaded_model_name(session)}, created at {created}{where}"
+    more = len(sessions) - _MAX_LISTED_SESSIONS
     if more > 0:
         yield f"and {counted(more, 'more session')}"
 
 
-def _called_from(session: PartSession, test_file: Path) -> str:
+def _test_line_clause(session: PartSession, test_file: Path) -> str:
     """Return the line of the test that led to the creation, unless it is that of the creation."""
     found = next((each for each in session.callers if Path(each.file) == test_file), None)
     if found is None or found is session.callers[0]:
@@ -177,7 +180,7 @@ def _called_from(session: PartSession, test_file: Path) -> str:
     return f", called from {plain(test_file.name)}:{found.line}"
 
 
-def _at_peak(part: RecordingPart) -> Iterator[str]:
+def _peak_activity_lines(part: RecordingPart) -> Iterator[str]:
     """Yield which creation or run took the memory at the peak, as far as it is known."""
     in_test = {session.number: number for number, session in enumerate(part.sessions, 1)}
     active = [in_test[number] for number in part.peak_sessions if number in in_test]
@@ -194,14 +197,16 @@ def _at_peak(part: RecordingPart) -> Iterator[str]:
         )
 
 
-def _advice(sessions: Sequence[PartSession], *, has_too_many: bool) -> Iterator[str]:
+def _sharing_advice_lines(sessions: Sequence[PartSession], *, has_too_many: bool) -> Iterator[str]:
     """Yield the models of which a process created several sessions, and what to do."""
     groups: dict[tuple[int, str], list[int]] = {}
     for number, session in enumerate(sessions, 1):
-        groups.setdefault((session.pid, session.model or _model(session)), []).append(number)
+        groups.setdefault((session.pid, session.model or _loaded_model_name(session)), []).append(
+            number
+        )
     again = [numbers for numbers in groups.values() if len(numbers) > 1]
-    for numbers in again[:_MAX_LISTED]:
-        model = _model(sessions[numbers[0] - 1])
+    for numbers in again[:_MAX_LISTED_SESSIONS]:
+        model = _loaded_model_name(sessions[numbers[0] - 1])
         yield f"{model} was loaded {len(numbers)} times (sessions {numbers_text(numbers)})"
     if again:
         repeated = [sessions[number - 1] for numbers in again for number in numbers]
@@ -215,7 +220,7 @@ def _advice(sessions: Sequence[PartSession], *, has_too_many: bool) -> Iterator[
         )
 
 
-def _model(session: PartSession) -> str:
+def _loaded_model_name(session: PartSession) -> str:
     if session.model is not None:
         return plain(PurePath(session.model).name)
     size = "" if session.model_bytes is None else f" of {format_size(session.model_bytes)}"

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 import memdiag
-from memdiag.api.budget import pinned as with_pinned_malloc
+from memdiag.api.budget import pinned_environment as with_pinned_malloc
 from memdiag.api.measurement_lock import measurement_lock
 from memdiag.defaults import XrayTime
 from memdiag.errors import MeasurementError
-from memdiag.pytest_plugin.settings import SETTINGS
+from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY
 from memdiag.records.profile import Profile
 from memdiag.reports.profile.headline import profile_headline
 
-_PROFILES = pytest.StashKey[dict[object, list[Profile]]]()
+_CACHED_PROFILES = pytest.StashKey[dict[object, list[Profile]]]()
 
 
-def profile(
+def isolated_profile(
     config: pytest.Config,
     model: Path,
     options: Mapping[str, Any],
@@ -41,7 +41,7 @@ def profile(
     Raises:
         MemdiagError: as `memdiag.profile`.
     """
-    settings = config.stash[SETTINGS]
+    settings = config.stash[SETTINGS_STASH_KEY]
     arguments = {"python": settings.python, **options}
     if pinned:
         arguments["environment"] = with_pinned_malloc(arguments.get("environment") or {})
@@ -65,22 +65,24 @@ class CachedProfileRunner:
         self._arguments = (config, model, options)
         self._pinned = pinned
         self._used = 0
-        known = config.stash.setdefault(_PROFILES, {})
-        self._profiles = known.setdefault(self._key(), [])
+        known = config.stash.setdefault(_CACHED_PROFILES, {})
+        self._profiles = known.setdefault(self._cache_key(), [])
 
     def __call__(self, with_xray: bool) -> Profile:
         """Return the next profile, measured now or for an earlier test."""
         if self._used == len(self._profiles):
             xray: XrayTime = "steady" if with_xray else "none"
-            self._profiles.append(profile(*self._arguments, pinned=self._pinned, xray=xray))
+            self._profiles.append(
+                isolated_profile(*self._arguments, pinned=self._pinned, xray=xray)
+            )
         self._used += 1
         return self._profiles[self._used - 1]
 
-    def _key(self) -> object:
+    def _cache_key(self) -> object:
         config, model, options = self._arguments
         if options.get("inputs"):
             return object()  # arrays cannot be compared by a key
-        path = config.stash[SETTINGS].root / model
+        path = config.stash[SETTINGS_STASH_KEY].root / model
         stat = path.stat() if path.exists() else None
         changed = (stat.st_mtime_ns, stat.st_size) if stat else None
         values = sorted((name, repr(value)) for name, value in options.items())
@@ -89,7 +91,7 @@ class CachedProfileRunner:
 
 def path_from_here(config: pytest.Config, model: Path) -> Path:
     """Return `model`, a path relative to the rootdir, relative to the current folder."""
-    path = config.stash[SETTINGS].root / model
+    path = config.stash[SETTINGS_STASH_KEY].root / model
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -99,7 +101,7 @@ def outcome_sentence(profile: Profile) -> str:
     return f"{profile.model.path}: {profile_headline(profile).first}"
 
 
-def require_completed(profile: Profile) -> Profile:
+def require_completed_profile(profile: Profile) -> Profile:
     """Return `profile` if it completed.
 
     Raises:

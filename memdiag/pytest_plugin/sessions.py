@@ -17,15 +17,15 @@ from memdiag.errors import MemdiagError
 from memdiag.records.run import ProgramRun, ProgramSession
 from memdiag.reports.run.headline import finding_texts
 from memdiag.reports.run.names import created_text, model_names
-from memdiag.reports.run.peaks import rise_bytes
+from memdiag.reports.run.peaks import session_rise_bytes
 from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.units import counted, format_size
 
-OUTSIDE = "outside tests"
-_MAX_SESSIONS = 40
-_MAX_FINDINGS = 10
-_OUTPUT = "memdiag_sessions"
+OUTSIDE_TESTS = "outside tests"
+_MAX_SUMMARY_SESSIONS = 40
+_MAX_SUMMARY_FINDINGS = 10
+_WORKER_OUTPUT_NAME = "memdiag_sessions"
 
 
 class _SessionRow(TypedDict):
@@ -40,7 +40,7 @@ class _SessionRow(TypedDict):
     end: str
 
 
-class _Part(TypedDict):
+class _TestRunPart(TypedDict):
     """The recording of one process that runs tests, as plain values for another process."""
 
     sessions: list[_SessionRow]
@@ -62,26 +62,26 @@ class _RunRecording:
 
     def test_at(self, t_s: float) -> str:
         """Return the test that was running at `t_s` seconds."""
-        return next((name for name, start, end in self.tests if start <= t_s <= end), OUTSIDE)
+        return next((name for name, start, end in self.tests if start <= t_s <= end), OUTSIDE_TESTS)
 
 
-_RECORDING = pytest.StashKey[_RunRecording]()
-_PARTS = pytest.StashKey[list[_Part]]()
+_RECORDING_STASH_KEY = pytest.StashKey[_RunRecording]()
+_PARTS_STASH_KEY = pytest.StashKey[list[_TestRunPart]]()
 
 
 def recording_of_run(config: pytest.Config) -> Recording | None:
     """Return the recording of ``--memdiag-sessions`` in this process; None without one."""
-    found = config.stash.get(_RECORDING, None)
+    found = config.stash.get(_RECORDING_STASH_KEY, None)
     return None if found is None else found.recording
 
 
-def start(config: pytest.Config) -> None:
+def start_recording(config: pytest.Config) -> None:
     """Start the recording of this process, if it runs tests.
 
     Raises:
         pytest.UsageError: it cannot be recorded.
     """
-    config.stash[_PARTS] = []
+    config.stash[_PARTS_STASH_KEY] = []
     if RECORDING_ADDRESS in os.environ:
         raise pytest.UsageError(
             "--memdiag-sessions: this test run is being recorded already. Leave the flag or"
@@ -94,13 +94,13 @@ def start(config: pytest.Config) -> None:
         recording.__enter__()
     except MemdiagError as error:
         raise pytest.UsageError(f"--memdiag-sessions: {error}") from None
-    config.stash[_RECORDING] = _RunRecording(recording)
+    config.stash[_RECORDING_STASH_KEY] = _RunRecording(recording)
 
 
 @contextmanager
-def running(item: pytest.Item) -> Iterator[None]:
+def timed_test(item: pytest.Item) -> Iterator[None]:
     """Store when the test `item` ran."""
-    session_recording = item.config.stash.get(_RECORDING, None)
+    session_recording = item.config.stash.get(_RECORDING_STASH_KEY, None)
     if session_recording is None:
         yield
         return
@@ -113,72 +113,75 @@ def running(item: pytest.Item) -> Iterator[None]:
         session_recording.tests[-1] = (item.nodeid, start_s, session_recording.recording.now_s())
 
 
-def finish(config: pytest.Config) -> None:
+def finish_recording(config: pytest.Config) -> None:
     """End the recording of this process; a worker sends it to its controller."""
-    found = config.stash.get(_RECORDING, None)
+    found = config.stash.get(_RECORDING_STASH_KEY, None)
     if found is None:
         return
-    del config.stash[_RECORDING]
+    del config.stash[_RECORDING_STASH_KEY]
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     try:
         run = found.recording.stop()
     except MemdiagError as error:
-        part = _Part(sessions=[], findings=[], notes=[f"the sessions were not recorded: {error}"])
+        part = _TestRunPart(
+            sessions=[], findings=[], notes=[f"the sessions were not recorded: {error}"]
+        )
     else:
-        part = _part(run, found, worker.get("workerid", ""))
+        part = _test_run_part(run, found, worker.get("workerid", ""))
     if worker:
         output: dict[str, Any] = config.workeroutput  # type: ignore[attr-defined]
-        output[_OUTPUT] = part
+        output[_WORKER_OUTPUT_NAME] = part
     else:
-        config.stash[_PARTS].append(part)
+        config.stash[_PARTS_STASH_KEY].append(part)
 
 
-def add_worker(config: pytest.Config, node: Any) -> None:
+def add_worker_recording(config: pytest.Config, node: Any) -> None:
     """Add the recording of `node`, a worker of pytest-xdist that has ended."""
-    part = getattr(node, "workeroutput", {}).get(_OUTPUT)
+    part = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT_NAME)
     if part is None:
         note = f"{node.gateway.id}: its sessions are missing, because it ended too early"
-        part = _Part(sessions=[], findings=[], notes=[note])
-    config.stash[_PARTS].append(part)
+        part = _TestRunPart(sessions=[], findings=[], notes=[note])
+    config.stash[_PARTS_STASH_KEY].append(part)
 
 
-def _part(run: ProgramRun, found: _RunRecording, worker: str) -> _Part:
-    models = model_names(run)
+def _test_run_part(recording: ProgramRun, found: _RunRecording, worker: str) -> _TestRunPart:
+    models = model_names(recording)
     label = f"{worker} " if worker else ""
     heading = f"{worker}: " if worker else ""
-    return _Part(
+    return _TestRunPart(
         sessions=[
             _SessionRow(
                 number=f"{label}{session.number}",
                 test=plain(found.test_at(session.created_s)),
                 model=models[session.model_key],
                 created_at=created_text(session),
-                rise_bytes=rise_bytes(session),
+                rise_bytes=session_rise_bytes(session),
                 runs=session.run_count,
-                end=_end(session),
+                end=_session_end_text(session),
             )
-            for session in run.sessions
+            for session in recording.sessions
         ],
         findings=[
-            [f"{heading}{message}", remedy] for message, remedy in map(finding_texts, run.findings)
+            [f"{heading}{message}", remedy]
+            for message, remedy in map(finding_texts, recording.findings)
         ],
-        notes=[f"{heading}note: {plain(note)}" for note in run.notes],
+        notes=[f"{heading}note: {plain(note)}" for note in recording.notes],
     )
 
 
-def _end(session: ProgramSession) -> str:
+def _session_end_text(session: ProgramSession) -> str:
     if session.error is not None:
         return "failed"
     return "alive at the end" if session.released_s is None else "released"
 
 
-def write_summary(terminal: pytest.TerminalReporter) -> None:
+def write_session_summary(terminal: pytest.TerminalReporter) -> None:
     """Write the sessions of all processes that ran tests."""
-    parts = terminal.config.stash.get(_PARTS, [])
+    parts = terminal.config.stash.get(_PARTS_STASH_KEY, [])
     rows = [row for part in parts for row in part["sessions"]]
     notes = [note for part in parts for note in part["notes"]]
     if not rows and not notes:
-        terminal.write_line(f"memdiag: {_no_session()}")
+        terminal.write_line(f"memdiag: {_no_session_text()}")
         return
     terminal.section("onnxruntime sessions of the tests (memdiag)")
     findings = [finding for part in parts for finding in part["findings"]]
@@ -186,7 +189,7 @@ def write_summary(terminal: pytest.TerminalReporter) -> None:
         terminal.write_line(line)
 
 
-def _no_session() -> str:
+def _no_session_text() -> str:
     with suppress(ValueError, ImportError):  # a test has replaced it
         if find_spec("onnxruntime") is None:
             return "no session was created; onnxruntime is not installed"
@@ -196,18 +199,18 @@ def _no_session() -> str:
 def _session_lines(rows: Sequence[_SessionRow]) -> Iterator[str]:
     """Yield a line for each test, and below it a line for each of its sessions."""
     if not rows:
-        yield _no_session()
+        yield _no_session_text()
         return
     yield (
         f"{counted(len(rows), 'session')}; + is the growth of the process by creation and first run"
     )
     largest = sorted(rows, key=lambda row: -row["rise_bytes"])
-    largest_rows = largest[:_MAX_SESSIONS]
+    largest_rows = largest[:_MAX_SUMMARY_SESSIONS]
     listed = [row for row in rows if row in largest_rows]
     for test, found in groupby(listed, key=lambda row: row["test"]):
         yield test
-        yield from _aligned([_cells(row) for row in found], listed)
-    left_out = largest[_MAX_SESSIONS:]
+        yield from _aligned_session_lines([_session_cells(row) for row in found], listed)
+    left_out = largest[_MAX_SUMMARY_SESSIONS:]
     if left_out:
         yield (
             f"and {counted(len(left_out), 'more session')} of at most"
@@ -215,7 +218,7 @@ def _session_lines(rows: Sequence[_SessionRow]) -> Iterator[str]:
         )
 
 
-def _cells(row: _SessionRow) -> tuple[str, ...]:
+def _session_cells(row: _SessionRow) -> tuple[str, ...]:
     return (
         row["number"],
         row["model"],
@@ -226,9 +229,11 @@ def _cells(row: _SessionRow) -> tuple[str, ...]:
     )
 
 
-def _aligned(lines: Sequence[tuple[str, ...]], rows: Sequence[_SessionRow]) -> Iterator[str]:
+def _aligned_session_lines(
+    lines: Sequence[tuple[str, ...]], rows: Sequence[_SessionRow]
+) -> Iterator[str]:
     """Yield `lines` with columns as wide as the columns of all `rows`."""
-    widths = [max(map(len, column)) for column in zip(*map(_cells, rows), strict=True)]
+    widths = [max(map(len, column)) for column in zip(*map(_session_cells, rows), strict=True)]
     for number, model, place, rise, runs, end in lines:
         yield (
             f"  {number:>{widths[0]}}  {model:<{widths[1]}}  {place:<{widths[2]}}"
@@ -237,10 +242,10 @@ def _aligned(lines: Sequence[tuple[str, ...]], rows: Sequence[_SessionRow]) -> I
 
 
 def _finding_lines(findings: Sequence[Sequence[str]]) -> Iterator[str]:
-    for message, remedy in findings[:_MAX_FINDINGS]:
+    for message, remedy in findings[:_MAX_SUMMARY_FINDINGS]:
         yield f"- {message}"
         if remedy:
             yield f"  → {remedy}"
-    more = len(findings) - _MAX_FINDINGS
+    more = len(findings) - _MAX_SUMMARY_FINDINGS
     if more > 0:
         yield f"and {counted(more, 'more finding')}"

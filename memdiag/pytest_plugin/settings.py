@@ -15,7 +15,7 @@ DEFAULT_BASELINES = "memory_baselines"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PluginSettings:
     """The settings of one test run.
 
     Attributes:
@@ -41,10 +41,10 @@ class Settings:
     sessions: bool
 
 
-SETTINGS = pytest.StashKey[Settings]()
+SETTINGS_STASH_KEY = pytest.StashKey[PluginSettings]()
 
 # Flag, ini type (None: a flag only), help, and what argparse needs.
-_OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
+_PLUGIN_OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
     (
         "models",
         "args",
@@ -99,19 +99,19 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
 )
 
 
-def add_options(parser: pytest.Parser) -> None:
+def add_plugin_options(parser: pytest.Parser) -> None:
     """Add the flags and ini options to `parser`."""
     group = parser.getgroup("memdiag", "memory budgets of ONNX models (memdiag)")
-    for name, kind, help, flag in _OPTIONS:
+    for name, kind, help, flag in _PLUGIN_OPTIONS:
         group.addoption(f"--memdiag-{name}", default=None, help=help, **flag)
         if kind is not None:
             # Typed loosely: addini accepts only literals for the type.
             add: Callable[..., None] = parser.addini
             default = False if kind == "bool" else [] if kind == "args" else ""
-            add(_ini(name), help.replace("%%", "%"), type=kind, default=default)
+            add(_ini_name(name), help.replace("%%", "%"), type=kind, default=default)
 
 
-def read_settings(config: pytest.Config) -> Settings:
+def read_settings(config: pytest.Config) -> PluginSettings:
     """Return the values of flags and ini options.
 
     Raises:
@@ -120,14 +120,14 @@ def read_settings(config: pytest.Config) -> Settings:
 
     def value(name: str) -> Any:
         given = config.getoption(f"--memdiag-{name}")
-        return config.getini(_ini(name)) if given is None else given
+        return config.getini(_ini_name(name)) if given is None else given
 
     root = config.rootpath
     repeats = value("repeats")
     if repeats and not (repeats.isdecimal() and int(repeats) > 0):
         raise pytest.UsageError(f"--memdiag-repeats: {repeats!r} is not a whole number from 1")
     python = value("python")
-    return Settings(
+    return PluginSettings(
         root=root,
         models=tuple(value("models")),
         baselines=root / (value("baselines") or DEFAULT_BASELINES),
@@ -140,5 +140,5 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _ini(name: str) -> str:
+def _ini_name(name: str) -> str:
     return f"memdiag_{name.replace('-', '_')}"

@@ -7,54 +7,58 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin import BUDGET_MARKER
 
 if TYPE_CHECKING:
     from memdiag.records.budget import Judgement
     from memdiag.records.profile import Profile
 
-_ROWS = pytest.StashKey[list[dict[str, Any]]]()
+_ROWS_STASH_KEY = pytest.StashKey[list[dict[str, Any]]]()
 # Reports cross from worker to controller with all plain attributes that they have.
-_ATTRIBUTE = "memdiag_rows"
+_ROWS_ATTRIBUTE = "memdiag_rows"
 
 
-def record(
+def record_judgement(
     item: pytest.Item, judgement: Judgement, profile: Profile | None = None, *, remark: str = ""
 ) -> dict[str, Any]:
     """Add `judgement` to the summary, and its figures to the properties of the test (JUnit XML).
 
     Return its row of the summary. `profile` is the judged profile; None for a probe.
     """
-    from memdiag.budgets.figures import FIGURES
-    from memdiag.defaults import PINNING
-    from memdiag.reports.budget import measured_sizes, verdict
+    from memdiag.budgets.figures import FIGURES_BY_NAME
+    from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
+    from memdiag.reports.budget import judged_sizes_text, judgement_verdict
     from memdiag.reports.control_group import container_limits
 
     for name, value in judgement.figures.items():
         item.user_properties.append((f"memdiag.{judgement.model}.{name}", value))
     figures = {
-        name: FIGURES[name].show(judgement.figures[name]) if name in judgement.figures else "–"
+        name: FIGURES_BY_NAME[name].show(judgement.figures[name])
+        if name in judgement.figures
+        else "–"
         for name in ("peak", "steady")
     }
-    result = ", ".join(part for part in (verdict(judgement), measured_sizes(judgement)) if part)
-    settings = [*_settings(profile)] if profile is not None else []
+    result = ", ".join(
+        part for part in (judgement_verdict(judgement), judged_sizes_text(judgement)) if part
+    )
+    settings = [*_session_settings(profile)] if profile is not None else []
     limits = container_limits(profile.environment) if profile is not None else ""
     row = {
         "model": judgement.model,
-        "test": "" if item.name == MARK else item.name,
+        "test": "" if item.name == BUDGET_MARKER else item.name,
         "node": item.nodeid,
         **figures,
         "result": result,
         "settings": settings,
         "container": limits,
-        "pinned": profile is not None and PINNING in profile.session.environment,
+        "pinned": profile is not None and MMAP_THRESHOLD_VARIABLE in profile.session.environment,
     }
-    add_remark(row, remark)
-    item.stash.setdefault(_ROWS, []).append(row)
+    add_row_remark(row, remark)
+    item.stash.setdefault(_ROWS_STASH_KEY, []).append(row)
     return row
 
 
-def _settings(profile: Profile) -> Iterator[str]:
+def _session_settings(profile: Profile) -> Iterator[str]:
     """Yield each setting of the session of `profile`, by which rows of one model may differ."""
     from memdiag.reports.text import plain
 
@@ -65,32 +69,32 @@ def _settings(profile: Profile) -> Iterator[str]:
         yield plain(f"onnxruntime {profile.environment.onnxruntime}")
 
 
-def add_remark(row: dict[str, Any], remark: str) -> None:
+def add_row_remark(row: dict[str, Any], remark: str) -> None:
     """Add `remark` to the last column of `row`."""
     row["result"] = "; ".join(part for part in (row["result"], remark) if part)
 
 
-def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+def attach_summary_rows(item: pytest.Item, report: pytest.TestReport) -> None:
     """Attach the rows of `item` to the report of its call, or of its setup if that failed."""
     if report.when == "call" or (report.when == "setup" and not report.passed):
-        rows = item.stash.get(_ROWS, None)
+        rows = item.stash.get(_ROWS_STASH_KEY, None)
         if rows:
-            report.__dict__[_ATTRIBUTE] = rows
+            report.__dict__[_ROWS_ATTRIBUTE] = rows
 
 
-def write_summary(terminal: pytest.TerminalReporter) -> None:
+def write_figure_summary(terminal: pytest.TerminalReporter) -> None:
     """Write the figures of all tests as a section of pytest's summary, if there are any."""
     reports = (report for group in terminal.stats.values() for report in group)
     rows = [
         row
         for report in reports
         if isinstance(report, pytest.TestReport)
-        for row in getattr(report, _ATTRIBUTE, ())
+        for row in getattr(report, _ROWS_ATTRIBUTE, ())
     ]
     if not rows:
         return
     terminal.section("memory above the baseline (memdiag)")
-    for line in _table([*_titled(sorted(rows, key=lambda row: row["model"]))]):
+    for line in _summary_lines([*_titled_rows(sorted(rows, key=lambda row: row["model"]))]):
         terminal.write_line(line)
     if any(row["pinned"] for row in rows):
         from memdiag.records.estimate import PINNED_NOTE
@@ -100,7 +104,7 @@ def write_summary(terminal: pytest.TerminalReporter) -> None:
         terminal.write_line(f"measured in a container: {limits}")
 
 
-def _titled(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+def _titled_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield `rows` with the model, the settings that not all of its rows have, and the test."""
     for row in rows:
         same_model = [other["settings"] for other in rows if other["model"] == row["model"]]
@@ -116,7 +120,7 @@ def _titled(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
         yield {"title": title, **figures, "test": test}
 
 
-def _table(rows: Sequence[dict[str, str]]) -> list[str]:
+def _summary_lines(rows: Sequence[dict[str, str]]) -> list[str]:
     heading = {"title": "", "peak": "peak", "steady": "steady", "test": "", "result": ""}
     all_rows = [heading, *rows]
     widths = {name: max(len(row[name]) for row in all_rows) for name in heading}

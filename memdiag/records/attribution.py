@@ -29,14 +29,14 @@ they use; ``python``: the interpreter, extension modules and Python's heap; ``ma
 other than libraries, and shared memory; ``other_heap``: other blocks of malloc in use; ``unnamed``:
 the rest."""
 
-ARENA_IN_USE: Final = "in use"
-ARENA_SLACK: Final = "slack"
-ARENA_UNKNOWN: Final = "in use or slack"
+ARENA_IN_USE_NAME: Final = "in use"
+ARENA_SLACK_NAME: Final = "slack"
+ARENA_UNKNOWN_NAME: Final = "in use or slack"
 """Names of the owners of kind ``arena``. The last one has the arenas whose chunks are not known, or
 are not consistent."""
 
-HEAP_IN_USE: Final = "blocks in use"
-HEAP_UNKNOWN: Final = "blocks in use or retained"
+HEAP_IN_USE_NAME: Final = "blocks in use"
+HEAP_UNKNOWN_NAME: Final = "blocks in use or retained"
 """Names of the owners of kind ``other_heap``. The second one has the heap of an allocator whose
 freed blocks are not known, together with memory that the program itself maps."""
 
@@ -48,7 +48,7 @@ CopyKind = Literal["original", "transposed", "packed", "reordered", "dequantized
 BatchNormalization, a folded product), found in the model that it saves after optimizing."""
 
 
-MODEL_FILE: Final = "(the model's file)"
+WHOLE_FILE_COPY_NAME: Final = "(the model's file)"
 """The name of copies of the whole file, in programs that loaded the model from bytes."""
 
 
@@ -241,4 +241,4 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     @property
     def arena_slack_bytes(self) -> int:
         """The free bytes that onnxruntime's arenas keep."""
-        return self.bytes_of("arena", ARENA_SLACK)
+        return self.bytes_of("arena", ARENA_SLACK_NAME)

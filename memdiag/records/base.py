@@ -36,7 +36,7 @@ class NotebookRecord(Record, frozen=True):
         """Return the summary as HTML for notebooks, with details to unfold."""
         from memdiag.reports import notebook
 
-        return notebook.html(self)
+        return notebook.record_html(self)
 
     def to_dataframe(self) -> Any:
         """Return a pandas data frame.
@@ -78,7 +78,7 @@ class PlottableRecord(SavableRecord, frozen=True):
         """
         from memdiag.reports import notebook
 
-        return notebook.figure(self)
+        return notebook.record_figure(self)
 
     def write_reports(
         self, folder: str | PathLike[str], formats: Sequence[str] = ()

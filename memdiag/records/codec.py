@@ -20,23 +20,23 @@ R = TypeVar("R", bound=Record)
 MAX_TEXT = 1 << 20
 """Characters of a text in a record: names and messages are far shorter."""
 
-MAX_SHOWN = 80
+MAX_SHOWN_SCHEMA = 80
 """Characters of an unknown schema that an error quotes."""
 
-AGAIN = "Save it again with this version of memdiag."
+SAVE_AGAIN_SENTENCE = "Save it again with this version of memdiag."
 _ANY_RECORD = "Give a JSON file that memdiag saved, such as profile.json or run.json."
 _NEVER_NEGATIVE = re.compile(
     r".*_s|.*_count|(peak_|baseline_|steady_)?rss_bytes|disk_bytes|external_bytes|weight_bytes"
     r"|kept_bytes|(peak|steady)_spread_bytes|pairs|sessions"
 )
 """Names of fields with sizes, durations and counts; differences of sizes can be negative."""
-_CAPITAL = re.compile("[A-Z]")
+_CAPITAL_LETTER = re.compile("[A-Z]")
 # U+007F to U+009F; the Arabic letter mark; marks, separators and overrides from U+200E; isolates.
-_OBEYED = re.compile(
+_TERMINAL_CONTROLS = re.compile(
     rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
 )
-_preparing = threading.Lock()
-_decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
+_decoders_lock = threading.Lock()
+_decoder_by_record: dict[type[Record], msgspec.json.Decoder[Any]] = {}
 
 MAX_RECORD_BYTES = 256 << 20
 """Bytes of a saved record: the largest of real models have a few megabytes."""
@@ -45,7 +45,7 @@ MAX_NUMBER = 1 << 62
 """Maximum of numbers in a record: sizes, addresses and times are far smaller."""
 
 
-def escaped(record: R) -> R:
+def escaped_record(record: R) -> R:
     r"""Return `record` with lone surrogates escaped, such as ``\udcff``.
 
     In Python, file names that are not UTF-8 contain them; JSON and reports cannot.
@@ -53,35 +53,35 @@ def escaped(record: R) -> R:
     try:
         msgspec.json.encode(record)
     except UnicodeEncodeError:
-        decoder(type(record))
-        return msgspec.convert(_escaped(msgspec.to_builtins(record)), type(record))
+        record_decoder(type(record))
+        return msgspec.convert(_escaped_value(msgspec.to_builtins(record)), type(record))
     return record
 
 
-def _escaped(value: Any) -> Any:
+def _escaped_value(value: Any) -> Any:
     if isinstance(value, str):
         return path_text(value)
     if isinstance(value, dict):
-        return {_escaped(key): _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
+        return {_escaped_value(key): _escaped_value(item) for key, item in value.items()}
+    return [_escaped_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def encode(record: Record) -> bytes:
     """Return `record` as JSON, each field of the top level on a line of its own."""
-    fields = msgspec.structs.asdict(escaped(record))
+    fields = msgspec.structs.asdict(escaped_record(record))
     lines = [
         b'"%s": %s' % (name.encode(), msgspec.json.encode(value)) for name, value in fields.items()
     ]
-    return _printable(b"{\n" + b",\n".join(lines) + b"\n}\n")
+    return _printable_json(b"{\n" + b",\n".join(lines) + b"\n}\n")
 
 
 def encode_readable(record: Record) -> bytes:
     """Return `record` as sorted, indented JSON, for people and version control."""
-    compact = msgspec.json.encode(escaped(record), order="sorted")
-    return _printable(msgspec.json.format(compact, indent=2) + b"\n")
+    compact = msgspec.json.encode(escaped_record(record), order="sorted")
+    return _printable_json(msgspec.json.format(compact, indent=2) + b"\n")
 
 
-def _printable(json: bytes) -> bytes:
+def _printable_json(json: bytes) -> bytes:
     r"""Return `json` with characters escaped that a terminal would obey (``\u202e``).
 
     These are the controls that JSON allows, and what reorders text. They are in texts only.
@@ -90,19 +90,19 @@ def _printable(json: bytes) -> bytes:
     def escape(match: re.Match[bytes]) -> bytes:
         return b"\\u%04x" % ord(match[0].decode())
 
-    return _OBEYED.sub(escape, json)
+    return _TERMINAL_CONTROLS.sub(escape, json)
 
 
-def decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
+def record_decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
     """Return the decoder of `kind`. Threads that may decode the same types at once need it.
 
     Where two threads decode a type, or types that share one, for the first time at once, msgspec
     (up to 0.22 at least) crashes with SIGSEGV: one of them uses what the other has half prepared.
     """
-    with _preparing:
-        found = _decoders.get(kind)
+    with _decoders_lock:
+        found = _decoder_by_record.get(kind)
         if found is None:
-            found = _decoders[kind] = msgspec.json.Decoder(kind)
+            found = _decoder_by_record[kind] = msgspec.json.Decoder(kind)
     return found
 
 
@@ -114,10 +114,12 @@ def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
     """
     try:
         _check_values(msgspec.json.decode(data))
-        return decoder(kind).decode(data)
+        return record_decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        name = _CAPITAL.sub(r" \g<0>", kind.__name__).strip().lower()
-        raise RecordError(f"{origin}: not a valid {name}: {error}. {AGAIN}") from error
+        name = _CAPITAL_LETTER.sub(r" \g<0>", kind.__name__).strip().lower()
+        raise RecordError(
+            f"{origin}: not a valid {name}: {error}. {SAVE_AGAIN_SENTENCE}"
+        ) from error
 
 
 def _check_values(value: Any) -> None:
@@ -155,14 +157,15 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
             `otherwise`.
     """
     if path.is_dir():
-        path = _record_in(path, {_schema_of(kind): kind})
-    data = _read(path)
+        path = _record_path(path, {_schema_of(kind): kind})
+    data = _read_record_file(path)
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         schema = msgspec.json.decode(data, type=_SchemaField).schema
         if schema != (expected := _schema_of(kind)):
-            found = repr(schema[:MAX_SHOWN])
+            found = repr(schema[:MAX_SHOWN_SCHEMA])
             raise RecordError(
-                f"{path}: its schema is {found}, not {expected!r}. {otherwise or AGAIN}"
+                f"{path}: its schema is {found}, not {expected!r}."
+                f" {otherwise or SAVE_AGAIN_SENTENCE}"
             )
     return decode(data, kind, origin=str(path))
 
@@ -172,7 +175,7 @@ def _schema_of(kind: type[Record]) -> str:
     return str(schema)
 
 
-def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
+def load_any_record(path: Path, kinds: Mapping[str, type[R]]) -> R:
     """Return the record saved at `path`, one of `kinds`, a type for each schema.
 
     `path` may also be a folder with one such record.
@@ -182,37 +185,40 @@ def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
             the folder has no record, or several.
     """
     if path.is_dir():
-        path = _record_in(path, kinds)
-    data = _read(path)
+        path = _record_path(path, kinds)
+    data = _read_record_file(path)
     try:
         schema = msgspec.json.decode(data, type=_SchemaField).schema
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if data.lstrip().startswith(b"{"):
-            raise RecordError(f"{path}: not a saved record: {error}. {AGAIN}") from error
-        beside = [found.name for found in _records_in(path.parent, kinds)]
+            raise RecordError(
+                f"{path}: not a saved record: {error}. {SAVE_AGAIN_SENTENCE}"
+            ) from error
+        beside = [found.name for found in _record_paths(path.parent, kinds)]
         action = f"Beside it: {', '.join(beside)}." if beside else _ANY_RECORD
         raise RecordError(f"{path}: not a saved record, which is JSON. {action}") from error
     if schema not in kinds:
         kind, _, _ = schema.partition("/")
         if present := [name for name in kinds if name.startswith(f"{kind}/")]:
             raise RecordError(
-                f"{path}: its schema is {schema[:MAX_SHOWN]!r}, not {present[0]!r}. {AGAIN}"
+                f"{path}: its schema is {schema[:MAX_SHOWN_SCHEMA]!r}, not {present[0]!r}."
+                f" {SAVE_AGAIN_SENTENCE}"
             )
         names = ", ".join(name.removeprefix("memdiag.").partition("/")[0] for name in kinds)
         raise RecordError(
-            f"{path}: its schema is {schema[:MAX_SHOWN]!r}, which cannot be read here. Give a"
-            f" record of one of these kinds: {names}."
+            f"{path}: its schema is {schema[:MAX_SHOWN_SCHEMA]!r}, which cannot be read here. Give"
+            f" a record of one of these kinds: {names}."
         )
     return decode(data, kinds[schema], origin=str(path))
 
 
-def _record_in(folder: Path, kinds: Mapping[str, type[R]]) -> Path:
+def _record_path(folder: Path, kinds: Mapping[str, type[R]]) -> Path:
     """Return the file of the record in `folder`.
 
     Raises:
         RecordError: there is none, or there are several.
     """
-    found = _records_in(folder, kinds)
+    found = _record_paths(folder, kinds)
     if not found:
         raise RecordError(f"{folder}: no saved record in this folder. {_ANY_RECORD}")
     if len(found) > 1:
@@ -221,12 +227,12 @@ def _record_in(folder: Path, kinds: Mapping[str, type[R]]) -> Path:
     return found[0]
 
 
-def _records_in(folder: Path, kinds: Mapping[str, type[R]]) -> list[Path]:
+def _record_paths(folder: Path, kinds: Mapping[str, type[R]]) -> list[Path]:
     """Return the files in `folder` with a record of one of `kinds`, sorted by name."""
     found = []
     for path in sorted(folder.glob("*.json")):
         with suppress(RecordError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            if msgspec.json.decode(_read(path), type=_SchemaField).schema in kinds:
+            if msgspec.json.decode(_read_record_file(path), type=_SchemaField).schema in kinds:
                 found.append(path)
     return found
 
@@ -237,7 +243,7 @@ class _SchemaField(msgspec.Struct):
     schema: str
 
 
-def _read(path: Path) -> bytes:
+def _read_record_file(path: Path) -> bytes:
     try:
         return read_regular(path, MAX_RECORD_BYTES)
     except (OSError, ValueError) as error:

@@ -8,10 +8,10 @@ from typing import Literal
 from memdiag.records.base import Record
 from memdiag.units import some_of
 
-MAX_IN_WORDS = 4
+MAX_DIMENSIONS_IN_TEXT = 4
 """A sentence names at most this many dimensions."""
 
-_NUMBERED = re.compile(
+_NUMBERED_NAME = re.compile(
     r"s\d+|unk__\d+|.*[^\w-]\d+|\w*?dim(ension)?[_.]*\d+", re.ASCII | re.IGNORECASE
 )
 """Names made by exporters, or of inputs without names: they do not say what the dimension is."""
@@ -57,7 +57,7 @@ def typed_names(dimensions: Sequence[Dimension]) -> dict[str, str]:
     taken = Counter(each.role for each in dimensions) + Counter(each.name for each in dimensions)
     return {
         each.name: each.role
-        if _NUMBERED.fullmatch(each.name)
+        if _NUMBERED_NAME.fullmatch(each.name)
         and each.role not in ("sum", "size")
         and taken[each.role] == 1
         else each.name
@@ -65,7 +65,7 @@ def typed_names(dimensions: Sequence[Dimension]) -> dict[str, str]:
     }
 
 
-def in_words(dimensions: Sequence[Dimension]) -> str:
+def dimensions_text(dimensions: Sequence[Dimension]) -> str:
     """Return the sizes of `dimensions` as text: ``batch 1 × sequence 128``.
 
     Dimensions are called as by `typed_names`, batches first. Sums of others are left out.
@@ -73,4 +73,6 @@ def in_words(dimensions: Sequence[Dimension]) -> str:
     listed = [each for each in dimensions if each.role != "sum"] or dimensions
     in_order = sorted(listed, key=lambda each: each.role != "batch")
     names = typed_names(dimensions)
-    return some_of([f"{names[each.name]} {each.size}" for each in in_order], MAX_IN_WORDS, " × ")
+    return some_of(
+        [f"{names[each.name]} {each.size}" for each in in_order], MAX_DIMENSIONS_IN_TEXT, " × "
+    )

@@ -15,7 +15,7 @@ from memdiag.interrupts import delayed_interrupts
 from memdiag.records.file_lock import locked_folders
 from memdiag.temporary_names import own_prefix
 
-_KINDS = {
+_SPECIAL_FILE_KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -39,14 +39,14 @@ def save_bytes(content: bytes, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise _unwritable_error(path, error) from error
         save_files([(path, content)])
         return
     try:
         with open(stream, "wb") as file:
             file.write(content)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable_error(path, error) from error
 
 
 def unused_data_notes(files: Sequence[str]) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
                 path = staged_path  # for the error
                 os.replace(temporary, target)
     except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable_error(path, error) from error
     finally:
         for _, temporary, _ in staged:
             with contextlib.suppress(OSError):
@@ -131,10 +131,10 @@ def special_kind(path: Path) -> str | None:
     Raises:
         ReportError: the file system does not report the kind.
     """
-    mode = _mode(path)
+    mode = _file_mode(path)
     if mode is None or stat.S_ISREG(mode):
         return None
-    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    return _SPECIAL_FILE_KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
 def _open_stream(path: Path) -> int | None:
@@ -143,7 +143,7 @@ def _open_stream(path: Path) -> int | None:
     A file that standard output or error is redirected to is such a stream as well: replacing
     ``/dev/stdout`` would lose the rest of the output.
     """
-    mode = _mode(path)
+    mode = _file_mode(path)
     if mode is None or not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISREG(mode)):
         return None
     try:
@@ -156,7 +156,7 @@ def _open_stream(path: Path) -> int | None:
             return None
         return _open_special(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable_error(path, error) from error
 
 
 def _open_special(path: Path) -> int:
@@ -178,17 +178,17 @@ def _open_special(path: Path) -> int:
             return stream
 
 
-def _mode(path: Path) -> int | None:
+def _file_mode(path: Path) -> int | None:
     """Return the mode of the file at `path`, following links; None if there is no file."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable_error(path, error) from error
 
 
-def _unwritable(path: Path, error: OSError | ValueError) -> ReportError:
+def _unwritable_error(path: Path, error: OSError | ValueError) -> ReportError:
     reason = error.strerror if isinstance(error, OSError) else error
     if isinstance(error, OSError) and error.errno == errno.ENXIO:
         reason = "no process reads from it"

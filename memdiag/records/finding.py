@@ -89,7 +89,7 @@ class Findings(tuple[Finding, ...]):
         """Return all findings as HTML for notebooks."""
         from memdiag.reports import notebook
 
-        return notebook.html_of_findings(self)
+        return notebook.findings_html(self)
 
     def to_dataframe(self) -> Any:
         """Return a pandas data frame with a row for each finding.

@@ -34,11 +34,11 @@ def pareto_fronts(points: Sequence[Point]) -> list[Fronts]:
         if is_drawn(point) and point.figures is not None:
             steady[index] = (point.figures.steady_bytes, point.known_ratio)
             peak[index] = (point.figures.peak_bytes, point.known_ratio)
-    on_steady, on_peak = _front(steady), _front(peak)
+    on_steady, on_peak = _front_keys(steady), _front_keys(peak)
     return [Fronts(index in on_steady, index in on_peak) for index in range(len(points))]
 
 
-def _front(points: dict[int, tuple[int, float]]) -> set[int]:
+def _front_keys(points: dict[int, tuple[int, float]]) -> set[int]:
     """Return the keys for which no other point is as small in both figures, smaller in one."""
     return {
         key

@@ -20,7 +20,7 @@ from memdiag.records.run import ProgramRun
 from memdiag.records.sweep import Sweep
 from memdiag.records.sweep_job import JobResult
 
-RECORDS: dict[str, type[Record]] = {
+RECORD_BY_SCHEMA: dict[str, type[Record]] = {
     "memdiag.attribution-1": Attribution,
     "memdiag.baseline-1": Baseline,
     "memdiag.check-1": Check,
@@ -36,17 +36,17 @@ RECORDS: dict[str, type[Record]] = {
 }
 
 
-Reported = (
+ReportedRecord = (
     Profile | Comparison | Fix | Attribution | ProgramRun | Growth | Estimate | Sweep | MemoryLimit
 )
 """The records that have reports."""
 
 
-def path_of(name: str) -> Path:
+def schema_path(name: str) -> Path:
     """Return the file of the schema `name`."""
     return Path(__file__).with_name(f"{name}.schema.json")
 
 
 if __name__ == "__main__":
-    for name, kind in RECORDS.items():
-        path_of(name).write_text(json_schema(kind))
+    for name, kind in RECORD_BY_SCHEMA.items():
+        schema_path(name).write_text(json_schema(kind))

@@ -14,11 +14,11 @@ from memdiag.records.growth import Growth
 from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
-from memdiag.records.schemas import Reported
+from memdiag.records.schemas import ReportedRecord
 from memdiag.records.sweep import Sweep
 from memdiag.reports.report import Report
 
-MODULES: dict[type[Reported], str] = {
+REPORT_MODULES: dict[type[ReportedRecord], str] = {
     Profile: "memdiag.reports.profile",
     Comparison: "memdiag.reports.comparison",
     Fix: "memdiag.reports.fix",
@@ -32,13 +32,13 @@ MODULES: dict[type[Reported], str] = {
 """The module of each kind of record; it has a `REPORT`."""
 
 
-def report_of(record: Reported) -> Report[Any]:
+def report_of(record: ReportedRecord) -> Report[Any]:
     """Return the report of `record`."""
     return report_for(type(record))
 
 
-def report_for(kind: type[Reported]) -> Report[Any]:
+def report_for(kind: type[ReportedRecord]) -> Report[Any]:
     """Return the report of records of the type `kind`."""
     # Imported on demand: a command that prints one record needs no other.
-    report: Report[Any] = import_module(MODULES[kind]).REPORT
+    report: Report[Any] = import_module(REPORT_MODULES[kind]).REPORT
     return report

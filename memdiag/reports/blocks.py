@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memdiag.detail import Detail
 from memdiag.reports import markdown as md
-from memdiag.reports.console import files, labelled, line, terminal_text
+from memdiag.reports.console import print_files, print_labelled_text, print_line, terminal_text
 from memdiag.reports.findings import (
     FindingText,
     findings_markdown,
@@ -23,7 +23,7 @@ from memdiag.reports.table import (
     ALL_FORMATS,
     Cell,
     Column,
-    Format,
+    OutputFormat,
     Row,
     Table,
     markdown_table,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-PAGE_ONLY: tuple[Format, ...] = ("html",)
-TERMINAL_ONLY: tuple[Format, ...] = ("console",)
-NOT_ON_PAGES: tuple[Format, ...] = ("console", "markdown")
-NOT_ON_TERMINALS: tuple[Format, ...] = ("markdown", "html")
+PAGE_ONLY: tuple[OutputFormat, ...] = ("html",)
+TERMINAL_ONLY: tuple[OutputFormat, ...] = ("console",)
+NOT_ON_PAGES: tuple[OutputFormat, ...] = ("console", "markdown")
+NOT_ON_TERMINALS: tuple[OutputFormat, ...] = ("markdown", "html")
 """Formats of blocks that not all outputs have."""
 
 _MAX_MARKDOWN_ROWS = 50
@@ -60,12 +60,12 @@ class Block:
     title: str = ""
     detail: Detail = Detail.USUAL
     short: str = ""
-    formats: Sequence[Format] = ALL_FORMATS
+    formats: Sequence[OutputFormat] = ALL_FORMATS
     is_folded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sentence(Block):
+class SentenceBlock(Block):
     """One sentence, or several in a row. On a terminal it is printed next to its title.
 
     Without a title, it continues the sentence before.
@@ -79,7 +79,7 @@ class Sentence(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Points(Block):
+class BulletBlock(Block):
     """Sentences one below the other. On a terminal each has a `prefix`.
 
     Attributes:
@@ -92,7 +92,7 @@ class Points(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures(Block):
+class TableBlock(Block):
     """A table.
 
     Attributes:
@@ -112,7 +112,7 @@ class Figures(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Code(Block):
+class CodeBlock(Block):
     """Text in a language, which users copy."""
 
     text: str
@@ -120,15 +120,15 @@ class Code(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts(Block):
+class FactsBlock(Block):
     """Names and values: a card of a page, and folded in Markdown."""
 
-    formats: Sequence[Format] = NOT_ON_TERMINALS
+    formats: Sequence[OutputFormat] = NOT_ON_TERMINALS
     rows: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingList(Block):
+class FindingsBlock(Block):
     """Findings, each with its place, its cost and the documentation of its rule.
 
     Attributes:
@@ -142,20 +142,20 @@ class FindingList(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture(Block):
+class PictureBlock(Block):
     """The picture of the record: on a page only, and there with `alt` for those who do not see it.
 
     Attributes:
         hint: how to read it.
     """
 
-    formats: Sequence[Format] = PAGE_ONLY
+    formats: Sequence[OutputFormat] = PAGE_ONLY
     alt: str
     hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart(Block):
+class ChartBlock(Block):
     """A chart that a script of the page draws.
 
     Attributes:
@@ -168,7 +168,7 @@ class Chart(Block):
         below: returns HTML that the script works on as well.
     """
 
-    formats: Sequence[Format] = PAGE_ONLY
+    formats: Sequence[OutputFormat] = PAGE_ONLY
     name: str
     script: str
     data: Callable[[], Mapping[str, Any]]
@@ -208,49 +208,49 @@ class Document:
     ended: str = ""
     blocks: Sequence[Block]
 
-    def filled(self, format: Format) -> list[Block]:
+    def filled(self, format: OutputFormat) -> list[Block]:
         """Return the blocks that have content in `format`."""
-        return [each for each in self.blocks if format in each.formats and _has_content(each)]
+        return [each for each in self.blocks if format in each.formats and _has_block_content(each)]
 
 
-def notes_block(notes: Iterable[str], *, detail: Detail = Detail.ALL) -> Points:
+def notes_block(notes: Iterable[str], *, detail: Detail = Detail.ALL) -> BulletBlock:
     """Return the notes of a record, which a terminal prints on request unless `detail` is less."""
     texts = tuple(map(plain, notes))
     short = counted(len(texts), "note")
-    return Points(title="Notes", texts=texts, prefix="note: ", detail=detail, short=short)
+    return BulletBlock(title="Notes", texts=texts, prefix="note: ", detail=detail, short=short)
 
 
 def print_document(
     document: Document, console: Console, *, written: Sequence[Path], detail: Detail
 ) -> None:
     """Print `document`; `written` are the files to name; `detail` is how much."""
-    line(console, document.line or f"{document.subject}: {document.answer}", document.style)
-    line(console, document.rest)
+    print_line(console, document.line or f"{document.subject}: {document.answer}", document.style)
+    print_line(console, document.rest)
     if detail is not Detail.ANSWER:
         for text in document.seconds:
-            line(console, text)
-        line(console, document.facts, "dim")
+            print_line(console, text)
+        print_line(console, document.facts, "dim")
     printable = document.filled("console")
     printed = [each for each in printable if each.detail <= detail]
     left_out = [
         each.short
         for each in printable
-        if each.short and (each.detail > detail or _is_shortened(each))
+        if each.short and (each.detail > detail or _is_block_shortened(each))
     ]
     # What users copy is last.
-    codes = [each for each in printed if isinstance(each, Code)]
-    print_blocks([each for each in printed if not isinstance(each, Code)], console, detail)
+    codes = [each for each in printed if isinstance(each, CodeBlock)]
+    print_blocks([each for each in printed if not isinstance(each, CodeBlock)], console, detail)
     is_usual = detail is Detail.USUAL
     hint = f"With -v: {', '.join(left_out)}." if left_out and is_usual else ""
     # Not below a blank line, as the files: a usual summary has few lines.
-    line(console, hint)
+    print_line(console, hint)
     if document.ended:
         console.print()
-        line(console, document.ended, "bold red")
+        print_line(console, document.ended, "bold red")
     if written and detail is not Detail.ANSWER:
         if document.ended or not hint:
             console.print()
-        files(console, written, is_short=is_usual)
+        print_files(console, written, is_short=is_usual)
     for each in codes:
         console.print()
         _print_block(each, console, detail)
@@ -260,7 +260,7 @@ def print_blocks(blocks: Sequence[Block], console: Console, detail: Detail) -> N
     """Print `blocks`, each below a blank line, unless only the answer is asked for."""
     last: Block | None = None
     for each in blocks:
-        is_further = isinstance(each, Sentence) and isinstance(last, Sentence)
+        is_further = isinstance(each, SentenceBlock) and isinstance(last, SentenceBlock)
         if not is_further and detail is not Detail.ANSWER:
             console.print()
         _print_block(each, console, detail)
@@ -270,26 +270,26 @@ def print_blocks(blocks: Sequence[Block], console: Console, detail: Detail) -> N
 def _print_block(each: Block, console: Console, detail: Detail) -> None:
     from rich.text import Text
 
-    if isinstance(each, Points):
+    if isinstance(each, BulletBlock):
         is_short = detail is not Detail.ALL and each.short_texts is not None
         for text in each.short_texts or () if is_short else each.texts:
-            line(console, f"{each.prefix}{text}")
-    elif isinstance(each, Sentence):
-        labelled(console, each.title, each.text)
-        labelled(console, "", each.command, "bold")
-    elif isinstance(each, FindingList):
+            print_line(console, f"{each.prefix}{text}")
+    elif isinstance(each, SentenceBlock):
+        print_labelled_text(console, each.title, each.text)
+        print_labelled_text(console, "", each.command, "bold")
+    elif isinstance(each, FindingsBlock):
         shown = {Detail.ANSWER: 1, Detail.USUAL: each.max_rows, Detail.ALL: None}[detail]
         print_findings(each.findings, console, shown)
-        line(console, each.summary)
-    elif isinstance(each, Figures):
+        print_line(console, each.summary)
+    elif isinstance(each, TableBlock):
         # One of several tables is named, and one that was asked for.
         if each.detail is Detail.ALL or each.max_rows is not None:
-            line(console, f"{each.title}:")
+            print_line(console, f"{each.title}:")
         table = each.table if detail is Detail.ALL else each.short_table or each.table
         shown = len(table.rows) if detail is Detail.ALL else each.max_rows or len(table.rows)
         print_table(console, table.first_rows(shown).fitted(console.width, each.optional))
-        line(console, more_rows(table, shown), "dim")
-    elif isinstance(each, Code):
+        print_line(console, more_rows(table, shown), "dim")
+    elif isinstance(each, CodeBlock):
         for text in each.text.splitlines():
             # Not wrapped: a program whose lines were broken would not run.
             console.print(Text(terminal_text(console, text)), highlight=False, soft_wrap=True)
@@ -299,7 +299,7 @@ def document_markdown(document: Document) -> str:
     """Return `document` as Markdown, for an issue or a pull request."""
     return md.document(
         (
-            f"## {capitalized(document.kind)}: {md.code(document.subject)}",
+            f"## {capitalized(document.kind)}: {md.code_span(document.subject)}",
             f"**{md.escape(capitalized(document.answer))}**",
             f"**{md.escape(document.ended)}**" if document.ended else "",
             *map(md.escape, (document.rest, *document.seconds, document.facts)),
@@ -310,32 +310,32 @@ def document_markdown(document: Document) -> str:
 
 def _block_markdown(each: Block) -> str:
     title = md.escape(each.title)
-    if isinstance(each, Sentence):
-        command = f" {md.code(each.command)}" if each.command else ""
+    if isinstance(each, SentenceBlock):
+        command = f" {md.code_span(each.command)}" if each.command else ""
         return f"**{title}:** {md.escape(each.text)}{command}".removeprefix("**:** ")
-    body = "\n\n".join(filter(None, _parts_in_markdown(each)))
-    is_folded = each.is_folded or isinstance(each, Facts)
-    return md.folded(title, body) if is_folded else md.section(title, body)
+    body = "\n\n".join(filter(None, _block_parts_markdown(each)))
+    is_folded = each.is_folded or isinstance(each, FactsBlock)
+    return md.folded_section(title, body) if is_folded else md.section(title, body)
 
 
-def _parts_in_markdown(each: Block) -> Iterator[str]:
+def _block_parts_markdown(each: Block) -> Iterator[str]:
     match each:
-        case Points():
-            yield md.bullets(each.texts)
-        case Code():
+        case BulletBlock():
+            yield md.bullet_list(each.texts)
+        case CodeBlock():
             yield md.code_block(each.text.splitlines(), each.language)
-        case Facts():
+        case FactsBlock():
             yield markdown_table(_facts_table(each))
-        case FindingList():
+        case FindingsBlock():
             yield md.escape(each.summary)
             yield findings_markdown(each.findings)
-        case Figures(table=table):
+        case TableBlock(table=table):
             yield markdown_table(table.first_rows(_MAX_MARKDOWN_ROWS))
             yield more_rows(table, _MAX_MARKDOWN_ROWS)
             yield md.escape(each.caption or table.caption)
 
 
-def _facts_table(facts: Facts) -> Table:
+def _facts_table(facts: FactsBlock) -> Table:
     rows = (Row(name, Cell(value, is_code=True)) for name, value in facts.rows)
     return Table(columns=(Column(), Column()), rows=tuple(rows))
 
@@ -346,21 +346,21 @@ def more_rows(table: Table, shown: int) -> str:
     return f"and {counted(more, 'more row')}" if more > 0 else ""
 
 
-def _is_shortened(each: Block) -> bool:
+def _is_block_shortened(each: Block) -> bool:
     """Return whether a terminal prints less of `each` unless everything is asked for."""
-    if not isinstance(each, Points) or each.short_texts is None:
+    if not isinstance(each, BulletBlock) or each.short_texts is None:
         return False
     return list(each.short_texts) != list(each.texts)
 
 
-def _has_content(each: Block) -> bool:
+def _has_block_content(each: Block) -> bool:
     match each:
-        case Sentence(text=content) | Code(text=content):
+        case SentenceBlock(text=content) | CodeBlock(text=content):
             return bool(content)
-        case Points(texts=content):
+        case BulletBlock(texts=content):
             return bool(content)
-        case Facts(rows=content) | Figures(table=Table(rows=content)):
+        case FactsBlock(rows=content) | TableBlock(table=Table(rows=content)):
             return bool(content)
-        case FindingList():
+        case FindingsBlock():
             return bool(each.findings or each.summary)
     return True

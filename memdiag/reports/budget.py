@@ -3,12 +3,12 @@
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 
-from memdiag.budgets.evaluation import PEAKS, main_breach
-from memdiag.budgets.figures import BUDGET_PHASES, FIGURES
-from memdiag.records.attribution import ARENA_SLACK, Owner
+from memdiag.budgets.evaluation import PEAK_FIGURES, main_breach
+from memdiag.budgets.figures import BUDGET_PHASES, FIGURES_BY_NAME
+from memdiag.records.attribution import ARENA_SLACK_NAME, Owner
 from memdiag.records.baseline import CopyTotal
 from memdiag.records.budget import Breach, Judgement
-from memdiag.records.dimension import in_words
+from memdiag.records.dimension import dimensions_text
 from memdiag.reports import markdown as md
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
 from memdiag.reports.text import capitalized, plain, shortened
@@ -16,9 +16,9 @@ from memdiag.reports.xray import ARENA_ADVICE
 from memdiag.reports.xray.owners import owner_label
 from memdiag.units import MIB, format_limit, format_size
 
-_MAX_COPIES = 3
-_MAX_NAME = 100
-_WHOLE_PEAKS = ("peak", "process_peak")
+_MAX_NEW_COPIES = 3
+_MAX_COPY_NAME = 100
+_WHOLE_PEAK_FIGURES = ("peak", "process_peak")
 _MIN_SLACK_SHARE = 0.25
 """Arena slack is what to reduce first from this share of the breached figure on."""
 
@@ -26,7 +26,7 @@ _MAX_ABOVE_STEADY = 1.1
 """The owners at steady state also explain a peak that is at most this many times as large."""
 
 
-def verdict(judgement: Judgement) -> str:
+def judgement_verdict(judgement: Judgement) -> str:
     """Return the main breach, or that no limit is exceeded; empty if there is no limit."""
     if judgement.is_met:
         limits = "its budget" if judgement.budget.limits else ""
@@ -40,104 +40,107 @@ def verdict(judgement: Judgement) -> str:
     over = f"{format_size(breach.over)}{each} over its {breach.against}"
     if breach.figure in BUDGET_PHASES:
         return f"{over} in {breach.figure}"
-    if breach.figure in _WHOLE_PEAKS and breach.phase is not None:
-        return f"{breach.figure} {over} ({_phase_text(breach)})"
+    if breach.figure in _WHOLE_PEAK_FIGURES and breach.phase is not None:
+        return f"{breach.figure} {over} ({_peak_phase_text(breach)})"
     return over if each else f"{breach.figure} {over}"
 
 
-def _phase_text(breach: Breach) -> str:
+def _peak_phase_text(breach: Breach) -> str:
     """Return when a peak is reached. Steady is also the name of a figure, which is not meant."""
     return "in the runs after the first" if breach.phase == "steady" else f"in {breach.phase}"
 
 
-def first_line(judgement: Judgement) -> str:
+def judgement_result_line(judgement: Judgement) -> str:
     """Return the result of a judgement in one line."""
     against = "budget" if judgement.is_met else judgement.breaches[0].against
-    parts = (verdict(judgement), measured_sizes(judgement))
+    parts = (judgement_verdict(judgement), judged_sizes_text(judgement))
     answer = ", ".join(part for part in parts if part)
     return f"memory {against}: {plain(judgement.model)}: {answer}"
 
 
-def baseline_line(judgement: Judgement, status: str) -> str:
+def baseline_status_line(judgement: Judgement, status: str) -> str:
     """Return that the baseline of a model was ``created``, ``updated`` or ``kept``."""
-    parts = (status, measured_sizes(judgement))
+    parts = (status, judged_sizes_text(judgement))
     answer = ", ".join(part for part in parts if part)
     return f"memory baseline: {plain(judgement.model)}: {answer}"
 
 
-def measured_sizes(judgement: Judgement) -> str:
+def judged_sizes_text(judgement: Judgement) -> str:
     """Return the sizes of free dimensions: ``at batch 1 × sequence 128``; empty for none."""
-    return f"at {plain(in_words(judgement.dimensions))}" if judgement.dimensions else ""
+    return f"at {plain(dimensions_text(judgement.dimensions))}" if judgement.dimensions else ""
 
 
-def lines(judgement: Judgement) -> tuple[str, ...]:
+def judgement_lines(judgement: Judgement) -> tuple[str, ...]:
     """Return the result of a judgement, and below it the figures and the reasons."""
-    figures = figure_table(judgement, only_breaches=not judgement.is_met)
-    details = (*_aligned(figures), *explanation(judgement))
-    return (first_line(judgement), *(f"  {text}" for text in details))
+    figures = judged_figure_table(judgement, only_breaches=not judgement.is_met)
+    details = (*_aligned_figure_lines(figures), *breach_explanations(judgement))
+    return (judgement_result_line(judgement), *(f"  {text}" for text in details))
 
 
-def figure_table(judgement: Judgement, *, only_breaches: bool = False) -> Table:
+def judged_figure_table(judgement: Judgement, *, only_breaches: bool = False) -> Table:
     """Return the figures that have a limit, each with its budget and baseline."""
     limited = judgement.budget.limits.keys() | judgement.baseline.keys()
     breaches = {breach.figure: breach for breach in reversed(judgement.breaches)}
-    names = [name for name in FIGURES if name in limited & judgement.figures.keys()]
+    names = [name for name in FIGURES_BY_NAME if name in limited & judgement.figures.keys()]
     if only_breaches:
         names = [name for name in names if name in breaches]
     headings = ("measured", "budget", "baseline", "over")
     return Table(
         columns=(Column("figure"), *(Column(heading, "right") for heading in headings)),
-        rows=tuple(_figure_cells(judgement, name, breaches.get(name)) for name in names),
+        rows=tuple(_judged_figure_row(judgement, name, breaches.get(name)) for name in names),
     )
 
 
-def markdown(judgement: Judgement) -> str:
+def judgement_markdown(judgement: Judgement) -> str:
     """Return a judgement in Markdown: the result, a table of all limits, the reasons."""
     title = "Memory budget" if judgement.budget.limits else "Memory baseline"
-    answer = verdict(judgement)
+    answer = judgement_verdict(judgement)
     blocks = (
-        f"## {title} of {md.code(plain(judgement.model))}",
+        f"## {title} of {md.code_span(plain(judgement.model))}",
         f"**{md.escape(capitalized(answer))}.**" if answer else "",
-        markdown_table(figure_table(judgement)),
-        md.bullets(explanation(judgement)),
+        markdown_table(judged_figure_table(judgement)),
+        md.bullet_list(breach_explanations(judgement)),
     )
     return "\n\n".join(block for block in blocks if block)
 
 
-def explanation(judgement: Judgement) -> Iterator[str]:
+def breach_explanations(judgement: Judgement) -> Iterator[str]:
     """Yield explanations of a breach: runtime, copies of weights, owners, what to try."""
     before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
     if judgement.baseline and before != now:
         yield f"onnxruntime {plain(now or '?')}; the baseline is of {plain(before or '?')}"
     if not judgement.is_met and "copies" in judgement.figures:
-        yield from _copies(judgement)
+        yield from _copy_explanations(judgement)
     if not judgement.is_met:
         if not judgement.copies_are_new:
-            yield from _memory_lines(judgement)
-        yield from _advice(judgement)
+            yield from _breach_memory_lines(judgement)
+        yield from _breach_advice(judgement)
     yield from judgement.notes
 
 
-def _memory_lines(judgement: Judgement) -> Iterator[str]:
+def _breach_memory_lines(judgement: Judgement) -> Iterator[str]:
     """Yield what takes the memory of the breached figures."""
     main = main_breach(judgement.breaches)
-    is_transient = _is_transient(judgement, main)
+    is_transient = _is_transient_peak(judgement, main)
     terms = [term for term in judgement.peak_terms if term.bytes >= MIB]
     if is_transient and terms:
         sizes = (f"{term.name} {format_size(term.bytes)}" for term in terms)
-        yield f"largest parts of {_peak_text(main)}, as estimated: {', '.join(sizes)}"
+        yield f"largest parts of {_breached_peak_text(main)}, as estimated: {', '.join(sizes)}"
     elif is_transient and judgement.owners:
-        yield f"the owners at {_peak_text(main)} are not known: the X-ray is of the steady state"
-    if not is_transient or any(breach.figure not in PEAKS for breach in judgement.breaches):
+        yield (
+            f"the owners at {_breached_peak_text(main)} are not known: the X-ray is of the steady"
+            " state"
+        )
+    if not is_transient or any(breach.figure not in PEAK_FIGURES for breach in judgement.breaches):
         owners = [owner for owner in judgement.owners if owner.bytes >= MIB]
         sizes = (f"{owner_label(owner)} {format_size(owner.bytes)}" for owner in owners)
         if owners:
             yield f"largest owners at steady state: {', '.join(sizes)}"
 
 
-def _is_transient(judgement: Judgement, breach: Breach) -> bool:
+def _is_transient_peak(judgement: Judgement, breach: Breach) -> bool:
     """Return whether the figure of `breach` is a peak that the steady state does not explain."""
-    if breach.figure not in PEAKS:
+    if breach.figure not in PEAK_FIGURES:
         return False
     peak = judgement.figures["peak"] if breach.figure == "process_peak" else breach.measured
     steady = judgement.figures.get("steady")
@@ -145,19 +148,19 @@ def _is_transient(judgement: Judgement, breach: Breach) -> bool:
     return is_estimate or steady is None or peak > _MAX_ABOVE_STEADY * steady
 
 
-def _peak_text(breach: Breach) -> str:
-    is_whole = breach.figure in _WHOLE_PEAKS and breach.phase is not None
-    return f"the peak {_phase_text(breach)}" if is_whole else f"the peak in {breach.figure}"
+def _breached_peak_text(breach: Breach) -> str:
+    is_whole = breach.figure in _WHOLE_PEAK_FIGURES and breach.phase is not None
+    return f"the peak {_peak_phase_text(breach)}" if is_whole else f"the peak in {breach.figure}"
 
 
-def _advice(judgement: Judgement) -> Iterator[str]:
+def _breach_advice(judgement: Judgement) -> Iterator[str]:
     """Yield what to try: a comparison with the state of the baseline, if it has no new copies; a
     rewrite, a rule to read about, settings, or what an estimate lists.
     """
     suspect = judgement.suspect
     model = shlex.quote(plain(judgement.model))
     main = main_breach(judgement.breaches)
-    sizes = _words(judgement.arguments[:2], only="--dim")
+    sizes = _shell_arguments_text(judgement.arguments[:2], only="--dim")
     is_regression = (
         main.against == "baseline"
         and main.figure not in ("copies", "growth_per_run")
@@ -165,8 +168,8 @@ def _advice(judgement: Judgement) -> Iterator[str]:
         and not judgement.copies_are_new
     )
     if is_regression:
-        yield _comparison(judgement, f"{model}{sizes}")
-    slack = _slack_bytes(judgement.owners)
+        yield _comparison_advice(judgement, f"{model}{sizes}")
+    slack = _arena_slack_owner_bytes(judgement.owners)
     if suspect is not None and suspect.can_be_fixed:
         yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.name}"
     elif suspect is not None:
@@ -180,14 +183,14 @@ def _advice(judgement: Judgement) -> Iterator[str]:
     elif slack >= _MIN_SLACK_SHARE * main.measured:
         yield f"arena slack is free memory that onnxruntime keeps for later runs. {ARENA_ADVICE}"
         yield f"try: memdiag fix {model}{sizes}"
-    elif not judgement.processes or _is_transient(judgement, main):
-        command = f"memdiag estimate {model}{_words(judgement.arguments)}"
+    elif not judgement.processes or _is_transient_peak(judgement, main):
+        command = f"memdiag estimate {model}{_shell_arguments_text(judgement.arguments)}"
         yield f"try: {command} (shows what takes the peak, and what lowers it)"
     else:
         yield f"try: memdiag fix {model}{sizes} (measures session options and settings of malloc)"
 
 
-def _comparison(judgement: Judgement, model: str) -> str:
+def _comparison_advice(judgement: Judgement, model: str) -> str:
     """Return how to find out what changed since the baseline: the release, or the model."""
     before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
     if before and now and before != now:
@@ -201,18 +204,18 @@ def _comparison(judgement: Judgement, model: str) -> str:
     )
 
 
-def _slack_bytes(owners: Sequence[Owner]) -> int:
-    return sum(o.bytes for o in owners if o.kind == "arena" and o.name == ARENA_SLACK)
+def _arena_slack_owner_bytes(owners: Sequence[Owner]) -> int:
+    return sum(o.bytes for o in owners if o.kind == "arena" and o.name == ARENA_SLACK_NAME)
 
 
-def _words(arguments: Sequence[str], *, only: str = "") -> str:
+def _shell_arguments_text(arguments: Sequence[str], *, only: str = "") -> str:
     """Return `arguments` after a blank as text of a shell; nothing unless `only` starts them."""
     if not arguments or (only and arguments[0] != only):
         return ""
     return f" {shlex.join(map(plain, arguments))}"
 
 
-def _aligned(table: Table) -> Iterator[str]:
+def _aligned_figure_lines(table: Table) -> Iterator[str]:
     """Yield the rows of `table` as text, with the headings of the limits beside their figures."""
     columns = []
     for index, column in enumerate(table.columns):
@@ -232,13 +235,13 @@ def _aligned(table: Table) -> Iterator[str]:
         yield "   ".join(cells).rstrip()
 
 
-def _figure_cells(judgement: Judgement, name: str, breach: Breach | None) -> Row:
-    figure, measured = FIGURES[name], judgement.figures[name]
+def _judged_figure_row(judgement: Judgement, name: str, breach: Breach | None) -> Row:
+    figure, measured = FIGURES_BY_NAME[name], judgement.figures[name]
     budget, before = judgement.budget.limits.get(name), judgement.baseline.get(name)
     show: Callable[[int], str] = figure.show
     show_limit = format_limit if figure.unit == "bytes" else show
     if breach and figure.unit == "bytes" and show(measured) == show(breach.limit):
-        show = show_limit = _exact_bytes  # rounded, both sizes look the same
+        show = show_limit = _exact_bytes_text  # rounded, both sizes look the same
     return Row(
         Cell(name, is_strong=breach is not None),
         show(measured),
@@ -248,36 +251,39 @@ def _figure_cells(judgement: Judgement, name: str, breach: Breach | None) -> Row
     )
 
 
-def _exact_bytes(value: int) -> str:
+def _exact_bytes_text(value: int) -> str:
     return f"{value:,} B"
 
 
-def _copies(judgement: Judgement) -> Iterator[str]:
+def _copy_explanations(judgement: Judgement) -> Iterator[str]:
     """Yield the copies that are new, or the copies of the weight with the most copies."""
     copies = judgement.copies
     if judgement.copies_are_new:
-        first = "; ".join(_copy(copy) for copy in copies[:_MAX_COPIES])
-        more = copies[_MAX_COPIES:]
+        first = "; ".join(_new_copy_text(copy) for copy in copies[:_MAX_NEW_COPIES])
+        more = copies[_MAX_NEW_COPIES:]
         more_bytes = format_size(sum(copy.bytes for copy in more))
         rest = f"; and {len(more)} more, {more_bytes}" if more else ""
         yield f"new since the baseline: {first}{rest}"
     elif "copies" in judgement.baseline:
         yield "no copy of a weight is new since the baseline"
     elif copies:
-        name = shortened(plain(copies[0].weight), _MAX_NAME)
+        name = shortened(plain(copies[0].weight), _MAX_COPY_NAME)
         count, size = sum(copy.count for copy in copies), sum(copy.bytes for copy in copies)
-        kinds = ", ".join(f"{_kind(copy)}{_maker(copy)}" for copy in copies)
+        kinds = ", ".join(f"{_counted_copy_kind(copy)}{_copy_maker_text(copy)}" for copy in copies)
         yield f"most copies: {name}, {count} of them, {format_size(size)}: {kinds}"
 
 
-def _copy(copy: CopyTotal) -> str:
-    name = shortened(plain(copy.weight), _MAX_NAME)
-    return f"{_kind(copy)} copy of {name}, {format_size(copy.bytes)}{_maker(copy)}"
+def _new_copy_text(copy: CopyTotal) -> str:
+    name = shortened(plain(copy.weight), _MAX_COPY_NAME)
+    return (
+        f"{_counted_copy_kind(copy)} copy of {name}, {format_size(copy.bytes)}"
+        f"{_copy_maker_text(copy)}"
+    )
 
 
-def _kind(copy: CopyTotal) -> str:
+def _counted_copy_kind(copy: CopyTotal) -> str:
     return copy.kind if copy.count == 1 else f"{copy.count} times {copy.kind}"
 
 
-def _maker(copy: CopyTotal) -> str:
-    return f" ({shortened(plain(copy.made_by), _MAX_NAME)})" if copy.made_by else ""
+def _copy_maker_text(copy: CopyTotal) -> str:
+    return f" ({shortened(plain(copy.made_by), _MAX_COPY_NAME)})" if copy.made_by else ""

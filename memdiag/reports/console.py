@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WORKFLOW_COMMANDS = ("::", "##[")
-_LABEL_WIDTH = 10
-_SHORT_FILES = 3
-_ASCII = str.maketrans(
+_TEXT_LABEL_WIDTH = 10
+_MAX_SHORT_FILES = 3
+_ASCII_REPLACEMENTS = str.maketrans(
     {"×": "x", "·": "|", "…": "...", "µ": "u", "→": "->", "←": "<-", "≥": ">=", "✗": "x", "²": "^2"}
 )
 
@@ -39,7 +39,7 @@ def no_workflow_command(text: str) -> str:
     return f"\\{text}" if text.lstrip().startswith(_WORKFLOW_COMMANDS) else text
 
 
-def line(console: Console, text: str, style: str = "") -> None:
+def print_line(console: Console, text: str, style: str = "") -> None:
     """Print `text`, wrapped at the terminal's width; nothing if it is empty."""
     from rich.text import Text
 
@@ -47,7 +47,7 @@ def line(console: Console, text: str, style: str = "") -> None:
         console.print(Text(terminal_text(console, text), style=style), highlight=False)
 
 
-def labelled(console: Console, label: str, text: str, style: str = "") -> None:
+def print_labelled_text(console: Console, label: str, text: str, style: str = "") -> None:
     """Print `text` beside `label`, with further lines indented; nothing if it is empty."""
     from rich.padding import Padding
     from rich.table import Table
@@ -56,29 +56,29 @@ def labelled(console: Console, label: str, text: str, style: str = "") -> None:
     if not text:
         return
     grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=_LABEL_WIDTH, no_wrap=True)
+    grid.add_column(width=_TEXT_LABEL_WIDTH, no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(Text(label, style="bold"), Text(terminal_text(console, text), style=style))
     console.print(Padding(grid, 0))
 
 
-def block(console: Console, lines: Sequence[str]) -> None:
+def print_separated_lines(console: Console, lines: Sequence[str]) -> None:
     """Print `lines` below a blank line; nothing if all are empty."""
     lines = [text for text in lines if text]
     if lines:
         console.print()
     for text in lines:
-        line(console, text)
+        print_line(console, text)
 
 
-def files(console: Console, paths: Sequence[Path], *, is_short: bool) -> None:
+def print_files(console: Console, paths: Sequence[Path], *, is_short: bool) -> None:
     """Print the files that were written, one folder per line, and if `is_short` some of many."""
     folders: dict[Path, list[str]] = {}
     for path in paths:
         folders.setdefault(path.parent, []).append(plain(path.name))
     for folder, names in folders.items():
-        shown = _SHORT_FILES if is_short and len(names) > _SHORT_FILES + 1 else len(names)
-        line(console, f"{plain(str(folder))}{os.sep}   {some_of(names, shown, ' · ')}")
+        shown = _MAX_SHORT_FILES if is_short and len(names) > _MAX_SHORT_FILES + 1 else len(names)
+        print_line(console, f"{plain(str(folder))}{os.sep}   {some_of(names, shown, ' · ')}")
 
 
 def terminal_text(console: Console, text: str) -> str:
@@ -86,6 +86,6 @@ def terminal_text(console: Console, text: str) -> str:
     try:
         text.encode(console.encoding)
     except UnicodeEncodeError:
-        ascii_text = text.translate(_ASCII)
+        ascii_text = text.translate(_ASCII_REPLACEMENTS)
         return ascii_text.encode(console.encoding, "backslashreplace").decode(console.encoding)
     return text

@@ -8,12 +8,9 @@ from memdiag.units import MIB
 def kubernetes_resources(request_bytes: int, limit_bytes: int, comments: Sequence[str]) -> str:
     """Return the ``resources`` of a container in Kubernetes, after `comments`, a line each."""
     return (
-        f"{_comment(comments)}"
-        "resources:\n"
-        "  requests:\n"
-        f"    memory: {_mebibytes(request_bytes)}Mi\n"
-        "  limits:\n"
-        f"    memory: {_mebibytes(limit_bytes)}Mi\n"
+        f"{_yaml_comment(comments)}resources:\n  requests:\n"
+        f"    memory: {_rounded_up_mebibytes(request_bytes)}Mi\n  limits:\n"
+        f"    memory: {_rounded_up_mebibytes(limit_bytes)}Mi\n"
     )
 
 
@@ -21,30 +18,25 @@ def compose_service(
     name: str, request_bytes: int, limit_bytes: int, comments: Sequence[str]
 ) -> str:
     """Return the service `name` of Compose, whose unit M is MiB, without swap."""
-    limit = _mebibytes(limit_bytes)
+    limit = _rounded_up_mebibytes(limit_bytes)
     return (
-        f"{_comment(comments)}"
-        "services:\n"
-        f"  {_service_name(name)}:\n"
-        "    deploy:\n"
-        "      resources:\n"
-        "        reservations:\n"
-        f"          memory: {_mebibytes(request_bytes)}M\n"
-        "        limits:\n"
+        f"{_yaml_comment(comments)}services:\n"
+        f"  {_compose_service_name(name)}:\n    deploy:\n      resources:\n        reservations:\n"
+        f"          memory: {_rounded_up_mebibytes(request_bytes)}M\n        limits:\n"
         f"          memory: {limit}M\n"
         f"    memswap_limit: {limit}M\n"
     )
 
 
-def _comment(lines: Sequence[str]) -> str:
+def _yaml_comment(lines: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _mebibytes(size: int) -> int:
+def _rounded_up_mebibytes(size: int) -> int:
     return -(-size // MIB)
 
 
-def _service_name(name: str) -> str:
+def _compose_service_name(name: str) -> str:
     """Return `name` with the characters that Compose permits, and a letter first."""
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in name.lower())
     kept = kept.strip("-_") or "model"

@@ -10,7 +10,7 @@ def container_sentence(environment: Environment, group: GroupMemory | None) -> s
     limits = container_limits(environment)
     if not limits:
         return ""
-    return " ".join(filter(None, (f"Container: {limits}.", _counted(group))))
+    return " ".join(filter(None, (f"Container: {limits}.", _counted_memory_text(group))))
 
 
 def container_limits(environment: Environment) -> str:
@@ -30,17 +30,17 @@ def group_facts(environment: Environment, group: GroupMemory | None) -> list[tup
     if group is None or group.current_bytes is None:
         return rows
     label = f"control group (v{group.version})"
-    parts = _parts(group)
+    parts = _group_memory_parts(group)
     rows.append((label, f"{format_size(group.current_bytes)}{f': {parts}' if parts else ''}"))
     if group.peak_bytes is not None:
         rows.append((f"{label}, peak", f"{format_size(group.peak_bytes)} since it was created"))
     return rows
 
 
-def _counted(group: GroupMemory | None) -> str:
+def _counted_memory_text(group: GroupMemory | None) -> str:
     if group is None or group.current_bytes is None or not group.limit_bytes:
         return ""
-    parts = _parts(group)
+    parts = _group_memory_parts(group)
     share = f"{100 * group.current_bytes / group.limit_bytes:.0f} % of the limit"
     text = (
         f"Its control group counted up to {format_size(group.current_bytes)} ({share}), with all"
@@ -54,7 +54,7 @@ def _counted(group: GroupMemory | None) -> str:
     return text
 
 
-def _parts(group: GroupMemory) -> str:
+def _group_memory_parts(group: GroupMemory) -> str:
     parts = (
         ("anonymous", group.anonymous_bytes),
         ("files", group.file_bytes),

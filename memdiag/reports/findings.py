@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Literal
 from memdiag.records.finding import Check, Finding
 from memdiag.records.profile import Profile
 from memdiag.reports import markdown as md
-from memdiag.reports.console import line
+from memdiag.reports.console import print_line
 from memdiag.reports.text import plain
 from memdiag.units import counted, format_duration, format_size, some_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_AGREEMENT = 0.05  # relative difference up to which prediction and measurement agree
+_AGREEMENT_SHARE = 0.05  # relative difference up to which prediction and measurement agree
 _MAX_FINDINGS_OF_A_RULE = 5
 _MAX_MARKDOWN_FINDINGS = 50
-_TRY = "memdiag fix tries {}options of the session and optimizers"
+_FIX_HINT = "memdiag fix tries {}options of the session and optimizers"
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
-_RULES = [
+_RULE_FOLDERS = [
     resources.files("memdiag").joinpath(*path)
     for path in (["rules", "catalog"], ["programs", "rules"])
 ]
@@ -81,15 +81,15 @@ def finding_text(finding: Finding) -> FindingText:
         message=plain(finding.message),
         detail=plain(finding.detail),
         path=plain(finding.path),
-        cost=_cost(finding),
-        evidence=_evidence(finding),
+        cost=_cost_and_phase_text(finding),
+        evidence=_evidence_text(finding),
         is_refuted=finding.evidence == "refuted",
         remedies=tuple(map(plain, finding.remedies)),
         size_bytes=finding.bytes,
     )
 
 
-def _summary(
+def _findings_summary(
     findings: Sequence[Finding],
     *,
     models: int = 1,
@@ -107,8 +107,8 @@ def _summary(
         parts[0] += f" in {models:,} models"
     limit = math.inf if max_bytes is None else max(0, max_bytes)
     saving = [each for each in confirmed if each.remedies]
-    private = sum(_steady_bytes(each) for each in saving if each.is_private)
-    avoidable = min(limit, sum(_steady_bytes(each) for each in saving) - private)
+    private = sum(_finding_steady_bytes(each) for each in saving if each.is_private)
+    avoidable = min(limit, sum(_finding_steady_bytes(each) for each in saving) - private)
     at_peak = max((each.peak_bytes for each in saving), default=0)
     if avoidable:
         parts.append(f"up to {format_size(int(avoidable))} avoidable at steady state")
@@ -116,10 +116,12 @@ def _summary(
         parts.append(f"up to {format_size(private)} of private memory avoidable")
     elif at_peak:
         parts.append(f"up to {format_size(at_peak)} avoidable at the peak")
-    rest = min(limit - avoidable, sum(_steady_bytes(f) for f in confirmed if not f.remedies))
+    rest = min(
+        limit - avoidable, sum(_finding_steady_bytes(f) for f in confirmed if not f.remedies)
+    )
     unsaved = ""
     if rest:
-        count = sum(not each.remedies and _steady_bytes(each) > 0 for each in confirmed)
+        count = sum(not each.remedies and _finding_steady_bytes(each) > 0 for each in confirmed)
         of_all = f"the {len(confirmed):,} findings" if len(confirmed) > 1 else "the finding"
         if count < len(confirmed):
             of_all = f"{'one' if count == 1 else f'{count:,}'} of {of_all}"
@@ -136,7 +138,7 @@ def _summary(
 
 def profile_summary(profile: Profile) -> str:
     """Return the sentences that end the findings of a profile, without the last full stop."""
-    summary = _summary(profile.findings, max_bytes=profile.steady_above_bytes)
+    summary = _findings_summary(profile.findings, max_bytes=profile.steady_above_bytes)
     return ". ".join(filter(None, summary))
 
 
@@ -146,11 +148,13 @@ def check_summary(check: Check) -> str:
     failed = len(check.models) - examined
     parts, unsaved = [f"{counted(failed, 'model')} could not be read"], ""
     if examined or not failed:
-        found, unsaved = _summary(check.findings, models=examined, duration_s=check.duration_s)
+        found, unsaved = _findings_summary(
+            check.findings, models=examined, duration_s=check.duration_s
+        )
         parts = [found, *parts] if failed else [found]
         if examined == 1 and not failed and not unsaved:
             has_remedy = any(finding.remedies for finding in check.findings)
-            unsaved = _TRY.format("the remedies, " if has_remedy else "")
+            unsaved = _FIX_HINT.format("the remedies, " if has_remedy else "")
     answer = ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
     return f"{answer}. {unsaved}." if unsaved else answer
 
@@ -170,20 +174,22 @@ def print_findings(
     for finding in shown:
         model = f"{finding.model}: " if names_model else ""
         name = f" [{finding.name}]" if finding.name else ""
-        line(console, f"{model}{finding.message}{name}", "dim" if finding.is_refuted else "bold")
-        line(console, f"  {finding.detail}" if finding.detail else "")
-        line(console, f"  {finding.path}" if finding.path else "")
-        line(console, f"  {finding.facts}" if finding.facts else "", "dim")
+        print_line(
+            console, f"{model}{finding.message}{name}", "dim" if finding.is_refuted else "bold"
+        )
+        print_line(console, f"  {finding.detail}" if finding.detail else "")
+        print_line(console, f"  {finding.path}" if finding.path else "")
+        print_line(console, f"  {finding.facts}" if finding.facts else "", "dim")
     if limit is None:
-        for sentence in _left_out(findings):
-            line(console, sentence)
+        for sentence in _left_out_findings(findings):
+            print_line(console, sentence)
     elif len(findings) > limit:
         rest = [
             f"{each.name} ({format_size(each.size_bytes)})" if each.size_bytes else each.name
             for each in findings[limit:]
         ]
         more = counted(len(rest), "more finding")
-        line(console, f"{more} in the reports: {some_of(rest)}")
+        print_line(console, f"{more} in the reports: {some_of(rest)}")
 
 
 def findings_markdown(findings: Sequence[FindingText]) -> str:
@@ -191,7 +197,7 @@ def findings_markdown(findings: Sequence[FindingText]) -> str:
     lines = []
     for finding in findings[:_MAX_MARKDOWN_FINDINGS]:
         facts = f" *{md.escape(finding.facts)}*" if finding.facts else ""
-        lines.append(f"- {md.code(finding.name)}: {md.escape(finding.prose)}{facts}")
+        lines.append(f"- {md.code_span(finding.name)}: {md.escape(finding.prose)}{facts}")
     left_out = len(findings) - _MAX_MARKDOWN_FINDINGS
     return "\n".join([*lines, f"- and {left_out:,} more"] if left_out > 0 else lines)
 
@@ -204,7 +210,7 @@ def _first_of_each_rule(findings: Sequence[FindingText]) -> Iterator[FindingText
             yield finding
 
 
-def _left_out(findings: Sequence[FindingText]) -> Iterator[str]:
+def _left_out_findings(findings: Sequence[FindingText]) -> Iterator[str]:
     """Yield a sentence for each rule with more findings than are printed."""
     for name in dict.fromkeys(finding.name for finding in findings):
         rest = [each for each in findings if each.name == name][_MAX_FINDINGS_OF_A_RULE:]
@@ -214,13 +220,13 @@ def _left_out(findings: Sequence[FindingText]) -> Iterator[str]:
             yield f"{more}, {size} together (all with --format json)"
 
 
-def _steady_bytes(finding: Finding) -> int:
+def _finding_steady_bytes(finding: Finding) -> int:
     """Return the bytes that `finding` costs at steady state, as measured if it was measured."""
     is_measured = finding.measured_bytes is not None and finding.bytes and not finding.run_bytes
     return finding.measured_bytes or 0 if is_measured else finding.bytes
 
 
-def _cost(finding: Finding) -> str:
+def _cost_and_phase_text(finding: Finding) -> str:
     parts = []
     if finding.bytes:
         kind = "of private memory" if finding.is_private else "steady"
@@ -230,10 +236,10 @@ def _cost(finding: Finding) -> str:
     phase = f", in {finding.phase}" if finding.phase and parts else ""
     verb = "costs" if _agrees_with_measurement(finding) else "predicted:"
     cost = f"{verb} {' and '.join(parts)}{phase}" if parts else ""
-    return " · ".join(filter(None, (cost, _peak_share(finding))))
+    return " · ".join(filter(None, (cost, _peak_share_text(finding))))
 
 
-def _peak_share(finding: Finding) -> str:
+def _peak_share_text(finding: Finding) -> str:
     """Return the share of the estimated peak: ``33 % of the estimated peak``; empty if unknown."""
     share = finding.peak_share
     if share is None:
@@ -247,10 +253,10 @@ def _agrees_with_measurement(finding: Finding) -> bool:
     measured = finding.measured_bytes
     if measured is None or finding.run_bytes or not finding.bytes:
         return True
-    return abs(measured - finding.bytes) <= _AGREEMENT * finding.bytes
+    return abs(measured - finding.bytes) <= _AGREEMENT_SHARE * finding.bytes
 
 
-def _evidence(finding: Finding) -> str:
+def _evidence_text(finding: Finding) -> str:
     if finding.measured_bytes is None:
         return "predicted"
     size = format_size(finding.measured_bytes)
@@ -267,7 +273,7 @@ def _evidence(finding: Finding) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class RuleTextBlock:
     """A heading, a paragraph or a list of a rule's documentation.
 
     Attributes:
@@ -279,32 +285,32 @@ class Block:
     items: tuple[tuple[tuple[str, bool], ...], ...]
 
 
-def rule_documentation(rule: str) -> tuple[Block, ...]:
+def rule_documentation(rule: str) -> tuple[RuleTextBlock, ...]:
     """Return the documentation of the rule called `rule`; empty if there is no such rule.
 
     A record may be from another version of memdiag, which has other rules.
     """
     if not re.fullmatch(r"[a-z0-9-]+", rule):
         return ()
-    for folder in _RULES:
+    for folder in _RULE_FOLDERS:
         with suppress(FileNotFoundError):
             module = ast.parse((folder / f"{rule.replace('-', '_')}.py").read_text("utf-8"))
             if _has_rule(module):
-                return tuple(blocks(ast.get_docstring(module) or ""))
+                return tuple(rule_text_blocks(ast.get_docstring(module) or ""))
     return ()
 
 
-def blocks(markdown: str) -> Iterator[Block]:
+def rule_text_blocks(markdown: str) -> Iterator[RuleTextBlock]:
     """Yield the blocks of `markdown`: the headings, paragraphs, lists and code that rules use."""
     for part in markdown.strip().split("\n\n"):
         lines = part.strip().splitlines()
         if lines[0].startswith("#"):
-            yield Block(kind="heading", items=(_spans(lines[0].lstrip("# ")),))
+            yield RuleTextBlock(kind="heading", items=(_code_spans(lines[0].lstrip("# ")),))
             lines = lines[1:]
         starts = [index for index, line in enumerate(lines) if line.startswith("- ")]
         first = starts[0] if starts else len(lines)
         if lines[:first]:
-            yield Block(kind="paragraph", items=(_spans(" ".join(lines[:first])),))
+            yield RuleTextBlock(kind="paragraph", items=(_code_spans(" ".join(lines[:first])),))
         items: list[str] = []
         for text in lines[first:]:
             if text.startswith("- "):
@@ -312,7 +318,7 @@ def blocks(markdown: str) -> Iterator[Block]:
             else:
                 items[-1] += f" {text.strip()}"
         if items:
-            yield Block(kind="list", items=tuple(map(_spans, items)))
+            yield RuleTextBlock(kind="list", items=tuple(map(_code_spans, items)))
 
 
 def _has_rule(module: ast.Module) -> bool:
@@ -321,7 +327,7 @@ def _has_rule(module: ast.Module) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "RULE" for target in targets)
 
 
-def _spans(text: str) -> tuple[tuple[str, bool], ...]:
+def _code_spans(text: str) -> tuple[tuple[str, bool], ...]:
     """Return the parts of `text`, each with whether it is code (between back-ticks)."""
     parts = text.replace("``", "`").split("`")
     return tuple((part, bool(index % 2)) for index, part in enumerate(parts) if part)

@@ -1,19 +1,19 @@
 """Sentences on a generation and its KV cache, which profiles and estimates share."""
 
 from memdiag.records.generation import Generation
-from memdiag.reports.text import listed, plain
+from memdiag.reports.text import listed_names, plain
 from memdiag.units import KIB, counted, format_size
 
-MAX_PATTERNS = 3
+MAX_FEED_PATTERNS = 3
 
-_FOUND_BY = {
+_FEED_SOURCE_CLAUSES = {
     "user": "",
     "genai": ", as genai_config.json names them",
     "names": ", found by their names (--feed names others)",
 }
 
 
-def calls_text(generation: Generation) -> str:
+def generation_calls_text(generation: Generation) -> str:
     """Return the calls in words: ``a prompt of 512 tokens and 128 steps``."""
     prompt = counted(generation.prefill_tokens, "token")
     return f"a prompt of {prompt} and {counted(generation.steps, 'step')}"
@@ -21,8 +21,10 @@ def calls_text(generation: Generation) -> str:
 
 def feed_sentence(generation: Generation) -> str:
     """Return how outputs are fed to inputs, and whether memdiag found that."""
-    pairs = listed([text.replace("=", " to ") for text in generation.feed], limit=MAX_PATTERNS)
-    found = _FOUND_BY[generation.found_by]
+    pairs = listed_names(
+        [text.replace("=", " to ") for text in generation.feed], limit=MAX_FEED_PATTERNS
+    )
+    found = _FEED_SOURCE_CLAUSES[generation.found_by]
     return f"Each call is fed {generation.cache.tensors} outputs of the call before: {pairs}{found}"
 
 
@@ -32,7 +34,7 @@ def cache_sentences(generation: Generation) -> list[str]:
     size = cache.bytes_at(tokens)
     sentences = [
         f"KV cache after {tokens:,} tokens: {format_size(size)} = {cache.formula(tokens)}; each"
-        f" token adds {kibibytes(cache.token_bytes)}"
+        f" token adds {kibibytes_text(cache.token_bytes)}"
     ]
     measured = generation.cache_bytes
     if measured is not None and measured != size:
@@ -54,6 +56,6 @@ def cache_sentences(generation: Generation) -> list[str]:
     return sentences
 
 
-def kibibytes(size: float) -> str:
+def kibibytes_text(size: float) -> str:
     """Return `size` bytes in KiB, with a decimal: small differences matter for each token."""
     return f"{size / KIB:,.1f} KiB"

@@ -14,7 +14,12 @@ from memdiag.reports import budget, profile
 from memdiag.reports.findings import finding_text
 from memdiag.reports.growth.headline import growth_headline
 from memdiag.reports.profile.headline import profile_headline
-from memdiag.reports.sweep.sentences import failures, headline, step_place, step_words
+from memdiag.reports.sweep.sentences import (
+    failed_jobs_by_sentence,
+    step_place,
+    step_words,
+    sweep_headline,
+)
 from memdiag.reports.text import plain, plain_lines
 from memdiag.units import format_size, some_of
 
@@ -22,9 +27,9 @@ MAX_ANNOTATIONS = 10
 """GitHub prints this many annotations of a kind for each step."""
 
 
-def annotations(record: Profile, judgement: Judgement | None = None) -> str:
+def profile_annotations(record: Profile, judgement: Judgement | None = None) -> str:
     """Return workflow commands: errors for a breach or a failed run, warnings for findings."""
-    return "".join(f"{line}\n" for line in _annotations(record, judgement))
+    return "".join(f"{line}\n" for line in _profile_commands(record, judgement))
 
 
 def growth_annotations(record: Growth) -> str:
@@ -32,7 +37,7 @@ def growth_annotations(record: Growth) -> str:
     answer = growth_headline(record)
     file = record.subject if record.kind == "model" else ""
     lines = [
-        _command(
+        _workflow_command(
             "error" if record.is_leak_or_kept else "notice",
             file,
             "memory growth",
@@ -40,7 +45,7 @@ def growth_annotations(record: Growth) -> str:
         )
     ]
     if answer.ended:
-        lines.append(_command("error", file, "memory growth ended early", answer.ended))
+        lines.append(_workflow_command("error", file, "memory growth ended early", answer.ended))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -54,52 +59,56 @@ def sweep_annotations(record: Sweep) -> str:
     for series, point, exceeded in record.over_budget[:MAX_ANNOTATIONS]:
         name = " · ".join(filter(None, (series.model, series.dims, series.options)))
         message = f"{name} · onnxruntime {point.onnxruntime}: {'; '.join(exceeded)}"
-        lines.append(_command("error", series.address, "budget exceeded", message))
+        lines.append(_workflow_command("error", series.address, "budget exceeded", message))
     regressions = sorted(record.regressions, key=lambda each: -each[1].bytes)
     for series, step in regressions[:MAX_ANNOTATIONS]:
         sizes = f"{format_size(step.before_bytes)} → {format_size(step.after_bytes)}"
         message = f"{step_words(series, step)} ({sizes}), {step_place(series, step)}"
-        lines.append(_command("error", series.address, "memory regression", message))
-    for sentence, jobs in failures(record.requested_jobs)[:MAX_ANNOTATIONS]:
+        lines.append(_workflow_command("error", series.address, "memory regression", message))
+    for sentence, jobs in failed_jobs_by_sentence(record.requested_jobs)[:MAX_ANNOTATIONS]:
         names = some_of(list(dict.fromkeys(plain(series.model) for series, _ in jobs)))
-        lines.append(_command("warning", "", "not completed", f"{names}: {sentence}"))
-    answer = headline(record)
-    lines.append(_command("notice", "", "memory sweep", "\n".join((answer.first, *answer.lines))))
+        lines.append(_workflow_command("warning", "", "not completed", f"{names}: {sentence}"))
+    answer = sweep_headline(record)
+    lines.append(
+        _workflow_command("notice", "", "memory sweep", "\n".join((answer.first, *answer.lines)))
+    )
     return "".join(f"{line}\n" for line in lines)
 
 
-def summary(record: Profile, judgement: Judgement | None = None) -> str:
+def job_summary_markdown(record: Profile, judgement: Judgement | None = None) -> str:
     """Return the report in Markdown, with the judgement first, for a job summary or a comment."""
     report = profile.REPORT.render(record, "markdown").decode()
-    return report if judgement is None else f"{budget.markdown(judgement)}\n\n{report}"
+    return report if judgement is None else f"{budget.judgement_markdown(judgement)}\n\n{report}"
 
 
-def _annotations(record: Profile, judgement: Judgement | None) -> Iterator[str]:
+def _profile_commands(record: Profile, judgement: Judgement | None) -> Iterator[str]:
     file = record.model.path
     if not record.outcome.completed:
-        yield _command("error", file, "memory profile", profile_headline(record).first)
+        yield _workflow_command("error", file, "memory profile", profile_headline(record).first)
     if judgement is not None:
         kind = "notice" if judgement.is_met else "error"
-        first, *rest = budget.lines(judgement)
+        first, *rest = budget.judgement_lines(judgement)
         title, _, answer = first.partition(": ")
-        yield _command(kind, file, title, "\n".join((answer, *rest)))
+        yield _workflow_command(kind, file, title, "\n".join((answer, *rest)))
     confirmed = [finding for finding in record.findings if finding.evidence != "refuted"]
     for finding in confirmed[:MAX_ANNOTATIONS]:
         text = finding_text(finding)
         sentences = filter(None, (text.message, text.detail, text.path, text.facts))
-        yield _command("warning", file, text.name, "\n".join(sentences))
+        yield _workflow_command("warning", file, text.name, "\n".join(sentences))
 
 
-def _command(kind: str, file: str, title: str, message: str) -> str:
+def _workflow_command(kind: str, file: str, title: str, message: str) -> str:
     names = {"file": file, "title": title}
-    properties = ",".join(f"{name}={_property(text)}" for name, text in names.items() if text)
-    return f"::{kind} {properties}::{_data(message)}"
+    properties = ",".join(
+        f"{name}={_command_property(text)}" for name, text in names.items() if text
+    )
+    return f"::{kind} {properties}::{_command_data(message)}"
 
 
-def _data(text: str) -> str:
+def _command_data(text: str) -> str:
     text = "\n".join(plain_lines(text))
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _command_property(text: str) -> str:
+    return _command_data(text).replace(":", "%3A").replace(",", "%2C")

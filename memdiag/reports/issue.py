@@ -13,18 +13,18 @@ from memdiag.records.comparison import Comparison
 from memdiag.records.growth import Growth
 from memdiag.records.profile import Environment, Input, Profile, Session
 from memdiag.records.run import ProgramRun
-from memdiag.records.schemas import Reported
+from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import markdown as md
 from memdiag.reports.text import plain
 from memdiag.units import counted, format_size
 
-_MAX_RUNS = 1000
+_MAX_REPRODUCED_RUNS = 1000
 _NUMPY_TYPES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
-_OTHER_NAMES = {"float": "float32", "double": "float64"}
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
 """NumPy's names of types that ONNX calls differently."""
 
 
-def issue(record: Reported, report: str) -> str:
+def issue_markdown(record: ReportedRecord, report: str) -> str:
     """Return `record` as a bug report in Markdown.
 
     Profiles, recorded programs, growth and comparisons of releases have one.
@@ -40,7 +40,7 @@ def issue(record: Reported, report: str) -> str:
     if isinstance(record, Profile):
         environment = record.environment
         command = record.command or ("memdiag", "profile", record.model.path)
-        program = _program(record)
+        program = _reproduction_lines(record)
         versions = [environment.onnxruntime]
     elif isinstance(record, ProgramRun):
         environment = record.environment
@@ -60,7 +60,7 @@ def issue(record: Reported, report: str) -> str:
         profiles = [column.profile for column in record.columns if column.profile is not None]
         environment = profiles[0].environment if profiles else None
         command = ("memdiag", "compare", *dict.fromkeys(each.model for each in record.columns))
-        program = _program(profiles[0]) if profiles else None
+        program = _reproduction_lines(profiles[0]) if profiles else None
         by_label = record.kind == "onnxruntime"
         versions = [each.label if by_label else each.onnxruntime for each in record.columns]
     known = ", ".join(dict.fromkeys(plain(version) for version in versions if version))
@@ -72,7 +72,7 @@ def issue(record: Reported, report: str) -> str:
             "Without memdiag:" if program else "",
             md.code_block([*program], "python") if program else "",
             "## Platform",
-            md.escape(_system(environment)),
+            md.escape(_platform_text(environment)),
             "## ONNX Runtime Version or Commit ID",
             md.escape(known or "unknown"),
             "## Model File",
@@ -81,7 +81,7 @@ def issue(record: Reported, report: str) -> str:
     )
 
 
-def _system(environment: Environment | None) -> str:
+def _platform_text(environment: Environment | None) -> str:
     if environment is None:
         return "unknown"
     facts = [environment.platform, f"Python {environment.python}", environment.cpu]
@@ -89,7 +89,7 @@ def _system(environment: Environment | None) -> str:
     return ", ".join(map(plain, facts))
 
 
-def _program(profile: Profile) -> Iterator[str]:
+def _reproduction_lines(profile: Profile) -> Iterator[str]:
     """Yield a program with onnxruntime alone that prints the largest resident set so far."""
     session = profile.session
     for name, text in session.environment.items():
@@ -97,7 +97,7 @@ def _program(profile: Profile) -> Iterator[str]:
     yield "import resource, numpy as np, onnxruntime as ort"
     yield "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024  # MiB"
     yield 'print("imported", peak())'
-    yield from _options(session)
+    yield from _session_option_lines(session)
     providers = [
         (name, options) if (options := session.provider_options.get(name)) else name
         for name in session.providers or DEFAULT_PROVIDERS
@@ -112,17 +112,17 @@ def _program(profile: Profile) -> Iterator[str]:
         return
     yield "inputs = {"
     for value in profile.inputs:
-        yield f"    {value.name!r}: {_array(value)},"
+        yield f"    {value.name!r}: {_input_array_code(value)},"
     yield "}"
     yield "run_options = ort.RunOptions()"
     for name, text in session.run_options.items():
         yield f"run_options.add_run_config_entry({name!r}, {text!r})"
-    yield f"for _ in range({min(session.runs, _MAX_RUNS) + 1}):"
+    yield f"for _ in range({min(session.runs, _MAX_REPRODUCED_RUNS) + 1}):"
     yield "    session.run(None, inputs, run_options)"
     yield 'print("run", peak())'
 
 
-def _options(session: Session) -> Iterator[str]:
+def _session_option_lines(session: Session) -> Iterator[str]:
     yield "options = ort.SessionOptions()"
     for name, value in session.options.items():
         if "." in name or not name.isidentifier():
@@ -139,9 +139,9 @@ def _options(session: Session) -> Iterator[str]:
             yield f"options.{name} = {int(value) if is_number else repr(value)}"
 
 
-def _array(value: Input) -> str:
+def _input_array_code(value: Input) -> str:
     """Return the code of an input of the right type and shape; its values are not in the record."""
-    dtype = _OTHER_NAMES.get(value.dtype, value.dtype)
+    dtype = _NUMPY_NAMES.get(value.dtype, value.dtype)
     if value.shape is None or not _NUMPY_TYPES.fullmatch(dtype):
         return f"...  # {plain(value.dtype)}"
     return f"np.ones({[*value.shape]}, {dtype!r})"

@@ -19,7 +19,7 @@ import msgspec
 from memdiag.detail import Detail
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.attribution import Attribution
-from memdiag.records.codec import escaped
+from memdiag.records.codec import escaped_record
 from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.estimate import Estimate, EstimatedPoint
 from memdiag.records.finding import Check, Finding
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-_WIDTH = 100
-_ANY_WIDTH = 10_000
-_MAX_MESSAGE = 200
-_DPI = 100
-_OMITTED_FIELDS = ("expected",)
-_DRAWN = (Profile, Comparison, Fix, ProgramRun, Growth, Estimate, MemoryLimit)
+_NOTEBOOK_COLUMNS = 100
+_UNLIMITED_COLUMNS = 10_000
+_MAX_FINDING_MESSAGE = 200
+_NOTEBOOK_DPI = 100
+_OMITTED_FRAME_FIELDS = ("expected",)
+_DRAWN_TYPES = (Profile, Comparison, Fix, ProgramRun, Growth, Estimate, MemoryLimit)
 
 
 def one_line(record: Any) -> str:
@@ -50,38 +50,40 @@ def one_line(record: Any) -> str:
 
         finding = finding_text(record)
         cost = f", {finding.cost}" if finding.cost else ""
-        text = f"{finding.name}{cost}: {shortened(finding.message, _MAX_MESSAGE)}"
+        text = f"{finding.name}{cost}: {shortened(finding.message, _MAX_FINDING_MESSAGE)}"
     else:
-        text = _headline(_printed(record, detail=Detail.USUAL, width=_ANY_WIDTH))
-    return f"<{_kind(record)} {' '.join(text.split())}>"
+        text = _first_paragraph(
+            _printed_summary(record, detail=Detail.USUAL, width=_UNLIMITED_COLUMNS)
+        )
+    return f"<{_record_type_name(record)} {' '.join(text.split())}>"
 
 
-def html(record: Any) -> str:
+def record_html(record: Any) -> str:
     """Return the answer of `record` as HTML, its picture if it has one, and the rest to unfold.
 
     What to do and the phases of a profile, and the sessions and findings of a program, are not
     folded. A finding is one line to unfold.
     """
-    record = escaped(record)
+    record = escaped_record(record)
     answer = f"<b>{escape(one_line(record)[1:-1])}</b>"
     if isinstance(record, Finding):
-        rest = _preformatted(_rest(record))
+        rest = _preformatted_html(_text_below_answer(record))
         return f"<details><summary>{answer}</summary>{rest}</details>"
-    visible, details = "", _preformatted(_rest(record))
+    visible, details = "", _preformatted_html(_text_below_answer(record))
     if isinstance(record, Profile | ProgramRun):
-        visible, details = map(_preformatted, _parts(record))
-    picture = _picture(record) if isinstance(record, _DRAWN) else ""
+        visible, details = map(_preformatted_html, _visible_and_folded_texts(record))
+    picture = _picture_html(record) if isinstance(record, _DRAWN_TYPES) else ""
     is_open = "" if visible or picture else " open"
     summary = "<summary>Details</summary>"
     folded = f"<details{is_open}>{summary}{details}</details>" if details else ""
     return f"<div>{answer}{picture}{visible}{folded}</div>"
 
 
-def _preformatted(text: str) -> str:
+def _preformatted_html(text: str) -> str:
     return f'<pre style="white-space: pre; overflow-x: auto">{escape(text)}</pre>' if text else ""
 
 
-def _parts(record: Profile | ProgramRun) -> Iterator[str]:
+def _visible_and_folded_texts(record: Profile | ProgramRun) -> Iterator[str]:
     """Yield what a terminal prints of `record` below its answer, and what it prints on request."""
     from memdiag.reports import report_of
     from memdiag.reports.blocks import print_blocks
@@ -90,16 +92,16 @@ def _parts(record: Profile | ProgramRun) -> Iterator[str]:
     printable = report_of(record).document(record).filled("console")
     for is_usual in (True, False):
         blocks = [each for each in printable if (each.detail <= Detail.USUAL) is is_usual]
-        console, out = _console(_WIDTH)
+        console, out = _plain_text_console(_NOTEBOOK_COLUMNS)
         with plain_output(console):
             print_blocks(blocks, console, Detail.ALL)
         yield out.getvalue().strip("\n")
 
 
-def _picture(record: Any) -> str:
+def _picture_html(record: Any) -> str:
     """Return the picture of `record`; empty if it cannot be drawn."""
     try:
-        png = base64.b64encode(_png(figure(record))).decode()
+        png = base64.b64encode(_figure_png(record_figure(record))).decode()
     except ReportError:
         return ""
     style = "display: block; max-width: 100%; margin: 0.5em 0"
@@ -108,27 +110,27 @@ def _picture(record: Any) -> str:
     )
 
 
-def _rest(record: Any) -> str:
+def _text_below_answer(record: Any) -> str:
     """Return the summary of `record` without the sentences of its answer."""
     if isinstance(record, Finding):
         from memdiag.reports.findings import finding_text
 
         finding = finding_text(record)
-        message = finding.message if len(finding.message) > _MAX_MESSAGE else ""
+        message = finding.message if len(finding.message) > _MAX_FINDING_MESSAGE else ""
         lines = (message, finding.detail, finding.path, finding.facts)
         return "\n".join(text for text in lines if text)
-    text = _printed(record, detail=Detail.ALL, width=_WIDTH)
-    return text.removeprefix(_headline(text)).strip("\n") or text
+    text = _printed_summary(record, detail=Detail.ALL, width=_NOTEBOOK_COLUMNS)
+    return text.removeprefix(_first_paragraph(text)).strip("\n") or text
 
 
-def _headline(text: str) -> str:
+def _first_paragraph(text: str) -> str:
     """Return the first paragraph of a summary."""
     return text.partition("\n\n")[0]
 
 
-def html_of_findings(findings: Sequence[Finding]) -> str:
+def findings_html(findings: Sequence[Finding]) -> str:
     """Return `findings` as HTML, or that there are none."""
-    return "".join(map(html, findings)) or "<p>No findings.</p>"
+    return "".join(map(record_html, findings)) or "<p>No findings.</p>"
 
 
 def data_frame(rows: Sequence[Any] | Any) -> Any:
@@ -144,7 +146,7 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
     """
-    found = [*_rows(rows)]
+    found = [*_data_frame_rows(rows)]
     try:
         # An option of the user's: memdiag itself does without.
         pandas: Any = import_module("pandas")
@@ -168,7 +170,7 @@ def write_reports(record: Any, folder: Path, formats: Sequence[str]) -> tuple[Pa
     return report.write(record, folder, formats or report.default_formats())
 
 
-def figure(record: Any) -> Figure:
+def record_figure(record: Any) -> Figure:
     """Return the picture that reports of `record` have, as a matplotlib figure.
 
     It belongs to no window and no global state; notebooks display it.
@@ -177,9 +179,10 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, _DRAWN):
+    if not isinstance(record, _DRAWN_TYPES):
         raise UsageError(
-            f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
+            f"plot: there is no picture of a {_record_type_name(record)}. Use a profile of the"
+            " model."
         )
     from memdiag.reports import report_of
 
@@ -189,28 +192,28 @@ def figure(record: Any) -> Figure:
 
     # IPython learns from pyplot how figures are displayed, which is not loaded here.
     # matplotlib's class has no such attribute.
-    setattr(picture, "_repr_png_", partial(_png, picture))  # noqa: B010
+    setattr(picture, "_repr_png_", partial(_figure_png, picture))  # noqa: B010
     return picture
 
 
-def _png(picture: Figure) -> bytes:
+def _figure_png(picture: Figure) -> bytes:
     out = io.BytesIO()
-    picture.savefig(out, format="png", dpi=_DPI)
+    picture.savefig(out, format="png", dpi=_NOTEBOOK_DPI)
     return out.getvalue()
 
 
-def _kind(record: Any) -> str:
+def _record_type_name(record: Any) -> str:
     return type(record).__name__
 
 
-def _printed(record: Any, *, detail: Detail, width: int) -> str:
+def _printed_summary(record: Any, *, detail: Detail, width: int) -> str:
     """Return the summary of `record` as a terminal prints it."""
-    console, out = _console(width)
-    _console_of(record)(console, detail)
+    console, out = _plain_text_console(width)
+    _summary_printer(record)(console, detail)
     return out.getvalue().strip("\n")
 
 
-def _console(width: int) -> tuple[Console, io.StringIO]:
+def _plain_text_console(width: int) -> tuple[Console, io.StringIO]:
     """Return a console for plain text, whatever notebook or terminal this runs in."""
     from rich.console import Console
 
@@ -221,7 +224,7 @@ def _console(width: int) -> tuple[Console, io.StringIO]:
     return console, out
 
 
-def _console_of(record: Any) -> Callable[[Console, Detail], None]:
+def _summary_printer(record: Any) -> Callable[[Console, Detail], None]:
     if isinstance(record, Finding):
         from memdiag.reports.findings import finding_text, print_findings
 
@@ -229,20 +232,20 @@ def _console_of(record: Any) -> Callable[[Console, Detail], None]:
     if isinstance(record, Check):
         from memdiag.reports import check
 
-        return lambda console, detail: check.show(record, console, detail=detail)
+        return lambda console, detail: check.print_check_report(record, console, detail=detail)
     from memdiag.reports import report_of
 
     return lambda console, detail: report_of(record).print_summary(record, console, detail=detail)
 
 
-def _rows(record: Any) -> Iterator[dict[str, Any]]:
+def _data_frame_rows(record: Any) -> Iterator[dict[str, Any]]:
     if isinstance(record, Profile):
-        from memdiag.reports.phase_table import OTHER_STEPS
+        from memdiag.reports.phase_table import OTHER_STEPS_LABEL
         from memdiag.reports.profile.phases import phase_rows
 
         for row in phase_rows(record):
             yield {
-                "phase": OTHER_STEPS if row.label == OTHER_STEPS else row.phase,
+                "phase": OTHER_STEPS_LABEL if row.label == OTHER_STEPS_LABEL else row.phase,
                 "part_of": row.whole,
                 "duration_s": row.duration_s,
                 "start_rss_bytes": row.start_bytes,
@@ -252,41 +255,43 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
                 "net_rss_bytes": row.net_bytes,
             }
     elif isinstance(record, ProgramRun):
-        yield from map(_of_session, record.sessions)
+        yield from map(_session_frame_row, record.sessions)
     elif isinstance(record, Growth):
-        yield from map(_of_moment, record.moments)
+        yield from map(_moment_frame_row, record.moments)
     elif isinstance(record, Estimate):
-        yield from map(_of_point, record.points)
+        yield from map(_point_frame_row, record.points)
     elif isinstance(record, MemoryLimit):
-        yield from map(_plain, record.points)
+        yield from map(_frame_fields, record.points)
     elif isinstance(record, Comparison):
-        yield from map(_of_column, record.columns)
+        yield from map(_column_frame_row, record.columns)
     elif isinstance(record, Fix):
-        yield from map(_plain, record.points)
+        yield from map(_frame_fields, record.points)
     elif isinstance(record, Check):
-        yield from map(_plain, record.findings)
+        yield from map(_frame_fields, record.findings)
     elif isinstance(record, Sweep):
         for series in record.series:
             names = {"model": series.model, "dims": series.dims, "options": series.options}
-            yield from (names | _plain(point) for point in series.points)
+            yield from (names | _frame_fields(point) for point in series.points)
     elif isinstance(record, Attribution):
         # Without a model there are no copies to be found, only owners.
-        yield from map(_plain, record.copies or record.owners)
+        yield from map(_frame_fields, record.copies or record.owners)
     elif isinstance(record, Finding):
-        yield _plain(record)
+        yield _frame_fields(record)
     elif isinstance(record, tuple):
-        yield from map(_plain, record)
+        yield from map(_frame_fields, record)
     else:
-        raise UsageError(f"to_dataframe: a {_kind(record)} has no rows. Read its fields.")
+        raise UsageError(
+            f"to_dataframe: a {_record_type_name(record)} has no rows. Read its fields."
+        )
 
 
-def _plain(record: msgspec.Struct) -> dict[str, Any]:
+def _frame_fields(record: msgspec.Struct) -> dict[str, Any]:
     """Return the fields of `record` that fit into a cell."""
     fields = msgspec.structs.asdict(record)
-    return {name: value for name, value in fields.items() if name not in _OMITTED_FIELDS}
+    return {name: value for name, value in fields.items() if name not in _OMITTED_FRAME_FIELDS}
 
 
-def _of_session(session: ProgramSession) -> dict[str, Any]:
+def _session_frame_row(session: ProgramSession) -> dict[str, Any]:
     memory = session.memory
     return {
         "session": session.number,
@@ -309,21 +314,21 @@ def _of_session(session: ProgramSession) -> dict[str, Any]:
     }
 
 
-def _of_moment(moment: Moment) -> dict[str, Any]:
+def _moment_frame_row(moment: Moment) -> dict[str, Any]:
     """Return the fields of a moment, with a column for each kind of owner."""
     fields = msgspec.structs.asdict(moment)
     owners = fields.pop("owners")
     return fields | {f"{owner.kind}_bytes": owner.bytes for owner in owners}
 
 
-def _of_point(point: EstimatedPoint) -> dict[str, Any]:
+def _point_frame_row(point: EstimatedPoint) -> dict[str, Any]:
     """Return the figures of an estimated point, with a column for each dimension."""
-    fields = _plain(point)
+    fields = _frame_fields(point)
     omitted = ("dims", "phases", "live")
     return point.dims | {name: value for name, value in fields.items() if name not in omitted}
 
 
-def _of_column(column: ComparisonColumn) -> dict[str, Any]:
+def _column_frame_row(column: ComparisonColumn) -> dict[str, Any]:
     """Return the medians of a comparison's column, by the names of data frame columns."""
     row: dict[str, Any] = {
         "label": column.label,

@@ -18,17 +18,17 @@ from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.reports.blocks import (
     Block,
-    Chart,
+    ChartBlock,
     Document,
-    Figures,
-    FindingList,
-    Picture,
+    FindingsBlock,
+    PictureBlock,
+    TableBlock,
     more_rows,
 )
 from memdiag.reports.findings import rule_documentation
-from memdiag.reports.palette import DARK, LIGHT, kinds
-from memdiag.reports.picture import embedded
-from memdiag.reports.table import Bar, Cell
+from memdiag.reports.palette import DARK_PALETTE, LIGHT_PALETTE, colors_by_kind
+from memdiag.reports.picture import embedded_svg
+from memdiag.reports.table import BarPart, Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,54 +59,56 @@ def document_page(
     blocks = [
         _cut(each)
         for each in document.filled("html")
-        if draw is not None or not isinstance(each, Picture)
+        if draw is not None or not isinstance(each, PictureBlock)
     ]
-    found = [text for each in blocks if isinstance(each, FindingList) for text in each.findings]
-    has_picture = any(isinstance(each, Picture) for each in blocks)
+    found = [text for each in blocks if isinstance(each, FindingsBlock) for text in each.findings]
+    has_picture = any(isinstance(each, PictureBlock) for each in blocks)
     values = {
         "document": document,
         "groups": [(kind.__name__, [*group]) for kind, group in groupby(blocks, type)],
-        "picture": embedded(draw) if draw is not None and has_picture else "",
+        "picture": embedded_svg(draw) if draw is not None and has_picture else "",
         "rules": {each.name: rule_documentation(each.name) for each in found},
         "max_findings": _MAX_FINDINGS,
         "record_id": name,
-        **_scripts([each for each in blocks if isinstance(each, Chart)]),
+        **_scripts([each for each in blocks if isinstance(each, ChartBlock)]),
     }
     used = len(values["charts"]) + sum(map(len, values["scripts"])) + _MAX_MARKUP_BYTES
-    values |= _embedded(codec.encode(record), MAX_PAGE_BYTES - used)
-    text: str = templates().get_template("document.html.j2").render(values)
+    values |= _embedded_record(codec.encode(record), MAX_PAGE_BYTES - used)
+    text: str = template_environment().get_template("document.html.j2").render(values)
     return text.encode()
 
 
 def _cut(each: Block) -> Block:
     """Return a block whose table is not too long for a page."""
-    if not isinstance(each, Figures) or len(each.table.rows) <= _MAX_ROWS:
+    if not isinstance(each, TableBlock) or len(each.table.rows) <= _MAX_ROWS:
         return each
     more = f"{more_rows(each.table, _MAX_ROWS)}, in the record (JSON)."
     caption = f"{each.caption or each.table.caption} {more}".strip()
     return replace(each, table=each.table.first_rows(_MAX_ROWS), caption=caption)
 
 
-def _scripts(charts: Sequence[Chart]) -> dict[str, Any]:
+def _scripts(charts: Sequence[ChartBlock]) -> dict[str, Any]:
     """Return colours, styles and scripts of a page; one without `charts` lacks Plotly."""
     files = dict.fromkeys(chart.script for chart in charts)
-    own = "".join(map(_template, ("page.js", *files)))
+    own = "".join(map(_template_text, ("page.js", *files)))
     inline = (plotly_source(), own) if charts else (own,)
-    light, dark = asdict(LIGHT), asdict(DARK)
-    colors = {"light": kinds("light"), "dark": kinds("dark")}
+    light, dark = asdict(LIGHT_PALETTE), asdict(DARK_PALETTE)
+    colors = {"light": colors_by_kind("light"), "dark": colors_by_kind("dark")}
     drawn = {name: value for chart in charts for name, value in chart.data().items()}
     themes = {"light": light, "dark": dark}
     return {
         **themes,
-        "css": _template("page.css"),
+        "css": _template_text("page.css"),
         "kinds": colors,
         "scripts": inline,
-        "script_sources": " ".join(f"'sha256-{_sha256(text)}'" for text in inline),
-        "charts": _json({**drawn, "themes": themes, "kinds": colors, "max_unbroken": MAX_UNBROKEN}),
+        "script_sources": " ".join(f"'sha256-{_sha256_base64(text)}'" for text in inline),
+        "charts": _script_safe_json(
+            {**drawn, "themes": themes, "kinds": colors, "max_unbroken": MAX_UNBROKEN}
+        ),
     }
 
 
-def _embedded(record: bytes, max_bytes: int) -> dict[str, Any]:
+def _embedded_record(record: bytes, max_bytes: int) -> dict[str, Any]:
     """Return the record for the page: as JSON, compressed, or empty if it exceeds `max_bytes`."""
     if len(record) <= min(max_bytes, _MAX_PLAIN_RECORD_BYTES):
         return {"record": record.decode().replace("<", "\\u003c"), "record_encoding": "json"}
@@ -117,37 +119,37 @@ def _embedded(record: bytes, max_bytes: int) -> dict[str, Any]:
     return {"record": "", "record_encoding": ""}
 
 
-def _json(value: object) -> str:
+def _script_safe_json(value: object) -> str:
     """Return `value` as JSON that cannot end the script element around it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _sha256(text: str) -> str:
+def _sha256_base64(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _template(name: str) -> str:
+def _template_text(name: str) -> str:
     return (resources.files(__package__) / "templates" / name).read_text("utf-8")
 
 
 @functools.cache
-def templates() -> Any:
+def template_environment() -> Any:
     """Return the environment of the templates."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        loader=FunctionLoader(_template),
+        loader=FunctionLoader(_template_text),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["breakable"] = breakable
+    environment.filters["breakable"] = breakable_parts
     return environment
 
 
-def breakable(text: str) -> list[str]:
+def breakable_parts(text: str) -> list[str]:
     """Return the parts of `text` between which browsers may break its long words.
 
     Templates join them with ``<wbr>``.
@@ -170,7 +172,7 @@ def breakable(text: str) -> list[str]:
 @functools.cache
 def plotly_source() -> str:
     """Return the source of Plotly."""
-    return _template("plotly.min.js")
+    return _template_text("plotly.min.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +207,8 @@ def size_bar_cells(bars: Sequence[SizeBar]) -> tuple[Cell, ...]:
         mapped = min(steady, max(0, bar.mapped))
         anonymous = percent(steady - mapped)
         parts = (
-            Bar(css="end", percent=anonymous),
-            Bar(css="mapped", percent=percent(mapped), start_percent=anonymous),
+            BarPart(css="end", percent=anonymous),
+            BarPart(css="mapped", percent=percent(mapped), start_percent=anonymous),
         )
-        cells.append(Cell(bars=((Bar(css="top", percent=percent(bar.peak)),), parts)))
+        cells.append(Cell(bars=((BarPart(css="top", percent=percent(bar.peak)),), parts)))
     return tuple(cells)

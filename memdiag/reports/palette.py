@@ -7,7 +7,7 @@ greys for the rest. Okabe and Ito, "Color Universal Design", 2008.
 from dataclasses import dataclass
 from typing import Literal
 
-Theme = Literal["light", "dark"]
+ColorTheme = Literal["light", "dark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Palette:
     peak_soft: str
 
 
-LIGHT = Palette(
+LIGHT_PALETTE = Palette(
     page="#f5f6f8",
     surface="#ffffff",
     ink="#17202a",
@@ -44,7 +44,7 @@ LIGHT = Palette(
     peak_ink="#b04a00",
     peak_soft="#fdf0e6",
 )
-DARK = Palette(
+DARK_PALETTE = Palette(
     page="#0f1419",
     surface="#171e26",
     ink="#e8edf2",
@@ -60,7 +60,7 @@ DARK = Palette(
     peak_soft="#33231a",
 )
 
-SERIES = (
+SERIES_COLORS = (
     "#0072b2",
     "#e69f00",
     "#009e73",
@@ -74,7 +74,7 @@ SERIES = (
 )
 """Colours of columns side by side: Okabe and Ito's, a darker yellow, and three more."""
 
-COPIES: dict[Theme, dict[str, str]] = {
+COPY_COLORS: dict[ColorTheme, dict[str, str]] = {
     "light": {
         "original": "#0072b2",
         "transposed": "#e7701f",
@@ -97,7 +97,7 @@ COPIES: dict[Theme, dict[str, str]] = {
 """Copies of weights by kind, for each theme: any two are distinguishable without one kind of cone,
 and each has a contrast of 3 : 1 to the surface."""
 
-OWNERS: dict[Theme, dict[str, str]] = {
+OWNER_COLORS: dict[ColorTheme, dict[str, str]] = {
     "light": {
         "kv_cache": "#803038",
         "external_data": "#86aada",
@@ -131,6 +131,6 @@ OWNERS: dict[Theme, dict[str, str]] = {
 other with every kind of colour vision."""
 
 
-def kinds(theme: Theme) -> dict[str, str]:
+def colors_by_kind(theme: ColorTheme) -> dict[str, str]:
     """Return the colours of copies of weights and of owners, by kind."""
-    return {**COPIES[theme], **OWNERS[theme]}
+    return {**COPY_COLORS[theme], **OWNER_COLORS[theme]}

@@ -8,23 +8,23 @@ from typing import Protocol
 
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import PeakKind, Phase
-from memdiag.reports.table import Bar, Cell, Column, Row, Table
-from memdiag.reports.text import mebibytes
+from memdiag.reports.table import BarPart, Cell, Column, Row, Table
+from memdiag.reports.text import mebibytes_text
 from memdiag.units import MIB, format_duration
 
 SAMPLED_MARK = "~"
 """Mark of a peak that is the largest sample, not the kernel's own figure."""
 
-OTHER_STEPS = "other steps"
+OTHER_STEPS_LABEL = "other steps"
 """Label of the part of a phase that remains without the phases that interrupt it."""
 
-ESTIMATED = "estimated"
+ESTIMATED_HEADING = "estimated"
 """Heading of the peaks that were predicted."""
 
-ON_DEVICE = "on device"
+DEVICE_HEADING = "on device"
 """Heading of the memory on devices."""
 
-OPTIONAL_COLUMNS = ("at start",)
+OPTIONAL_PHASE_COLUMNS = ("at start",)
 """Columns that a narrow terminal does without where there are estimates: a phase starts where the
 one before it ends."""
 
@@ -57,13 +57,13 @@ class PhaseRow:
     together with them; its parts are the rows of level 1 below it.
 
     Attributes:
-        label: the name of the phase, the number of runs of `steady`, or `OTHER_STEPS`.
+        label: the name of the phase, the number of runs of `steady`, or `OTHER_STEPS_LABEL`.
         whole: for a part, the phase of the row that it is a part of; None for level 0.
         duration_s: seconds in this phase.
         median_run_s: seconds of the median run of `steady`.
         start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
-        peak_bytes: None for `OTHER_STEPS` if the peak of the whole row may be the peak of another
-            part.
+        peak_bytes: None for `OTHER_STEPS_LABEL` if the peak of the whole row may be the peak of
+            another part.
         net_bytes: the memory that the phase adds to the resident set.
         responsible: the span that made the phase grow most.
         is_peak: whether the overall peak is in this phase.
@@ -109,17 +109,25 @@ def phase_row(phase: Phase) -> PhaseRow:
     )
 
 
-def arranged(rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> tuple[PhaseRow, ...]:
+def arranged_phase_rows(
+    rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]
+) -> tuple[PhaseRow, ...]:
     """Return `rows`, with phases that take turns together: a row for all, and one for each.
 
     Args:
         rows: the phases, in the order in which they first occur.
         times: when they took place.
     """
-    return tuple(row for group in _groups(rows, times) for row in _parts(group, times))
+    return tuple(
+        row
+        for group in _overlapping_phase_groups(rows, times)
+        for row in _phase_and_part_rows(group, times)
+    )
 
 
-def _groups(rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> list[list[PhaseRow]]:
+def _overlapping_phase_groups(
+    rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]
+) -> list[list[PhaseRow]]:
     """Return the phases in order, in groups whose time ranges overlap."""
     groups: list[list[PhaseRow]] = []
     reached = 0.0
@@ -134,7 +142,9 @@ def _groups(rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> list[li
     return groups
 
 
-def _parts(group: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> Iterator[PhaseRow]:
+def _phase_and_part_rows(
+    group: Sequence[PhaseRow], times: Sequence[PhaseInterval]
+) -> Iterator[PhaseRow]:
     """Yield the row of a phase, or of a group of phases followed by a row for each."""
     if len(group) == 1:
         yield group[0]
@@ -169,29 +179,29 @@ def _parts(group: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> Iterato
     for row in (*group[1:], group[0]):
         part = replace(row, whole=whole)
         if row.phase == whole:
-            part = replace(_other_steps(part, group[1:]), is_peak=False, ending="")
+            part = replace(_other_steps_row(part, group[1:]), is_peak=False, ending="")
         is_whole = turns[row.phase] == 1
         yield part if is_whole else replace(part, start_bytes=None, end_bytes=None)
 
 
-def _other_steps(row: PhaseRow, interrupting: Sequence[PhaseRow]) -> PhaseRow:
+def _other_steps_row(row: PhaseRow, interrupting: Sequence[PhaseRow]) -> PhaseRow:
     """Return the part that remains of `row`.
 
     If an interrupting phase is only sampled, a high-water mark may be its own.
     """
     if all(each.peak_kind == "exact" for each in interrupting):
-        return replace(row, label=OTHER_STEPS)
+        return replace(row, label=OTHER_STEPS_LABEL)
     is_highest = (row.peak_bytes or 0) >= max(each.peak_bytes or 0 for each in interrupting)
     is_printed_once = row.peak_kind == "exact" and is_highest
     return replace(
         row,
-        label=OTHER_STEPS,
+        label=OTHER_STEPS_LABEL,
         peak_bytes=None if is_printed_once else row.peak_bytes,
         peak_kind="sampled",
     )
 
 
-def table_of(
+def phase_row_table(
     rows: Sequence[PhaseRow],
     *,
     decimals: int,
@@ -213,14 +223,16 @@ def table_of(
     has_last = any(row.responsible for row in rows)
     has_device = any(row.device_bytes is not None for row in rows)
     if has_device:
-        caption += f"; {ON_DEVICE}: the largest sample of the process's memory there, not included"
+        caption += (
+            f"; {DEVICE_HEADING}: the largest sample of the process's memory there, not included"
+        )
     has_estimate = any(row.estimated_bytes is not None for row in rows)
 
     def size(size_bytes: int | None) -> str:
-        return "" if size_bytes is None else mebibytes(size_bytes, decimals)
+        return "" if size_bytes is None else mebibytes_text(size_bytes, decimals)
 
     columns: list[tuple[Column, Callable[[PhaseRow], Cell | str]]] = [
-        (Column(heading), _label_cell),
+        (Column(heading), _phase_label_cell),
         (
             Column("time", "right"),
             lambda row: format_duration(row.median_run_s or row.duration_s),
@@ -228,19 +240,19 @@ def table_of(
         (Column("at start", "right", css="less"), lambda row: size(row.start_bytes)),
         (
             Column(peak_heading, "right", css="strong"),
-            lambda row: Cell(_mark(row) + size(row.peak_bytes), is_strong=row.is_peak),
+            lambda row: Cell(_sampled_peak_mark(row) + size(row.peak_bytes), is_strong=row.is_peak),
         ),
-        (Column(ESTIMATED, "right", css="less"), lambda row: size(row.estimated_bytes)),
+        (Column(ESTIMATED_HEADING, "right", css="less"), lambda row: size(row.estimated_bytes)),
         (Column("at end", "right"), lambda row: size(row.end_bytes)),
-        (Column(ON_DEVICE, "right"), lambda row: size(row.device_bytes)),
-        (Column("kept", "right"), lambda row: _kept_text(row, decimals)),
+        (Column(DEVICE_HEADING, "right"), lambda row: size(row.device_bytes)),
+        (Column("kept", "right"), lambda row: _kept_memory_text(row, decimals)),
         (
             Column(
                 css="wide",
                 legend=(("end", "at end"), ("top", "up to the peak")),
                 formats=("html",),
             ),
-            lambda row: _bar_cell(row, scale_bytes),
+            lambda row: _phase_bar_cell(row, scale_bytes),
         ),
         (
             Column("grown by", css="name less", formats=("markdown", "html")),
@@ -257,7 +269,9 @@ def table_of(
         ),
     ]
     absent = {
-        heading for heading, has in ((ESTIMATED, has_estimate), (ON_DEVICE, has_device)) if not has
+        heading
+        for heading, has in ((ESTIMATED_HEADING, has_estimate), (DEVICE_HEADING, has_device))
+        if not has
     }
     columns = [(column, cell) for column, cell in columns if column.heading not in absent]
     return Table(
@@ -270,7 +284,7 @@ def table_of(
     )
 
 
-def _label_cell(row: PhaseRow) -> Cell:
+def _phase_label_cell(row: PhaseRow) -> Cell:
     tags = ("peak" if row.is_peak else "", row.ending)
     return Cell(
         row.label,
@@ -279,26 +293,26 @@ def _label_cell(row: PhaseRow) -> Cell:
     )
 
 
-def _mark(row: PhaseRow) -> str:
+def _sampled_peak_mark(row: PhaseRow) -> str:
     """Return the mark of the row's peak, if it needs one."""
     is_sample = row.peak_bytes is not None and row.peak_kind == "sampled"
     return SAMPLED_MARK if is_sample else ""
 
 
-def _kept_text(row: PhaseRow, decimals: int) -> str:
+def _kept_memory_text(row: PhaseRow, decimals: int) -> str:
     """Return the memory that the phase adds, as the difference of its printed start and end."""
     if row.level == 0 and row.start_bytes is not None and row.end_bytes is not None:
         # The difference of the printed figures may differ from the rounded difference.
         printed = round(row.end_bytes / MIB, decimals) - round(row.start_bytes / MIB, decimals)
-        return mebibytes(round(printed * MIB), decimals, signed=True)
-    return mebibytes(row.net_bytes, decimals, signed=True)
+        return mebibytes_text(round(printed * MIB), decimals, signed=True)
+    return mebibytes_text(row.net_bytes, decimals, signed=True)
 
 
-def _bar_cell(row: PhaseRow, scale_bytes: int) -> Cell:
+def _phase_bar_cell(row: PhaseRow, scale_bytes: int) -> Cell:
     if row.level:
         return Cell()
     bar = (
-        Bar(css="top", percent=100 * (row.peak_bytes or 0) / (scale_bytes or 1)),
-        Bar(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
+        BarPart(css="top", percent=100 * (row.peak_bytes or 0) / (scale_bytes or 1)),
+        BarPart(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
     )
     return Cell(bars=(bar,))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from memdiag.reports.palette import LIGHT as COLOR
-from memdiag.reports.palette import kinds
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
+from memdiag.reports.palette import colors_by_kind
 from memdiag.reports.text import shortened
 from memdiag.units import GIB, MIB
 
@@ -24,15 +24,15 @@ PictureFormat = Literal["png", "svg"]
 
 TITLE, TEXT, SMALL = 16.0, 12.5, 11.5  # points: legible where the picture is 400 pixels wide
 
-_WIDTH = 8.0  # inches
-_DPI = 200
-_LEFT = 0.012
-_GAP = 0.09  # inches above and below the charts
+_FIGURE_WIDTH = 8.0  # inches
+_FIGURE_DPI = 200
+_TITLE_LEFT = 0.012
+_CHART_GAP_INCHES = 0.09  # inches above and below the charts
 _MAX_TITLE, _MAX_LINE = 54, 76  # letters
-_MAX_LINES = 2
-_COLOR = re.compile(r"#[0-9a-f]{6}")
-_METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
-_LETTER = 0.66  # a wide letter's width as a share of its size
+_MAX_SUBTITLE_LINES = 2
+_HEX_COLOR = re.compile(r"#[0-9a-f]{6}")
+_SVG_METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
+_LETTER_WIDTH_SHARE = 0.66  # a wide letter's width as a share of its size
 
 # Of timelines, which are wider than other pictures.
 WIDE_TEXT, _WIDE_TITLE = 14.0, 19.0  # points: legible at half of the width
@@ -42,7 +42,9 @@ _WIDE_WIDTH, _WIDE_DPI, _WIDE_LETTER = 10.0, 160, 0.62
 _POINTS = 72.0  # of an inch
 
 
-def rendered(draw: Callable[[], Figure], kind: PictureFormat, *, outlined: bool = False) -> bytes:
+def rendered_picture(
+    draw: Callable[[], Figure], kind: PictureFormat, *, outlined: bool = False
+) -> bytes:
     """Return the figure of `draw` as PNG or SVG, the same bytes for the same record.
 
     In SVG letters are text, in whatever font the reader has, unless they are to be `outlined`.
@@ -65,21 +67,21 @@ def rendered(draw: Callable[[], Figure], kind: PictureFormat, *, outlined: bool 
     return out.getvalue()
 
 
-def embedded(draw: Callable[[], Figure]) -> str:
+def embedded_svg(draw: Callable[[], Figure]) -> str:
     """Return the figure of `draw` as an element of a page, which has its title.
 
     The colours are those of the page, as variables: they follow its light or dark theme.
     """
-    svg = rendered(lambda: _untitled(draw()), "svg").decode()
+    svg = rendered_picture(lambda: _untitled_figure(draw()), "svg").decode()
     variables = {
         color: f"var(--{name.replace('_', '-')})"
-        for name, color in {**kinds("light"), **asdict(COLOR)}.items()
+        for name, color in {**colors_by_kind("light"), **asdict(COLOR)}.items()
     }
-    svg = _COLOR.sub(lambda found: variables.get(found[0], found[0]), svg[svg.index("<svg") :])
-    return _METADATA.sub("", svg)
+    svg = _HEX_COLOR.sub(lambda found: variables.get(found[0], found[0]), svg[svg.index("<svg") :])
+    return _SVG_METADATA.sub("", svg)
 
 
-def _untitled(figure: Figure) -> Figure:
+def _untitled_figure(figure: Figure) -> Figure:
     """Return `figure` without the title and the subtitle that `figure` gave it."""
     engine = cast("ConstrainedLayoutEngine", figure.get_layout_engine())
     width, height = figure.get_size_inches()
@@ -90,25 +92,26 @@ def _untitled(figure: Figure) -> Figure:
     return figure
 
 
-def figure(height: float, title: str, subtitle: str) -> Figure:
+def titled_figure(height: float, title: str, subtitle: str) -> Figure:
     """Return a figure with a title and a subtitle, which belongs to no window.
 
     `height` is in inches, title and subtitle included. Long texts are shortened.
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    lines = textwrap.wrap(subtitle, _MAX_LINE, max_lines=_MAX_LINES, placeholder=" …")
+    lines = textwrap.wrap(subtitle, _MAX_LINE, max_lines=_MAX_SUBTITLE_LINES, placeholder=" …")
     text_height = 0.5 + 0.22 * len(lines)
-    figure = _empty(_WIDTH, height, _DPI)
+    figure = _empty(_FIGURE_WIDTH, height, _FIGURE_DPI)
     figure.set_layout_engine(
-        ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - text_height / height), h_pad=_GAP)
+        ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - text_height / height), h_pad=_CHART_GAP_INCHES)
     )
     figure.text(
-        _LEFT, 1 - 0.12 / height, shortened(title, _MAX_TITLE), fontsize=TITLE, weight="bold",
+        _TITLE_LEFT, 1 - 0.12 / height, shortened(title, _MAX_TITLE), fontsize=TITLE, weight="bold",
         va="top", color=COLOR.ink, parse_math=False,
     )  # fmt: skip
     figure.text(
-        _LEFT, 1 - 0.44 / height, "\n".join(lines), fontsize=TEXT, va="top", color=COLOR.muted,
+        _TITLE_LEFT, 1 - 0.44 / height, "\n".join(lines), fontsize=TEXT, va="top",
+        color=COLOR.muted,
         parse_math=False,
     )  # fmt: skip
     return figure
@@ -144,7 +147,7 @@ def timeline_title(
     figure: Figure, at: tuple[float, float], title: str, answer: str, size: float, color: str
 ) -> None:
     """Write the title and the `answer` at the heights `at`; the answer in `size` and `color`."""
-    title, title_size = fitting(title, _WIDE_TITLE, _WIDE_WIDTH * _POINTS * 0.97)
+    title, title_size = fitted_text_and_size(title, _WIDE_TITLE, _WIDE_WIDTH * _POINTS * 0.97)
     texts = ((title, title_size, COLOR.ink, "bold"), (answer, size, color, "normal"))
     for y, (text, points, ink, weight) in zip(at, texts, strict=True):
         figure.text(
@@ -153,17 +156,19 @@ def timeline_title(
         )  # fmt: skip
 
 
-def fitting(text: str, size: float, width: float, *, smallest: float = 9.0) -> tuple[str, float]:
+def fitted_text_and_size(
+    text: str, size: float, width: float, *, smallest: float = 9.0
+) -> tuple[str, float]:
     """Return `text` and the font size, at most `size`, at which it fits into `width` points.
 
     Text that does not fit at the `smallest` size loses its middle.
     """
-    letters = max(8, int(width / (_LETTER * smallest)))
+    letters = max(8, int(width / (_LETTER_WIDTH_SHARE * smallest)))
     text = shortened(text, letters)
-    return text, min(size, width / (_LETTER * max(1, len(text))))
+    return text, min(size, width / (_LETTER_WIDTH_SHARE * max(1, len(text))))
 
 
-def style(axes: Axes, heading: str, *, grid: Literal["x", "y", "both"]) -> None:
+def style_axes(axes: Axes, heading: str, *, grid: Literal["x", "y", "both"]) -> None:
     """Give `axes` a heading and the style of all pictures: no box, a light grid."""
     axes.set_title(heading, loc="left", fontsize=TEXT, color=COLOR.ink, parse_math=False)
     axes.set_facecolor(COLOR.surface)
@@ -210,7 +215,7 @@ def color_legend(axes: Axes, colors: Mapping[str, str]) -> None:
         )  # fmt: skip
 
 
-def spread(
+def label_centres(
     wanted: Sequence[float], widths: Sequence[float], *, gap: float, width: float
 ) -> tuple[float, ...]:
     """Return the centres of labels as near to `wanted` as possible without overlaps.

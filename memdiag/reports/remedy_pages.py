@@ -9,7 +9,7 @@ from memdiag.records.fix import REWRITE
 from memdiag.reports.rule_pages import all_detectors
 from memdiag.tuning.options import TuningOption, tuning_options
 
-_ARITHMETIC = {
+_ARITHMETIC_SENTENCES = {
     "same": "The kernels stay the same; only data moves.",
     "reordered": "Other kernels may run, which add the same terms in another order.",
     "changed": "Values change.",
@@ -17,7 +17,7 @@ _ARITHMETIC = {
 """What a rewrite may change, by `Rewrite.arithmetic`, as a sentence."""
 
 
-_OPTIMIZERS = {
+_OPTIMIZER_SENTENCES = {
     "onnxruntime-basic": "onnxruntime folds constants and removes needless nodes (its basic level),"
     " once.",
     "onnxruntime-extended": "onnxruntime also fuses nodes for the CPU (its extended level), once.",
@@ -52,14 +52,14 @@ def rewrite_texts() -> dict[str, str]:
         module = importlib.import_module(rewriter.apply.__module__)
         safety = "" if rewrite.safe else " It is only tried with `--max-difference`."
         described = inspect.cleandoc(module.__doc__ or "")
-        texts[rewrite.name] = f"{described}\n\n{_ARITHMETIC[rewrite.arithmetic]}{safety}"
+        texts[rewrite.name] = f"{described}\n\n{_ARITHMETIC_SENTENCES[rewrite.arithmetic]}{safety}"
     return texts
 
 
 def option_texts() -> dict[str, str]:
     """Return the documentation of each session option in Markdown, by name."""
     options = sorted(tuning_options(), key=lambda each: each.name)
-    return {each.name: f"{each.does} {each.hurts}{_settings(each)}" for each in options}
+    return {each.name: f"{each.does} {each.hurts}{_option_settings_text(each)}" for each in options}
 
 
 def remedy_page(name: str) -> str:
@@ -70,7 +70,7 @@ def remedy_page(name: str) -> str:
     return f"# {name}\n\n{text}\n\n{ending}\n" if text else ""
 
 
-def known_names() -> list[str]:
+def remedy_page_names() -> list[str]:
     """Return the names of everything that `remedy_page` knows."""
     return [*rewrite_texts(), *option_texts(), *_new_model_texts()]
 
@@ -81,7 +81,7 @@ def _new_model_texts() -> dict[str, str]:
         REWRITE: "The program loads a changed copy of the model, with the rewrites that are listed"
         " as applied."
     }
-    for name, does in _OPTIMIZERS.items():
+    for name, does in _OPTIMIZER_SENTENCES.items():
         optimizer, limits = OPTIMIZERS[name], ""
         if optimizer.fits_one_machine:
             limits = " It is made for this release of onnxruntime and this kind of CPU."
@@ -93,7 +93,7 @@ def _new_model_texts() -> dict[str, str]:
     return texts
 
 
-def _settings(option: TuningOption) -> str:
+def _option_settings_text(option: TuningOption) -> str:
     """Return the settings of an option; a library is the one of the machine, without its path."""
     lines = [f"session option `{key}={value}`" for key, value in option.session.items()]
     lines += [f"run option `{key}={value}`" for key, value in option.run.items()]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from memdiag.records.schemas import Reported
+    from memdiag.records.schemas import ReportedRecord
 
 R = TypeVar("R", bound=Record)
 
@@ -72,11 +72,11 @@ class Report(Generic[R]):
             ReportError: the record cannot be rendered.
         """
         self.file_name(format)
-        record = codec.escaped(record)
+        record = codec.escaped_record(record)
         if format == "issue":
-            from memdiag.reports.issue import issue
+            from memdiag.reports.issue import issue_markdown
 
-            return issue(cast("Reported", record), self.markdown(record)).encode()
+            return issue_markdown(cast("ReportedRecord", record), self.markdown(record)).encode()
         draw = None if self.draw is None else partial(self.draw, record)
         if format == "html":
             name = Path(self.files["json"]).stem
@@ -87,10 +87,12 @@ class Report(Generic[R]):
             return self.markdown(record).encode()
         if format == "trace" and self.trace is not None:
             return self.trace(record)
-        from memdiag.reports.picture import rendered
+        from memdiag.reports.picture import rendered_picture
 
         assert draw is not None, "files has a picture"
-        return rendered(draw, "svg" if format == "svg" else "png", outlined=self.outlines_letters)
+        return rendered_picture(
+            draw, "svg" if format == "svg" else "png", outlined=self.outlines_letters
+        )
 
     def file_name(self, format: str) -> str:
         """Return the name of the file in `format`.
@@ -134,7 +136,7 @@ class Report(Generic[R]):
         `written` are the files to name; `detail` is how much.
         """
         with plain_output(console):
-            document = self.document(codec.escaped(record))
+            document = self.document(codec.escaped_record(record))
             print_document(document, console, written=written, detail=detail)
 
 

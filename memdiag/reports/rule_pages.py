@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from memdiag.programs import rules as program_rules
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 from memdiag.rules.rule import Detector
 
-INDEX = "README.md"
+RULE_INDEX_FILE = "README.md"
 
 
 def all_detectors() -> tuple[Detector[Any, Any], ...]:
     """Return the detectors for models, then the detectors for programs, by code."""
-    return (*detectors(), *program_rules.detectors())
+    return (*model_detectors(), *program_rules.program_detectors())
 
 
-def page(detector: Detector[Any, Any]) -> str:
+def rule_page(detector: Detector[Any, Any]) -> str:
     """Return the documentation of one rule in Markdown."""
     rule = detector.rule
     remedies = "".join(f"- `{remedy}`\n" for remedy in rule.remedies)
@@ -29,20 +29,20 @@ def page(detector: Detector[Any, Any]) -> str:
     return f"# {rule.name} ({rule.code})\n\n{detector.documentation.strip()}\n{ending}"
 
 
-def pages() -> dict[str, str]:
+def rule_page_texts() -> dict[str, str]:
     """Return the content of the documentation page of each rule, and of the index, by file name."""
-    found = {f"{detector.rule.name}.md": page(detector) for detector in all_detectors()}
-    found[INDEX] = (
+    found = {f"{detector.rule.name}.md": rule_page(detector) for detector in all_detectors()}
+    found[RULE_INDEX_FILE] = (
         "# Rules\n\nEach page is what `memdiag explain` prints.\n\n"
         "`memdiag check` and `memdiag profile` search a model for this waste:\n\n"
-        f"{_table(detectors())}\n"
+        f"{_rule_table(model_detectors())}\n"
         "`memdiag run` searches a program for this waste:\n\n"
-        f"{_table(program_rules.detectors())}"
+        f"{_rule_table(program_rules.program_detectors())}"
     )
     return found
 
 
-def _table(documented: Sequence[Detector[Any, Any]]) -> str:
+def _rule_table(documented: Sequence[Detector[Any, Any]]) -> str:
     rows = "".join(
         f"| {rule.code} | [{rule.name}]({rule.name}.md) | {rule.summary} |\n"
         for rule in (detector.rule for detector in documented)
@@ -50,11 +50,11 @@ def _table(documented: Sequence[Detector[Any, Any]]) -> str:
     return f"| code | name | what it finds |\n| --- | --- | --- |\n{rows}"
 
 
-def write(folder: Path) -> None:
+def write_rule_pages(folder: Path) -> None:
     """Write the documentation pages of all rules to `folder`; remove pages of rules that are
     gone."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = pages()
+    texts = rule_page_texts()
     for old in folder.glob("*.md"):
         if old.name not in texts:
             old.unlink()
@@ -63,4 +63,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_rule_pages(Path(sys.argv[1]))

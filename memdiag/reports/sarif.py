@@ -11,39 +11,40 @@ from urllib.parse import quote
 
 from memdiag.records.finding import Check, CheckedModel, Finding
 from memdiag.reports.findings import finding_text
-from memdiag.reports.rule_pages import page
+from memdiag.reports.rule_pages import rule_page
 from memdiag.reports.text import capitalized, plain
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 
-_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def render(check: Check, *, version: str) -> bytes:
+def sarif_log(check: Check, *, version: str) -> bytes:
     """Return `check` as a SARIF log with one run, by memdiag of `version`.
 
     A model has no lines: findings are at the file, with the nodes as logical locations. A model
     that could not be examined is a notification, and makes the run unsuccessful.
     """
     rules = [
-        _rule(each.rule.code, each.rule.name, each.rule.summary, page(each)) for each in detectors()
+        _sarif_rule(each.rule.code, each.rule.name, each.rule.summary, rule_page(each))
+        for each in model_detectors()
     ]
     failed = [model for model in check.models if model.error is not None]
     run = {
         "tool": {"driver": {"name": "memdiag", "version": version, "rules": rules}},
-        "results": [_result(finding) for finding in check.findings],
+        "results": [_sarif_result(finding) for finding in check.findings],
         "invocations": [
             {
                 "executionSuccessful": not failed,
-                "toolExecutionNotifications": [_notification(model) for model in failed],
+                "toolExecutionNotifications": [_sarif_notification(model) for model in failed],
             }
         ],
         "properties": {"onnxruntime": plain(check.onnxruntime)},
     }
-    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    log = {"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return (json.dumps(log, indent=2, ensure_ascii=True) + "\n").encode()
 
 
-def _rule(code: str, name: str, summary: str, documentation: str) -> dict[str, Any]:
+def _sarif_rule(code: str, name: str, summary: str, documentation: str) -> dict[str, Any]:
     return {
         "id": code,
         "name": name,
@@ -53,7 +54,7 @@ def _rule(code: str, name: str, summary: str, documentation: str) -> dict[str, A
     }
 
 
-def _result(finding: Finding) -> dict[str, Any]:
+def _sarif_result(finding: Finding) -> dict[str, Any]:
     text = finding_text(finding)
     return {
         "ruleId": text.rule,
@@ -62,7 +63,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": _uri(finding.model)},
+                    "artifactLocation": {"uri": _file_uri(finding.model)},
                     "region": {"startLine": 1},
                 },
                 "logicalLocations": [
@@ -71,7 +72,7 @@ def _result(finding: Finding) -> dict[str, Any]:
                 ],
             }
         ],
-        "partialFingerprints": {"memdiag/1": _fingerprint(finding)},
+        "partialFingerprints": {"memdiag/1": _finding_fingerprint(finding)},
         "properties": {
             "bytes": finding.bytes,
             "peakBytes": finding.peak_bytes,
@@ -83,21 +84,21 @@ def _result(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _notification(model: CheckedModel) -> dict[str, Any]:
+def _sarif_notification(model: CheckedModel) -> dict[str, Any]:
     return {
         "level": "error",
         "message": {"text": plain(model.error or "")},
-        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(model.path)}}}],
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _file_uri(model.path)}}}],
     }
 
 
-def _fingerprint(finding: Finding) -> str:
+def _finding_fingerprint(finding: Finding) -> str:
     """Return a key of the rule, model, weights and nodes of `finding`, whatever its size."""
     identity = (finding.rule, PurePath(finding.model).name, *finding.weights, "", *finding.nodes)
     return hashlib.sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
-def _uri(path: str) -> str:
+def _file_uri(path: str) -> str:
     parts = PurePath(path)
     text = quote(parts.as_posix(), errors="backslashreplace")
     return f"file://{text}" if parts.is_absolute() else text

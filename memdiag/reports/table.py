@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from memdiag.reports.console import line, terminal_text
-from memdiag.reports.markdown import code, escape
+from memdiag.reports.console import print_line, terminal_text
+from memdiag.reports.markdown import code_span, escape
 from memdiag.reports.text import shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Format = Literal["console", "markdown", "html"]
+OutputFormat = Literal["console", "markdown", "html"]
 
-ALL_FORMATS: tuple[Format, ...] = ("console", "markdown", "html")
+ALL_FORMATS: tuple[OutputFormat, ...] = ("console", "markdown", "html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class BarPart:
     """One part of a bar in a page table.
 
     Attributes:
@@ -60,7 +60,7 @@ class Cell:
     problem: str = ""
     color: str = ""
     sort_key: float | None = None
-    bars: tuple[tuple[Bar, ...], ...] = ()
+    bars: tuple[tuple[BarPart, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Column:
     max_width: int | None = None
     css: str = ""
     legend: tuple[tuple[str, str], ...] = ()
-    formats: Sequence[Format] = ALL_FORMATS
+    formats: Sequence[OutputFormat] = ALL_FORMATS
 
     @property
     def cell_classes(self) -> str:
@@ -133,7 +133,7 @@ class Table:
     caption: str = ""
     is_dense: bool = False
 
-    def in_format(self, format: Format) -> Table:
+    def in_format(self, format: OutputFormat) -> Table:
         """Return the table with the columns of `format` only."""
         return self._select([i for i, c in enumerate(self.columns) if format in c.formats])
 
@@ -162,7 +162,7 @@ class Table:
         """
         table = self
         for heading in optional:
-            widths = _widths(table, [_console_texts(table, row) for row in table.rows])
+            widths = _column_widths(table, [_console_texts(table, row) for row in table.rows])
             if sum(widths) + len(widths) - 1 <= width:
                 break
             kept = [i for i, column in enumerate(table.columns) if column.heading != heading]
@@ -183,7 +183,7 @@ def print_table(console: Console, table: Table) -> None:
     if not table.rows:
         return
     texts = [_console_texts(table, row) for row in table.rows]
-    gap = _gap(table, texts, console.width)
+    gap = _column_gap(table, texts, console.width)
     rich_table = RichTable(
         box=None,
         padding=(0, gap, 0, 0),
@@ -202,7 +202,7 @@ def print_table(console: Console, table: Table) -> None:
         row_texts = (Text(terminal_text(console, text)) for text in cells)
         rich_table.add_row(*row_texts, style="bold" if row.is_strong else "")
     console.print(rich_table)
-    line(console, table.caption, "dim")
+    print_line(console, table.caption, "dim")
 
 
 def _console_texts(table: Table, row: Row) -> list[str]:
@@ -214,15 +214,15 @@ def _console_texts(table: Table, row: Row) -> list[str]:
     return texts
 
 
-def _gap(table: Table, texts: Sequence[Sequence[str]], width: int) -> int:
+def _column_gap(table: Table, texts: Sequence[Sequence[str]], width: int) -> int:
     """Return the number of blanks between the columns of a table on a terminal."""
     if not table.is_dense:
         return 2
-    widths = _widths(table, texts)
+    widths = _column_widths(table, texts)
     return 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
 
 
-def _widths(table: Table, texts: Sequence[Sequence[str]]) -> list[int]:
+def _column_widths(table: Table, texts: Sequence[Sequence[str]]) -> list[int]:
     """Return the width of each column whose cells are `texts`."""
     headings = [column.heading for column in table.columns]
     return [
@@ -247,7 +247,7 @@ def markdown_table(table: Table) -> str:
 def _markdown_cells(row: Row) -> list[str]:
     texts = []
     for number, cell in enumerate(row.cells):
-        text = code(cell.text, in_table=True) if cell.is_code else escape(cell.text)
+        text = code_span(cell.text, in_table=True) if cell.is_code else escape(cell.text)
         text = f"**{text}**" if cell.is_strong and text else text
         texts.append("&emsp;" * row.level + text if number == 0 else text)
     return texts

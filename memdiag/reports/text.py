@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from memdiag.errors import UsageError
-from memdiag.records.dimension import Dimension, in_words, typed_names
+from memdiag.records.dimension import Dimension, dimensions_text, typed_names
 from memdiag.records.profile import PeakKind
 from memdiag.units import MIB, format_duration, format_size, parse_duration, some_of
 
@@ -20,9 +20,11 @@ MAX_DECIMAL_BYTES = 200 * MIB
 """Tables whose largest size is below this print tenths of MiB."""
 
 _MAX_SHORT_LIMIT_S = 120
-_REORDERING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_BLANKS = str.maketrans(dict.fromkeys("\t\n\r\v\f\u2028\u2029", " "))
-_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_REORDERING_CHARACTERS = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
+_BLANK_REPLACEMENTS = str.maketrans(dict.fromkeys("\t\n\r\v\f\u2028\u2029", " "))
+_UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _ROLES_BY_INTEREST = (
     *("sequence", "samples", "height", "width", "past", "frames", "size"),
     *("iterations", "count"),
@@ -36,21 +38,21 @@ def plain(text: str) -> str:
     White space becomes single blanks. Control characters, lone surrogates and characters that
     reorder text are escaped (``\x1b``, ``\u202e``).
     """
-    blanks = text.translate(_BLANKS)
-    return _escaped(" ".join(part for part in blanks.split(" ") if part))
+    blanks = text.translate(_BLANK_REPLACEMENTS)
+    return _escaped_characters(" ".join(part for part in blanks.split(" ") if part))
 
 
 def plain_lines(text: str) -> tuple[str, ...]:
     """Return the lines of `text`, escaped as `plain` does, with their blanks unchanged."""
-    return tuple(map(_escaped, text.splitlines()))
+    return tuple(map(_escaped_characters, text.splitlines()))
 
 
-def _escaped(text: str) -> str:
+def _escaped_characters(text: str) -> str:
     if text.isascii() and text.isprintable():  # as most names are
         return text
     return "".join(
         c.encode("unicode_escape").decode("ascii")
-        if c in _REORDERING or unicodedata.category(c) in _UNPRINTABLE
+        if c in _REORDERING_CHARACTERS or unicodedata.category(c) in _UNPRINTABLE_CATEGORIES
         else c
         for c in text
     )
@@ -74,40 +76,40 @@ def lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def listed(names: Sequence[str], *, limit: int, separator: str = ", ") -> str:
+def listed_names(names: Sequence[str], *, limit: int, separator: str = ", ") -> str:
     """Return the distinct `names`, and how many are left out beyond `limit`."""
     return some_of(list(dict.fromkeys(map(plain, names))), limit, separator)
 
 
-def mebibytes(size: int, decimals: int, *, signed: bool = False) -> str:
+def mebibytes_text(size: int, decimals: int, *, signed: bool = False) -> str:
     """Return `size` bytes in MiB without the unit. A signed zero is plain 0."""
     text = f"{size / MIB:{'+' if signed else ''},.{decimals}f}"
     return f"{0:.{decimals}f}" if float(text.replace(",", "")) == 0 else text
 
 
-def decimals_for(largest: int) -> int:
+def mebibyte_decimals(largest: int) -> int:
     """Return the decimals of a column in MiB whose largest size is `largest` bytes."""
     return 1 if largest < MAX_DECIMAL_BYTES else 0
 
 
-def relative_to_baseline(size: int) -> str:
+def baseline_difference_text(size: int) -> str:
     """Return ``5 MiB above baseline`` for a `size` relative to the baseline."""
     if size == 0:
         return "at the baseline"
     return f"{format_size(abs(size))} {'above' if size > 0 else 'below'} baseline"
 
 
-def sampled_mark(kind: PeakKind) -> str:
+def sampled_peak_word(kind: PeakKind) -> str:
     """Return ``sampled`` for a sampled peak, and an empty text for an exact peak."""
     return "" if kind == "exact" else "sampled"
 
 
-def model_file(path: str) -> str:
+def model_file_name(path: str) -> str:
     """Return the file name of a model's `path`."""
     return plain(Path(path).name) or "model"
 
 
-def time_limit(command: Sequence[str]) -> str:
+def time_limit_text(command: Sequence[str]) -> str:
     """Return the time limit in the words of `command`: ``the time limit of 60 s``."""
     for option, value in pairwise([*" ".join(command).replace("=", " ").split(" "), ""]):
         if option == "--time-limit":
@@ -116,7 +118,7 @@ def time_limit(command: Sequence[str]) -> str:
     return "the time limit"
 
 
-def again_with_time(sufficient_s: float | None) -> str:
+def repeat_with_time_advice(sufficient_s: float | None) -> str:
     """Return the advice to repeat a search that a time limit ended.
 
     `sufficient_s` is a time limit that is expected to suffice; None if none is known.
@@ -128,16 +130,16 @@ def again_with_time(sufficient_s: float | None) -> str:
     return f"run it again with --time-limit {limit_s}, which is expected to suffice, or without"
 
 
-def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> str:
+def sizes_clause(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> str:
     """Return the sizes: ``at batch 1 × sequence 128``; empty if all sizes are fixed.
 
     `further` are sizes that follow in the same process: ``after runs at batch 1 and batch 4``.
     """
     if not dimensions:
         return ""
-    text = f"at {plain(in_words(dimensions))}"
+    text = f"at {plain(dimensions_text(dimensions))}"
     if further:
-        *first, last = (in_words(dimensions), *further)
+        *first, last = (dimensions_text(dimensions), *further)
         text = f"after runs at {plain(', '.join(first))} and {plain(last)}"
     return text
 
@@ -151,13 +153,13 @@ def dim_hint(dimensions: Sequence[Dimension]) -> str:
     if not chosen:
         return ""
     # A stable sort: dimensions of one role stay in the order of the model.
-    chosen.sort(key=lambda axis: _interest(axis.role))
+    chosen.sort(key=lambda axis: _role_interest(axis.role))
     names = typed_names(dimensions)
     listed = [f"{plain(names[axis.name])}=N" for axis in chosen]
     return f"other sizes: --dim {some_of(listed, MAX_HINTED_DIMENSIONS, ',')}"
 
 
-def _interest(role: str) -> int:
+def _role_interest(role: str) -> int:
     order = _ROLES_BY_INTEREST
     return order.index(role) if role in order else len(order)
 

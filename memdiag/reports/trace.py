@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memdiag.records.profile import Samples
-from memdiag.thinning import thin
+from memdiag.thinning import thinned_indices
 from memdiag.units import MIB
 
 TraceEvent = dict[str, Any]
@@ -26,26 +26,26 @@ def memory_counter(
     events = []
     split = all(size is not None for size in (*samples.anonymous_bytes, *samples.file_bytes))
     values: dict[str, float] = {}
-    for i in thin(samples.rss_bytes, MAX_COUNTER_SAMPLES):
+    for i in thinned_indices(samples.rss_bytes, MAX_COUNTER_SAMPLES):
         if split:
             values = {
-                "anonymous": mebibytes(samples.anonymous_bytes[i] or 0),
-                "file-backed": mebibytes(samples.file_bytes[i] or 0),
+                "anonymous": counter_mebibytes(samples.anonymous_bytes[i] or 0),
+                "file-backed": counter_mebibytes(samples.file_bytes[i] or 0),
             }
         else:
-            values = {"resident": mebibytes(samples.rss_bytes[i])}
+            values = {"resident": counter_mebibytes(samples.rss_bytes[i])}
         events.append(counter_value(name, pid, samples.t_s[i], values))
     if ended_s is not None and events:
         events.append(counter_value(name, pid, ended_s, dict.fromkeys(values, 0.0)))
     return events
 
 
-def microseconds(seconds: float) -> int:
+def trace_microseconds(seconds: float) -> int:
     """Return a time in the unit of the format."""
     return max(0, round(seconds * 1e6))
 
 
-def mebibytes(size: int) -> float:
+def counter_mebibytes(size: int) -> float:
     """Return a size in bytes in the unit of the counters."""
     return round(size / MIB, 3)
 
@@ -57,23 +57,32 @@ def track_name(kind: str, pid: int, tid: int, name: str) -> TraceEvent:
 
 def counter_value(name: str, pid: int, t_s: float, values: Mapping[str, float]) -> TraceEvent:
     """Return the values of a counter from `t_s` on."""
-    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": microseconds(t_s), "args": values}
+    return {
+        "ph": "C",
+        "name": name,
+        "pid": pid,
+        "tid": 0,
+        "ts": trace_microseconds(t_s),
+        "args": values,
+    }
 
 
-def instant(name: str, track: tuple[int, int], t_s: float, arguments: TraceEvent) -> TraceEvent:
+def instant_event(
+    name: str, track: tuple[int, int], t_s: float, arguments: TraceEvent
+) -> TraceEvent:
     """Return the mark of a moment on a track: the numbers of its process and thread."""
     pid, tid = track
     return {
         "ph": "i", "s": "t", "cat": "peak", "name": name, "pid": pid, "tid": tid,
-        "ts": microseconds(t_s), "args": arguments,
+        "ts": trace_microseconds(t_s), "args": arguments,
     }  # fmt: skip
 
 
-def slice_of(
+def interval_slice(
     name: str, category: str, track: tuple[int, int], time: Any, arguments: TraceEvent | None = None
 ) -> TraceEvent:
     """Return the slice of a track for an object with `start_s` and `end_s`, in seconds."""
-    start, end = microseconds(time.start_s), microseconds(time.end_s)
+    start, end = trace_microseconds(time.start_s), trace_microseconds(time.end_s)
     return complete_slice(name, category, track, start, end, arguments or {})
 
 
@@ -88,7 +97,7 @@ def complete_slice(
     }  # fmt: skip
 
 
-def encoded(events: list[TraceEvent]) -> bytes:
+def encoded_trace(events: list[TraceEvent]) -> bytes:
     """Return the file: names first, then by time, a slice before the slices in it."""
     events.sort(key=lambda event: (event["ph"] != "M", event["ts"], -event.get("dur", 0)))
     text = json.dumps(

@@ -16,12 +16,12 @@ from memdiag.rewrites.weights import Tensor
 from memdiag.temporary_names import own_prefix
 
 ByteArray = NDArray[np.uint8]
-Chunks = Callable[[], Iterable[Array]]
+ChunkSource = Callable[[], Iterable[Array]]
 
 TENSOR_CHUNK_BYTES = 1 << 20
 """Size of the chunks in which a tensor is read: a multiple of every element's size."""
 
-_MIN_FILE_BYTES = 1 << 16
+_MIN_TEMPORARY_FILE_BYTES = 1 << 16
 
 
 class ComputedTensor(ir.ExternalTensor):
@@ -31,8 +31,8 @@ class ComputedTensor(ir.ExternalTensor):
     copied from file to file like any other, and is never in memory as a whole.
     """
 
-    def __init__(self, chunks: Chunks, dtype: ir.DataType, shape: ir.Shape, name: str) -> None:
-        nbytes = -(-_element_count(shape) * dtype.bitwidth // 8)
+    def __init__(self, chunks: ChunkSource, dtype: ir.DataType, shape: ir.Shape, name: str) -> None:
+        nbytes = -(-_shape_element_count(shape) * dtype.bitwidth // 8)
         super().__init__("", 0, nbytes, dtype, shape=shape, name=name)
         self._chunks = chunks
         self._file = ""
@@ -45,7 +45,7 @@ class ComputedTensor(ir.ExternalTensor):
             OSError: the file cannot be written.
         """
         if not self._file:
-            self._file = self._write()
+            self._file = self._write_temporary_file()
         return self._file
 
     @property
@@ -53,9 +53,9 @@ class ComputedTensor(ir.ExternalTensor):
         """The same path."""
         return self.location
 
-    def _write(self) -> str:
+    def _write_temporary_file(self) -> str:
         handle, path = tempfile.mkstemp(prefix=f"{own_prefix()}weight-")
-        weakref.finalize(self, _remove, path)
+        weakref.finalize(self, _remove_temporary_file, path)
         with open(handle, "wb") as file:
             for chunk in self._chunks():
                 file.write(np.ascontiguousarray(chunk).view(np.uint8).reshape(-1).data)
@@ -65,7 +65,7 @@ class ComputedTensor(ir.ExternalTensor):
 
 
 def computed_tensor(
-    chunks: Chunks,
+    chunks: ChunkSource,
     dtype: ir.DataType,
     sizes: Iterable[int],
     name: str,
@@ -77,7 +77,7 @@ def computed_tensor(
     The documentation and metadata of the tensor `like` are copied.
     """
     shape = ir.Shape(tuple(sizes))
-    is_large = _element_count(shape) * dtype.bitwidth // 8 >= _MIN_FILE_BYTES
+    is_large = _shape_element_count(shape) * dtype.bitwidth // 8 >= _MIN_TEMPORARY_FILE_BYTES
     tensor: Tensor
     if is_large:
         tensor = ComputedTensor(chunks, dtype, shape, name)
@@ -91,7 +91,7 @@ def computed_tensor(
     return tensor
 
 
-def iter_chunks(tensor: Tensor, size: int = TENSOR_CHUNK_BYTES) -> Iterator[ByteArray]:
+def iter_tensor_chunks(tensor: Tensor, size: int = TENSOR_CHUNK_BYTES) -> Iterator[ByteArray]:
     """Yield the bytes of `tensor` in chunks of `size`, aligned for numpy."""
     if not isinstance(tensor, ir.ExternalTensor):
         data = tensor.tobytes()
@@ -103,14 +103,14 @@ def iter_chunks(tensor: Tensor, size: int = TENSOR_CHUNK_BYTES) -> Iterator[Byte
         file.seek(tensor.offset or 0)
         remaining = tensor.length if tensor.length is not None else tensor.nbytes
         while remaining:
-            chunk = _read(file.fileno(), min(remaining, size))
+            chunk = _read_full_chunk(file.fileno(), min(remaining, size))
             remaining -= len(chunk)
             yield np.frombuffer(chunk, np.uint8)
 
 
-def widened(tensor: Tensor) -> Iterator[NDArray[np.float32]]:
+def widened_chunks(tensor: Tensor) -> Iterator[NDArray[np.float32]]:
     """Yield the values of a tensor of half precision as fp32, in chunks."""
-    for chunk in iter_chunks(tensor):
+    for chunk in iter_tensor_chunks(tensor):
         if tensor.dtype == ir.DataType.FLOAT16:
             yield chunk.view("<f2").astype("<f4")
         else:
@@ -118,11 +118,11 @@ def widened(tensor: Tensor) -> Iterator[NDArray[np.float32]]:
             yield (chunk.view("<u2").astype("<u4") << np.uint32(16)).view("<f4")
 
 
-def _element_count(shape: ir.ShapeProtocol) -> int:
+def _shape_element_count(shape: ir.ShapeProtocol) -> int:
     return int(np.prod(shape.numpy(), dtype=np.int64))
 
 
-def _read(descriptor: int, size: int) -> bytes:
+def _read_full_chunk(descriptor: int, size: int) -> bytes:
     """Return the next `size` bytes of a file; one read may return fewer."""
     parts: list[bytes] = []
     while size:
@@ -134,6 +134,6 @@ def _read(descriptor: int, size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _remove(path: str) -> None:
+def _remove_temporary_file(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)

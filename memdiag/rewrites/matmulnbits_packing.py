@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from memdiag.model.tensor_types import Array
-from memdiag.rewrites.computed_tensor import iter_chunks
+from memdiag.rewrites.computed_tensor import iter_tensor_chunks
 from memdiag.rewrites.weights import Tensor
 
 PACKED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
@@ -62,7 +62,7 @@ class QuantizedOperand(NamedTuple):
         return -(-self.sizes[2] * self.bits // 8)
 
     @property
-    def _flip(self) -> np.uint8:
+    def _sign_flip_mask(self) -> np.uint8:
         """The bits to flip in a byte so that its values become unsigned."""
         if not self.signed:
             return np.uint8(0)
@@ -104,22 +104,22 @@ def packed_weight(weights: QuantizedOperand) -> Iterator[Array]:
         yield from transposed_nibbles(weights.weight, depth, columns, padded, flip=weights.signed)
         return
     else:
-        found = transposed(weights.weight, depth, columns, 1)
+        found = transposed_chunks(weights.weight, depth, columns, 1)
     for chunk in found:
         whole = np.zeros((len(chunk), padded * weights.bits // 8), np.uint8)
         whole[:, : chunk.shape[1]] = chunk
-        yield whole ^ weights._flip
+        yield whole ^ weights._sign_flip_mask
 
 
 def packed_scales(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the scales, ``[N][blocks]``, in chunks."""
     _, columns, blocks = weights.sizes
     if not weights.blocked:
-        yield from _for_all_blocks(weights.scales.numpy(), columns, blocks)
+        yield from _repeated_column_values(weights.scales.numpy(), columns, blocks)
     elif weights.by_columns:
-        yield from iter_chunks(weights.scales)
+        yield from iter_tensor_chunks(weights.scales)
     else:
-        yield from transposed(weights.scales, blocks, columns, 4)
+        yield from transposed_chunks(weights.scales, blocks, columns, 4)
 
 
 def packed_zeros(weights: QuantizedOperand) -> Iterator[Array]:
@@ -131,20 +131,22 @@ def packed_zeros(weights: QuantizedOperand) -> Iterator[Array]:
         mask = np.uint8((1 << weights.bits) - 1)
         points = weights.zeros.numpy().astype(np.int16).astype(np.uint8) & mask
         both = points | points << 4 if weights.bits == 4 else points
-        yield from _for_all_blocks(both ^ weights._flip, columns, weights.zero_bytes)
+        yield from _repeated_column_values(
+            both ^ weights._sign_flip_mask, columns, weights.zero_bytes
+        )
     elif weights.bits == 8:
-        found = iter_chunks(weights.zeros)
+        found = iter_tensor_chunks(weights.zeros)
         if not weights.by_columns:
-            found = transposed(weights.zeros, blocks, columns, 1)
-        yield from (chunk ^ weights._flip for chunk in found)
+            found = transposed_chunks(weights.zeros, blocks, columns, 1)
+        yield from (chunk ^ weights._sign_flip_mask for chunk in found)
     elif weights.by_columns:
-        yield from (chunk ^ weights._flip for chunk in iter_chunks(weights.zeros))
+        yield from (chunk ^ weights._sign_flip_mask for chunk in iter_tensor_chunks(weights.zeros))
     else:
         padded = blocks + blocks % 2
         yield from transposed_nibbles(weights.zeros, blocks, columns, padded, flip=weights.signed)
 
 
-def _for_all_blocks(values: Array, columns: int, count: int) -> Iterator[Array]:
+def _repeated_column_values(values: Array, columns: int, count: int) -> Iterator[Array]:
     """Yield `values`, one for each column or one in all, `count` times each."""
     each = np.broadcast_to(values.reshape(-1), (columns,))
     for start in range(0, columns, _COLUMNS_PER_CHUNK):
@@ -156,9 +158,9 @@ _MAPPED_BYTES = 16 << 20
 """Bytes of a file that are mapped at a time: mapped pages that were read count as resident."""
 
 
-def transposed(tensor: Tensor, rows: int, columns: int, width: int) -> Iterator[Array]:
+def transposed_chunks(tensor: Tensor, rows: int, columns: int, width: int) -> Iterator[Array]:
     """Yield the matrix `tensor`, of elements of `width` bytes, column by column, in chunks."""
-    for strip in _strips(tensor, rows, columns * width, _strip_width(rows, width)):
+    for strip in _row_strips(tensor, rows, columns * width, _strip_width(rows, width)):
         yield np.ascontiguousarray(strip.view(f"<u{width}").T)
 
 
@@ -170,7 +172,7 @@ def transposed_nibbles(
     `columns` and `padded` are even: columns are filled up with zeros from `rows` to `padded`
     values. `flip` makes signed values unsigned by adding 8.
     """
-    for strip in _strips(tensor, rows, columns // 2, _strip_width(rows, 1)):
+    for strip in _row_strips(tensor, rows, columns // 2, _strip_width(rows, 1)):
         both = np.zeros((strip.shape[1], padded), np.uint8)
         both[:, :rows] = strip.T
         paired = np.empty((strip.shape[1], 2, padded // 2), np.uint8)
@@ -200,7 +202,7 @@ def _strip_width(rows: int, width: int) -> int:
     return max(_STRIP_BYTES // max(rows, 1) // width, 1) * width
 
 
-def _strips(tensor: Tensor, rows: int, row_bytes: int, step: int) -> Iterator[Array]:
+def _row_strips(tensor: Tensor, rows: int, row_bytes: int, step: int) -> Iterator[Array]:
     """Yield strips of the rows' bytes, ``[rows, up to step]``, each a new array."""
     for start in range(0, row_bytes, step):
         end = min(start + step, row_bytes)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import onnx_ir as ir
 
 from memdiag.model.model_file import ModelFile
-from memdiag.rewrites.computed_tensor import iter_chunks
+from memdiag.rewrites.computed_tensor import iter_tensor_chunks
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.weights import (
     NEW_INPUT_PROBLEM,
@@ -23,7 +23,7 @@ from memdiag.rewrites.weights import (
     remove_weight,
 )
 
-_HEAD_BYTES = 4 << 10
+_TENSOR_HEAD_BYTES = 4 << 10
 
 
 class Merge(NamedTuple):
@@ -51,8 +51,8 @@ class MergePlan(NamedTuple):
 
 
 # Results of comparing two ranges, which are the same for all editors of one open model.
-_compared: "WeakKeyDictionary[ModelFile, dict[tuple[FileRange, FileRange], bool]]"
-_compared = WeakKeyDictionary()
+_range_comparisons: "WeakKeyDictionary[ModelFile, dict[tuple[FileRange, FileRange], bool]]"
+_range_comparisons = WeakKeyDictionary()
 
 
 def plan_merges(editor: ModelEditor, values: Sequence[ir.Value]) -> MergePlan:
@@ -64,12 +64,14 @@ def plan_merges(editor: ModelEditor, values: Sequence[ir.Value]) -> MergePlan:
     merges: list[Merge] = []
     problems = {value: move_problem(editor, value) for value in values}
     candidates = [
-        value for value, problem in problems.items() if not problem or _can_be_kept(editor, value)
+        value
+        for value, problem in problems.items()
+        if not problem or _can_replace_equals(editor, value)
     ]
     reasons = [
         problem for value, problem in problems.items() if problem and value not in candidates
     ]
-    for group in equal_weights(editor, candidates):
+    for group in equal_value_groups(editor, candidates):
         free = [value for value in group if not problems[value]]
         readers = {use.node.graph for value in free for use in value.uses()}
         hidden = [
@@ -84,7 +86,9 @@ def plan_merges(editor: ModelEditor, values: Sequence[ir.Value]) -> MergePlan:
         fixed = [value for value in group if problems[value] and value not in hidden]
         if len(group) > 1:
             reasons += [problems[value] for value in fixed[1:]]
-        kept = min([*fixed, *free], key=lambda value: _preference(editor, value), default=None)
+        kept = min(
+            [*fixed, *free], key=lambda value: _kept_weight_preference(editor, value), default=None
+        )
         if kept is None:
             continue
         if initializers_are_inputs(editor) and not is_main_initializer(editor, kept):
@@ -112,7 +116,7 @@ def apply_merges(editor: ModelEditor, merges: Sequence[Merge]) -> bool:
     return changed
 
 
-def equal_weights(editor: ModelEditor, values: Sequence[ir.Value]) -> list[list[ir.Value]]:
+def equal_value_groups(editor: ModelEditor, values: Sequence[ir.Value]) -> list[list[ir.Value]]:
     """Return `values` divided into groups of the same type, shape and bytes, compared in full.
 
     Values without a tensor are left out.
@@ -122,12 +126,12 @@ def equal_weights(editor: ModelEditor, values: Sequence[ir.Value]) -> list[list[
         tensor = constant_tensor(value)
         if tensor is None:
             continue
-        head = _head(tensor) if editor.reads_weights else b""
+        head = _tensor_head(tensor) if editor.reads_weights else b""
         groups = by_head[tensor.dtype, tuple(tensor.shape), head]
         for group in groups:
             first = constant_tensor(group[0])
             assert first is not None
-            if not editor.reads_weights or _is_equal(editor.file, first, tensor):
+            if not editor.reads_weights or _has_equal_content(editor.file, first, tensor):
                 group.append(value)
                 break
         else:
@@ -135,18 +139,18 @@ def equal_weights(editor: ModelEditor, values: Sequence[ir.Value]) -> list[list[
     return [group for groups in by_head.values() for group in groups]
 
 
-def _head(tensor: Tensor) -> bytes:
-    chunk = next(iter_chunks(tensor, _HEAD_BYTES), None)
+def _tensor_head(tensor: Tensor) -> bytes:
+    chunk = next(iter_tensor_chunks(tensor, _TENSOR_HEAD_BYTES), None)
     return b"" if chunk is None else chunk.tobytes()
 
 
-def _is_equal(file: ModelFile, first: Tensor, second: Tensor) -> bool:
-    ranges = _range(first), _range(second)
+def _has_equal_content(model_file: ModelFile, first: Tensor, second: Tensor) -> bool:
+    ranges = _tensor_file_range(first), _tensor_file_range(second)
     if ranges[0] is None or ranges[1] is None:
         return _has_equal_bytes(first, second)
     if ranges[0] == ranges[1]:
         return True
-    known = _compared.setdefault(file, {})
+    known = _range_comparisons.setdefault(model_file, {})
     pair = (ranges[0], ranges[1])
     if pair not in known:
         known[pair] = _has_equal_bytes(first, second)
@@ -156,21 +160,21 @@ def _is_equal(file: ModelFile, first: Tensor, second: Tensor) -> bool:
 def _has_equal_bytes(first: Tensor, second: Tensor) -> bool:
     return all(
         left is not None and right is not None and left.tobytes() == right.tobytes()
-        for left, right in zip_longest(_chunks(first), _chunks(second))
+        for left, right in zip_longest(_tensor_chunk_views(first), _tensor_chunk_views(second))
     )
 
 
-def _chunks(tensor: Tensor) -> Iterator[memoryview]:
-    return (chunk.data for chunk in iter_chunks(tensor))
+def _tensor_chunk_views(tensor: Tensor) -> Iterator[memoryview]:
+    return (chunk.data for chunk in iter_tensor_chunks(tensor))
 
 
-def _range(tensor: Tensor) -> FileRange | None:
+def _tensor_file_range(tensor: Tensor) -> FileRange | None:
     if not isinstance(tensor, ir.ExternalTensor):
         return None
     return FileRange.of(tensor)
 
 
-def _can_be_kept(editor: ModelEditor, value: ir.Value) -> bool:
+def _can_replace_equals(editor: ModelEditor, value: ir.Value) -> bool:
     """Return whether an immovable weight can replace equal weights, because it is constant."""
     is_input = value.is_graph_input() and not initializers_are_inputs(editor)
     return (
@@ -178,7 +182,7 @@ def _can_be_kept(editor: ModelEditor, value: ir.Value) -> bool:
     )
 
 
-def _preference(editor: ModelEditor, value: ir.Value) -> tuple[bool, bool, bool]:
+def _kept_weight_preference(editor: ModelEditor, value: ir.Value) -> tuple[bool, bool, bool]:
     """Return the sort key of a weight to keep: outputs first, then weights of the main graph."""
     return (
         not value.is_graph_output(),

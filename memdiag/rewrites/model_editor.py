@@ -15,12 +15,12 @@ from memdiag.model.graph_index import (
     ONNX_DOMAINS,
     GraphIndex,
     Scope,
-    apart,
     function_path,
-    subgraphs,
+    numbered_label,
+    subgraphs_of_node,
 )
 from memdiag.model.model_file import ModelFile
-from memdiag.model.shapes import Shapes, infer_shapes
+from memdiag.model.shapes import ModelShapes, infer_shapes
 from memdiag.model.tensor_types import Array, TensorType
 from memdiag.model.wire import THIS_FILE
 from memdiag.paths import path_text
@@ -31,21 +31,21 @@ TargetStorage = Literal["in_place", "external", "embedded"]
 that cannot be referenced; ``external``: an aligned data file beside the model; ``embedded``: in the
 model file itself."""
 
-Root = Literal["model", "function", "removed"]
+GraphRoot = Literal["model", "function", "removed"]
 """What a graph belongs to: the main graph, a function, or a node that was removed."""
 
 T = TypeVar("T", ir.Value, ir.Node, Scope)
 
-_SPARSE = (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS)
+_SPARSE_ATTRIBUTE_TYPES = (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS)
 _UNSUPPORTED_TYPES = ("map_type", "opaque_type")
 
 # onnx_ir logs warnings about unusual models; nothing is printed here.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 
 # Facts about originals, which are the same for all editors of one open model.
-_inferred: "WeakKeyDictionary[ModelFile, tuple[dict[str, Scope | None], Shapes]]"
-_inferred = WeakKeyDictionary()
-_fixed_names: "WeakKeyDictionary[ModelFile, frozenset[str]]" = WeakKeyDictionary()
+_scopes_and_shapes: "WeakKeyDictionary[ModelFile, tuple[dict[str, Scope | None], ModelShapes]]"
+_scopes_and_shapes = WeakKeyDictionary()
+_fixed_names_by_file: "WeakKeyDictionary[ModelFile, frozenset[str]]" = WeakKeyDictionary()
 
 
 class ModelEditor:
@@ -67,11 +67,11 @@ class ModelEditor:
         ModelError: the graph is invalid, or has parts that onnx_ir does not support.
     """
 
-    def __init__(self, file: ModelFile, *, reads_weights: bool = True) -> None:
-        self.file = file
+    def __init__(self, model_file: ModelFile, *, reads_weights: bool = True) -> None:
+        self.file = model_file
         self.reads_weights = reads_weights
         self.storage: TargetStorage | None = None
-        self.model: ir.Model = self._parse()
+        self.model: ir.Model = self._editable_model()
         self._values: dict[str, ir.Value | None] = {}
         self._replacements: dict[ir.Value, ir.Value] = {}
         self._nodes: dict[str, ir.Node | None] = {}
@@ -80,9 +80,9 @@ class ModelEditor:
         self._owners: dict[ir.Graph, ir.Node] = {}
         self._defined: dict[ir.Graph, set[str]] = {}
         self._functions = {each.graph: each for each in self.model.functions.values()}
-        self._index(self.model.graph, "")
+        self._index_graph(self.model.graph, "")
         for key, function in self.model.functions.items():
-            self._index(function.graph, function_path(key))
+            self._index_graph(function.graph, function_path(key))
 
     def prefer_external(self) -> None:
         """Store the weights in a data file, unless another rewrite or the original says where."""
@@ -141,7 +141,7 @@ class ModelEditor:
             owner = self._owners.get(inner)
             inner = owner.graph if owner is not None else None
 
-    def root(self, graph: ir.Graph) -> Root:
+    def root(self, graph: ir.Graph) -> GraphRoot:
         """Return the kind of root around `graph`: the model, a function, or a removed node."""
         *_, outermost = self.enclosing(graph)
         if outermost is self.model.graph:
@@ -210,9 +210,9 @@ class ModelEditor:
         Annotations of quantization name scales and zero points, and a subgraph may return a value
         of a graph around it. Neither follows when a value is renamed.
         """
-        if self.file not in _fixed_names:
-            _fixed_names[self.file] = frozenset(_names_outside_nodes(self.file.proto.graph))
-        return _fixed_names[self.file]
+        if self.file not in _fixed_names_by_file:
+            _fixed_names_by_file[self.file] = frozenset(_names_outside_nodes(self.file.proto.graph))
+        return _fixed_names_by_file[self.file]
 
     def type_of(self, value: ir.Value) -> TensorType | None:
         """Return element type and shape of `value`, as declared or inferred; None if not known.
@@ -222,11 +222,11 @@ class ModelEditor:
         """
         declared = None
         if isinstance(value.type, ir.TensorType):
-            sizes = None if value.shape is None else tuple(map(_known_size, value.shape))
+            sizes = None if value.shape is None else tuple(map(_known_axis_size, value.shape))
             declared = TensorType(value.type.dtype.name.lower(), sizes)
             if sizes is not None and None not in sizes:
                 return declared
-        scopes, shapes = self._shapes()
+        scopes, shapes = self._scopes_with_shapes()
         scope = scopes.get(self._paths.get(value.graph, "?")) if value.graph else None
         if scope is None or scope.is_function or not value.name:
             return declared
@@ -282,19 +282,19 @@ class ModelEditor:
             proto = ir.serde.serialize_model(self.model)
         except ir.serde.SerdeError as error:
             raise ModelError(
-                f"{self.file.path}: its graph cannot be written ({_reason(error)})."
+                f"{self.file.path}: its graph cannot be written ({_onnx_ir_error_text(error)})."
             ) from error
-        for graph in _graphs(proto):
+        for graph in _graphs_and_functions(proto):
             if isinstance(graph, GraphProto):
                 _remove_weight_types(graph)
         return proto
 
-    def _parse(self) -> ir.Model:
+    def _editable_model(self) -> ir.Model:
         proto = self.file.read_proto()
-        problem = _unsupported(proto)
+        problem = _unsupported_part(proto)
         if problem:
             raise ModelError(f"{self.file.path}: {problem}")
-        for tensor, _ in tensors(proto):
+        for tensor, _ in model_tensors(proto):
             for entry in tensor.external_data:
                 if entry.key == "location":
                     path = self.file.path
@@ -306,26 +306,26 @@ class ModelEditor:
             return ir.serde.deserialize_model(proto)
         except ir.serde.SerdeError as error:
             raise ModelError(
-                f"{self.file.path}: its graph cannot be rewritten ({_reason(error)})."
+                f"{self.file.path}: its graph cannot be rewritten ({_onnx_ir_error_text(error)})."
                 " Export the model again."
             ) from error
 
-    def _shapes(self) -> tuple[dict[str, Scope | None], Shapes]:
+    def _scopes_with_shapes(self) -> tuple[dict[str, Scope | None], ModelShapes]:
         """Return scopes by path, and the shapes inferred from the original."""
-        if self.file not in _inferred:
+        if self.file not in _scopes_and_shapes:
             graphs = GraphIndex(self.file)
             scopes: dict[str, Scope | None] = {}
             for path, scope in graphs:
-                _add(scopes, path, scope)
-            _inferred[self.file] = (scopes, infer_shapes(self.file, graphs, {}, []))
-        return _inferred[self.file]
+                _add_unique_name(scopes, path, scope)
+            _scopes_and_shapes[self.file] = (scopes, infer_shapes(self.file, graphs, {}, []))
+        return _scopes_and_shapes[self.file]
 
-    def _index(self, graph: ir.Graph, path: str) -> None:
+    def _index_graph(self, graph: ir.Graph, path: str) -> None:
         """Add the values and nodes of a graph, with subgraphs, by the names that findings use."""
         self._paths[graph] = path
         prefix = f"{path}/" if path else ""
         for name, value in graph.initializers.items():
-            _add(self._values, prefix + name, value)
+            _add_unique_name(self._values, prefix + name, value)
         self._names.update(graph.initializers, (value.name or "" for value in graph.inputs))
         labels = [node.name or f"{node.op_type}_{index}" for index, node in enumerate(graph)]
         owners = [any(node_subgraphs(node)) for node in graph]
@@ -333,16 +333,16 @@ class ModelEditor:
         for index, node in enumerate(graph):
             label = labels[index]
             if owners[index] and counts[label] > 1:
-                label = apart(label, index)
-            _add(self._nodes, prefix + label, node)
+                label = numbered_label(label, index)
+            _add_unique_name(self._nodes, prefix + label, node)
             self._names.add(label)
             self._names.update(value.name or "" for value in node.outputs)
             self._names.update(value.name or "" for value in node.inputs if value is not None)
             if node.op_type == "Constant" and node.outputs and node.outputs[0].name:
-                _add(self._values, prefix + node.outputs[0].name, node.outputs[0])
+                _add_unique_name(self._values, prefix + node.outputs[0].name, node.outputs[0])
             for name, subgraph in node_subgraphs(node):
                 self._owners[subgraph] = node
-                self._index(subgraph, f"{prefix}{label}/{name}")
+                self._index_graph(subgraph, f"{prefix}{label}/{name}")
 
 
 def node_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
@@ -365,12 +365,12 @@ def nodes_with_subgraphs(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
             yield from nodes_with_subgraphs(graph)
 
 
-def tensors(model: ModelProto) -> Iterator[tuple[TensorProto, bool]]:
+def model_tensors(model: ModelProto) -> Iterator[tuple[TensorProto, bool]]:
     """Yield all dense tensors of a model, and whether they have to be embedded in it.
 
     Attributes of nodes other than Constant do: kernels read them from the node.
     """
-    for graph in _graphs(model):
+    for graph in _graphs_and_functions(model):
         if isinstance(graph, GraphProto):
             yield from ((tensor, False) for tensor in graph.initializer)
         else:
@@ -389,22 +389,22 @@ def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     yield from attribute.tensors
 
 
-def _graphs(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
+def _graphs_and_functions(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
     """Yield all graphs and functions; subgraphs follow the graph that contains them."""
     pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
     while pending:
         graph = pending.pop(0)
         yield graph
-        pending[:0] = [inner for node in graph.node for _, inner in subgraphs(node)]
+        pending[:0] = [inner for node in graph.node for _, inner in subgraphs_of_node(node)]
 
 
-def _unsupported(model: ModelProto) -> str:
+def _unsupported_part(model: ModelProto) -> str:
     """Return the part of a model that onnx_ir does not support, and what to do; empty if none."""
     if model.training_info:
         return "graphs for training cannot be rewritten. Export the model for inference."
-    for graph in _graphs(model):
+    for graph in _graphs_and_functions(model):
         if any(
-            attribute.type in _SPARSE and not attribute.ref_attr_name
+            attribute.type in _SPARSE_ATTRIBUTE_TYPES and not attribute.ref_attr_name
             for node in graph.node
             for attribute in node.attribute
         ) or (isinstance(graph, GraphProto) and graph.sparse_initializer):
@@ -445,20 +445,20 @@ def _names_outside_nodes(graph: GraphProto, *, is_main: bool = True) -> Iterator
         own.update(name for node in graph.node for name in node.output)
         yield from (value.name for value in graph.output if value.name not in own)
     for node in graph.node:
-        for _, inner in subgraphs(node):
+        for _, inner in subgraphs_of_node(node):
             yield from _names_outside_nodes(inner, is_main=False)
 
 
-def _add(names: dict[str, T | None], name: str, meaning: T) -> None:
+def _add_unique_name(names: dict[str, T | None], name: str, meaning: T) -> None:
     """Add the meaning of a name; a name with two meanings has none."""
     names[name] = None if name in names else meaning
 
 
-def _known_size(size: int | ir.SymbolicDim) -> int | None:
+def _known_axis_size(size: int | ir.SymbolicDim) -> int | None:
     return size if isinstance(size, int) and size >= 0 else None
 
 
-def _reason(error: BaseException) -> str:
+def _onnx_ir_error_text(error: BaseException) -> str:
     """Return the cause of an error of onnx_ir in one line."""
     while error.__cause__ is not None:
         error = error.__cause__

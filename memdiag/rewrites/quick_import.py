@@ -1,8 +1,8 @@
 """Import onnx_ir without sympy, which would double the duration of the import.
 
 onnx_ir needs sympy for arithmetic on symbolic dimensions, which no rewrite does. The modules in
-`_LAZY` are executed at the first access to one of their attributes: a program that uses sympy
-notices nothing.
+`_LAZY_MODULES` are executed at the first access to one of their attributes: a program that uses
+sympy notices nothing.
 """
 
 import sys
@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
 
-_LAZY = ("sympy", "onnx_ir._symbolic_shapes")
+_LAZY_MODULES = ("sympy", "onnx_ir._symbolic_shapes")
 
 
 class _LazyFinder:
@@ -22,7 +22,7 @@ class _LazyFinder:
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of a module that is to be executed late; None for any other."""
-        spec = PathFinder.find_spec(name, path, target) if name in _LAZY else None
+        spec = PathFinder.find_spec(name, path, target) if name in _LAZY_MODULES else None
         if spec is not None and spec.loader is not None:
             spec.loader = LazyLoader(spec.loader)
         return spec

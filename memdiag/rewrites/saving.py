@@ -19,11 +19,11 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, tensors
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, model_tensors
 from memdiag.rewrites.weights import FileRange
 from memdiag.temporary_names import own_prefix
 
-ALIGNMENT = 4096
+EXTERNAL_ALIGNMENT = 4096
 """Alignment of external weights: the page, by which files are mapped."""
 
 IN_PLACE_ALIGNMENT = 64
@@ -38,7 +38,9 @@ _MIN_EXTERNAL_BYTES = 1 << 16
 """New weights of at least this size become external data as well."""
 
 
-def save(editor: ModelEditor, path: Path, storage: TargetStorage) -> tuple[Path, ...]:
+def write_rewritten_model(
+    editor: ModelEditor, path: Path, storage: TargetStorage
+) -> tuple[Path, ...]:
     """Write the model to `path` and return the files written, the model first.
 
     Files at `path` and of its external data are replaced; `ModelWriter` refuses targets that are
@@ -57,14 +59,14 @@ def save(editor: ModelEditor, path: Path, storage: TargetStorage) -> tuple[Path,
     has_data = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for tensor, must_embed in tensors(proto):
-            if _is_external(tensor) and (must_embed or storage == "embedded"):
-                _embed(tensor)
+        for tensor, must_embed in model_tensors(proto):
+            if _is_external_tensor(tensor) and (must_embed or storage == "embedded"):
+                _embed_tensor(tensor)
         if storage == "in_place":
-            _refer(proto, editor, path)
+            _refer_to_original(proto, editor, path)
         elif storage == "external":
-            has_data = _write_data(proto, hidden_data, data.name)
-        hidden.write_bytes(_serialized(proto, path))
+            has_data = _write_external_data(proto, hidden_data, data.name)
+        hidden.write_bytes(_serialized_model(proto, path))
         if has_data:
             os.replace(hidden_data, data)
         os.replace(hidden, path)
@@ -80,13 +82,17 @@ def save(editor: ModelEditor, path: Path, storage: TargetStorage) -> tuple[Path,
     return (path, data) if has_data else (path,)
 
 
-def weight_bytes(editor: ModelEditor) -> int:
+def referenced_weight_bytes(editor: ModelEditor) -> int:
     """Return the bytes of the distinct file ranges that the model refers to."""
-    ranges = {_range(tensor) for tensor, _ in tensors(editor.proto()) if _is_external(tensor)}
+    ranges = {
+        _proto_file_range(tensor)
+        for tensor, _ in model_tensors(editor.proto())
+        if _is_external_tensor(tensor)
+    }
     return sum(each.nbytes for each in ranges)
 
 
-def can_refer(editor: ModelEditor, path: Path) -> bool:
+def can_refer_to_original(editor: ModelEditor, path: Path) -> bool:
     """Return whether a model at `path` can refer to the weights in the original's files.
 
     They have to be in its folder or below. Those that cannot be referenced are embedded in the new
@@ -103,7 +109,7 @@ def is_aligned(editor: ModelEditor, alignment: int) -> bool:
     return all(each.offset % alignment == 0 for each in _movable_ranges(editor.proto()))
 
 
-def _is_referable(file_range: FileRange, editor: ModelEditor) -> bool:
+def _is_referable_range(file_range: FileRange, editor: ModelEditor) -> bool:
     """Return whether a rewritten model can refer to this range of one of the original's files.
 
     It can refer to external data, which kernels already read there. In the original's model file
@@ -114,32 +120,32 @@ def _is_referable(file_range: FileRange, editor: ModelEditor) -> bool:
 
 
 def _unreferable_bytes(ranges: Sequence[FileRange], editor: ModelEditor) -> int:
-    return sum(each.nbytes for each in ranges if not _is_referable(each, editor))
+    return sum(each.nbytes for each in ranges if not _is_referable_range(each, editor))
 
 
 def _movable_ranges(proto: ModelProto) -> Iterator[FileRange]:
-    for tensor, must_embed in tensors(proto):
-        if _is_external(tensor) and not must_embed:
-            found = _range(tensor)
+    for tensor, must_embed in model_tensors(proto):
+        if _is_external_tensor(tensor) and not must_embed:
+            found = _proto_file_range(tensor)
             if found.nbytes:
                 yield found
 
 
-def _is_external(tensor: TensorProto) -> bool:
+def _is_external_tensor(tensor: TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
-def _source(tensor: TensorProto) -> ir.ExternalTensor:
+def _external_source_tensor(tensor: TensorProto) -> ir.ExternalTensor:
     source = ir.serde.deserialize_tensor(tensor)
     assert isinstance(source, ir.ExternalTensor)
     return source
 
 
-def _range(tensor: TensorProto) -> FileRange:
-    return FileRange.of(_source(tensor))
+def _proto_file_range(tensor: TensorProto) -> FileRange:
+    return FileRange.of(_external_source_tensor(tensor))
 
 
-def _refer(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
+def _refer_to_original(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
     """Refer to weights in the original's files; embed weights that cannot be referenced."""
     if _unreferable_bytes(list(_movable_ranges(proto)), editor) > MAX_EMBEDDED_BYTES:
         raise UsageError(
@@ -147,12 +153,12 @@ def _refer(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
             " into another model. Store them as external data."
         )
     folder = path.resolve().parent
-    for tensor, _ in tensors(proto):
-        if not _is_external(tensor):
+    for tensor, _ in model_tensors(proto):
+        if not _is_external_tensor(tensor):
             continue
-        source = _range(tensor)
-        if not source.nbytes or not _is_referable(source, editor):
-            _embed(tensor)
+        source = _proto_file_range(tensor)
+        if not source.nbytes or not _is_referable_range(source, editor):
+            _embed_tensor(tensor)
         elif not source.path.is_relative_to(folder):
             raise UsageError(
                 f"{path}: weights can only be referenced from their own folder,"
@@ -163,22 +169,22 @@ def _refer(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
             _set_reference(tensor, location, source.offset, source.nbytes)
 
 
-def _write_data(proto: ModelProto, target: Path, name: str) -> bool:
+def _write_external_data(proto: ModelProto, target: Path, name: str) -> bool:
     """Write all large weights to `target`, which will be called `name`; return if there are any.
 
     Tensors that share a range of a file share the copy.
     """
     offsets: dict[FileRange, int] = {}
     with target.open("xb") as out:
-        for tensor, must_embed in tensors(proto):
-            if _is_external(tensor):
-                source = _range(tensor)
+        for tensor, must_embed in model_tensors(proto):
+            if _is_external_tensor(tensor):
+                source = _proto_file_range(tensor)
                 if not source.nbytes:
-                    _embed(tensor)
+                    _embed_tensor(tensor)
                     continue
                 if source not in offsets:
                     offsets[source] = _seek_aligned(out)
-                    _source(tensor).tofile(out)
+                    _external_source_tensor(tensor).tofile(out)
                 _set_reference(tensor, name, offsets[source], source.nbytes)
             elif len(tensor.raw_data) >= _MIN_EXTERNAL_BYTES and not must_embed:
                 offset = _seek_aligned(out)
@@ -191,14 +197,14 @@ def _write_data(proto: ModelProto, target: Path, name: str) -> bool:
 
 def _seek_aligned(out: BinaryIO) -> int:
     """Move to the next aligned position and return it."""
-    return out.seek(-(-out.tell() // ALIGNMENT) * ALIGNMENT)
+    return out.seek(-(-out.tell() // EXTERNAL_ALIGNMENT) * EXTERNAL_ALIGNMENT)
 
 
-def _embed(tensor: TensorProto) -> None:
+def _embed_tensor(tensor: TensorProto) -> None:
     """Read the bytes of an external tensor into it."""
     data = BytesIO()
-    if _range(tensor).nbytes:
-        _source(tensor).tofile(data)
+    if _proto_file_range(tensor).nbytes:
+        _external_source_tensor(tensor).tofile(data)
     tensor.raw_data = data.getvalue()
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
@@ -210,7 +216,7 @@ def _set_reference(tensor: TensorProto, location: str, offset: int, length: int)
         tensor.external_data.add(key=key, value=str(value))
 
 
-def _serialized(proto: ModelProto, path: Path) -> bytes:
+def _serialized_model(proto: ModelProto, path: Path) -> bytes:
     try:
         data: bytes = proto.SerializeToString()
     except (EncodeError, ValueError):

@@ -19,7 +19,7 @@ MAX_STEPS_TO_PRODUCT = 8
 _ALLOWZERO_SINCE = 14
 """The operator set in which Reshape can make an axis of size 0, by ``allowzero``."""
 
-Sizes = tuple[int | None, ...]
+LeadingSizes = tuple[int | None, ...]
 
 
 class Product(NamedTuple):
@@ -70,18 +70,22 @@ class Products(NamedTuple):
         return None if self.found else next(iter(self.problems))
 
 
-Problem = Callable[[ModelEditor, Product], str]
+ProductProblem = Callable[[ModelEditor, Product], str]
 """Returns why a product cannot be rewritten; empty if it can."""
 
 
-def transposed_products(editor: ModelEditor, finding: Finding, problem_of: Problem) -> Products:
+def transposed_products(
+    editor: ModelEditor, finding: Finding, problem_of: ProductProblem
+) -> Products:
     """Return the products by transposes of the finding's weights without a problem.
 
     A transpose that is still needed by another product would be computed all the same: its products
     are left out.
     """
     is_stored = finding.name == STORED_TRANSPOSE
-    all_products = (_of_stored if is_stored else _of_weights)(editor, finding)
+    all_products = (_stored_transpose_products if is_stored else _weight_transpose_products)(
+        editor, finding
+    )
     problems = list(all_products.problems)
     needed: set[ir.Value] = set()
     for product in all_products.found:
@@ -96,7 +100,7 @@ def transposed_products(editor: ModelEditor, finding: Finding, problem_of: Probl
 def replace_products(
     editor: ModelEditor,
     finding: Finding,
-    problem_of: Problem,
+    problem_of: ProductProblem,
     replace: Callable[[ModelEditor, Product], None],
 ) -> bool:
     """Replace the products and remove what only they read; return whether there were any."""
@@ -160,7 +164,7 @@ def merge_problem(kept: ir.Value, dropped: ir.Value) -> str:
     return ""
 
 
-def leading_sizes(editor: ModelEditor, product: Product) -> Sizes | None:
+def leading_sizes(editor: ModelEditor, product: Product) -> LeadingSizes | None:
     """Return the sizes of the left operand's axes but the last; None if their number is unknown."""
     left = product.node.inputs[0]
     kind = editor.type_of(left) if left is not None else None
@@ -177,7 +181,7 @@ def flatten_problem(editor: ModelEditor, product: Product) -> str:
     return ""
 
 
-def flatten(editor: ModelEditor, product: Product) -> ir.Node:
+def flatten_product(editor: ModelEditor, product: Product) -> ir.Node:
     """Make `product` one of matrices, and return the MatMul of these.
 
     That is the node itself if its left operand is a matrix. Otherwise a MatMul is inserted before
@@ -198,18 +202,18 @@ def flatten(editor: ModelEditor, product: Product) -> ir.Node:
     node.replace_input_with(1, shape)
     if sizes is None or not _fits_constant_shape(sizes):
         node.attributes.add(ir.AttrInt64("allowzero", 1))
-    _declare_shape(left, node.outputs[0], product)
+    _declare_product_shape(left, node.outputs[0], product)
     matrices = output.producer()
     assert matrices is not None
     return matrices
 
 
-def _fits_constant_shape(sizes: Sizes) -> bool:
+def _fits_constant_shape(sizes: LeadingSizes) -> bool:
     """Return whether a constant shape can express `sizes`: one free size is -1, none is 0."""
     return 0 not in sizes and sizes.count(None) <= 1
 
 
-def _product_shape(editor: ModelEditor, product: Product, sizes: Sizes | None) -> ir.Value:
+def _product_shape(editor: ModelEditor, product: Product, sizes: LeadingSizes | None) -> ir.Value:
     """Return the product's shape: a constant, or computed at run time."""
     node, name = product.node, product.node.name or "MatMul"
     left = node.inputs[0]
@@ -225,7 +229,7 @@ def _product_shape(editor: ModelEditor, product: Product, sizes: Sizes | None) -
     return editor.insert_before(node, "Concat", [axes, last], [along], name=f"{name}/Concat")
 
 
-def _declare_shape(left: ir.Value, output: ir.Value, product: Product) -> None:
+def _declare_product_shape(left: ir.Value, output: ir.Value, product: Product) -> None:
     """Declare the product's shape, which would be inferred for a MatMul but not for a Reshape."""
     if output.shape is None and left.shape is not None and isinstance(left.type, ir.TensorType):
         output.type = output.type or ir.TensorType(ir.DataType[product.dtype.upper()])
@@ -247,7 +251,7 @@ def _remove_unused_chain(value: ir.Value) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _of_weights(editor: ModelEditor, finding: Finding) -> Products:
+def _weight_transpose_products(editor: ModelEditor, finding: Finding) -> Products:
     """Return the products by Transposes of the finding's weights."""
     found: dict[ir.Node, Product] = {}
     problems: list[str] = []
@@ -257,11 +261,11 @@ def _of_weights(editor: ModelEditor, finding: Finding) -> Products:
         if weight is None or shape is None:
             problems.append("the weight is not a matrix that is stored in the model")
             continue
-        for transpose, source in _transposes(weight):
+        for transpose, source in _weight_transposes(weight):
             output = transpose.outputs[0]
             template = Product(transpose, source, output, shape[0], (), output)
             products: list[Product] = []
-            problem = _collect(editor, output, template, products)
+            problem = _collect_products(editor, output, template, products)
             if problem:
                 problems.append(problem)
             else:
@@ -271,7 +275,7 @@ def _of_weights(editor: ModelEditor, finding: Finding) -> Products:
     return Products(tuple(found.values()), tuple(problems))
 
 
-def _of_stored(editor: ModelEditor, finding: Finding) -> Products:
+def _stored_transpose_products(editor: ModelEditor, finding: Finding) -> Products:
     """Return the products by one of two stored matrices that are each other's transpose."""
     pair = stored_pair(editor, finding)
     if pair is None:
@@ -284,14 +288,14 @@ def _of_stored(editor: ModelEditor, finding: Finding) -> Products:
         if not problem and uses:
             rows = (_matrix_shape(kept) or (0, 0))[0]
             template = Product(uses[0].node, kept, dropped, rows, (), dropped)
-            problem = _collect(editor, dropped, template, products)
+            problem = _collect_products(editor, dropped, template, products)
         if products and not problem:
             return Products(tuple(products), ())
         problems.append(problem.replace("the transposed weight", str(dropped.name)))
     return Products((), (*filter(None, problems), "nothing multiplies by one of the two"))
 
 
-def _transposes(weight: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
+def _weight_transposes(weight: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
     """Yield the Transposes of `weight`, each with the matrix that it transposes."""
     pending = [(weight, weight, 0)]
     while pending:
@@ -300,7 +304,7 @@ def _transposes(weight: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
             if index or node.domain or depth >= MAX_STEPS_TO_PRODUCT:
                 continue
             output = node.outputs[0]
-            if node.op_type == "Transpose" and _swaps_axes(node):
+            if node.op_type == "Transpose" and _is_matrix_transpose(node):
                 yield node, source
             elif node.op_type == "Identity":
                 pending.append((output, source, depth + 1))
@@ -308,12 +312,12 @@ def _transposes(weight: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
                 pending.append((output, output, depth + 1))
 
 
-def _swaps_axes(node: ir.Node) -> bool:
+def _is_matrix_transpose(node: ir.Node) -> bool:
     perm = node.attributes.get("perm")
     return perm is None or (not perm.is_ref() and tuple(perm.as_ints()) == (1, 0))
 
 
-def _collect(
+def _collect_products(
     editor: ModelEditor, value: ir.Value, template: Product, products: list[Product]
 ) -> str:
     """Add the products that read `value` to `products`; return why it is still needed, or empty.
@@ -328,10 +332,10 @@ def _collect(
         problem = ""
         is_product = not node.domain and node.op_type in ("MatMul", "Gemm")
         if not node.domain and node.op_type == "Identity":
-            problem = _collect(editor, node.outputs[0], template, products)
+            problem = _collect_products(editor, node.outputs[0], template, products)
         elif not node.domain and node.op_type == "Cast" and not node.attributes["to"].is_ref():
             further = template._replace(casts=(*template.casts, node))
-            problem = _collect(editor, node.outputs[0], further, products)
+            problem = _collect_products(editor, node.outputs[0], further, products)
         elif not is_product or node.inputs[0] is None or index != 1:
             side = " as its left operand" if is_product and not index else ""
             problem = f"{node.op_type} reads the transposed weight{side} as well"

@@ -13,7 +13,7 @@ Tensor = ir.TensorProtocol
 
 NEW_INPUT_PROBLEM = "before version 4 of the IR a new initializer would be a new input"
 
-_NUMBERS = {
+_NUMBER_TYPES = {
     "value_float": np.float32,
     "value_floats": np.float32,
     "value_int": np.int64,
@@ -50,7 +50,7 @@ def constant_tensor(value: ir.Value | None) -> Tensor | None:
     if value.is_initializer():
         tensor = value.const_value
     elif is_constant(value.producer()):
-        tensor = _constant_value(value)
+        tensor = _constant_node_tensor(value)
     else:
         tensor = None
     return None if tensor is None or tensor.dtype == ir.DataType.STRING else tensor
@@ -61,7 +61,7 @@ def is_constant(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == "Constant" and node.domain in ONNX_DOMAINS
 
 
-ALL_ARE_INPUTS = (
+ALREADY_INPUTS_PROBLEM = (
     "the model has IR version 3, where every initializer is an input anyway: listing this one"
     " changes nothing"
 )
@@ -188,7 +188,7 @@ def new_initializer(graph: ir.Graph, name: str, tensor: Tensor) -> ir.Value:
     return value
 
 
-def _constant_value(value: ir.Value) -> Tensor | None:
+def _constant_node_tensor(value: ir.Value) -> Tensor | None:
     """Return the tensor of a Constant node, whose attribute may be plain numbers."""
     node = value.producer()
     assert node is not None
@@ -197,6 +197,6 @@ def _constant_value(value: ir.Value) -> Tensor | None:
             return None
         if name == "value" and attribute.type == ir.AttributeType.TENSOR:
             return attribute.as_tensor()
-        if name in _NUMBERS:
-            return ir.Tensor(np.array(attribute.value, _NUMBERS[name]), name=value.name)
+        if name in _NUMBER_TYPES:
+            return ir.Tensor(np.array(attribute.value, _NUMBER_TYPES[name]), name=value.name)
     return None

@@ -11,7 +11,7 @@ from memdiag.rules.rule import ModelDetector, find_by_name, load_detectors
 
 
 @cache
-def detectors() -> tuple[ModelDetector, ...]:
+def model_detectors() -> tuple[ModelDetector, ...]:
     """Return the detectors of all rules, sorted by code."""
     return load_detectors(catalog.__name__, catalog.__path__)
 
@@ -22,4 +22,4 @@ def find_detector(name: str) -> ModelDetector:
     Raises:
         UsageError: there is none; the message lists all rules.
     """
-    return find_by_name(name, detectors())
+    return find_by_name(name, model_detectors())

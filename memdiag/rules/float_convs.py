@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from memdiag.model.graph_index import integer, integers
+from memdiag.model.graph_index import integer_attribute, integers_attribute
 from memdiag.ort.analysis import AnalysisContext
 
 
@@ -48,7 +48,7 @@ def float_convs(ctx: AnalysisContext) -> Iterator[FloatConv]:
             if weight is None or weight.dtype != "float" or not weight.shape:
                 continue
             sizes = [size for size in weight.shape if size]
-            groups = integer(node, "group", 1)
+            groups = integer_attribute(node, "group", 1)
             rank = len(weight.shape)
             if len(sizes) < rank or rank < 3 or groups < 1 or sizes[0] % groups:
                 continue
@@ -60,8 +60,8 @@ def float_convs(ctx: AnalysisContext) -> Iterator[FloatConv]:
                 inputs=sizes[1],
                 outputs=sizes[0] // groups,
                 kernel=tuple(sizes[2:]),
-                strides=integers(node, "strides"),
-                pads=integers(node, "pads"),
+                strides=integers_attribute(node, "strides"),
+                pads=integers_attribute(node, "pads"),
                 is_auto_padded=next(auto, b"NOTSET") not in (b"NOTSET", b"VALID", b""),
                 output=shape if shape is not None and len(shape) == rank else (None,) * rank,
             )

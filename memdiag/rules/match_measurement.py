@@ -6,7 +6,7 @@ from memdiag.records.attribution import Attribution, Copy
 from memdiag.records.finding import Evidence, ExpectedCopies, Finding
 from memdiag.records.profile import Profile
 
-_FOLDING_LIMIT = "optimization.constant_folding_max_output_size_in_bytes"
+_FOLDING_LIMIT_OPTION = "optimization.constant_folding_max_output_size_in_bytes"
 
 MIN_COPIES_SHARE = 0.05
 """A finding about copies is refuted if the X-ray found this share of its bytes or less."""
@@ -26,7 +26,7 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
     Activations are compared with the growth of the first run, copies of weights with the X-ray. The
     peak bytes of a finding are limited to the measured peak.
     """
-    if finding.phase == "constant_fold" and _folds_nothing(profile, finding):
+    if finding.phase == "constant_fold" and _is_folding_disabled(profile, finding):
         return msgspec.structs.replace(finding, evidence="refuted", measured_bytes=0)
     if finding.run_bytes:
         matched = _match_run(finding, profile)
@@ -40,12 +40,12 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
     return msgspec.structs.replace(matched, peak_bytes=min(matched.peak_bytes, peak_bytes))
 
 
-def _folds_nothing(profile: Profile, finding: Finding) -> bool:
+def _is_folding_disabled(profile: Profile, finding: Finding) -> bool:
     """Return whether session options disabled constant folding, wholly or for large results."""
     names = {phase.name for phase in profile.phases}
     if "prepack" in names and "constant_fold" not in names:
         return True
-    is_limited = _FOLDING_LIMIT in profile.session.options
+    is_limited = _FOLDING_LIMIT_OPTION in profile.session.options
     growth = _folding_growth(profile)
     largest = max(finding.bytes, finding.peak_bytes)
     return is_limited and growth is not None and growth <= MIN_COPIES_SHARE * largest
@@ -115,7 +115,7 @@ def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
         measured_bytes = min(measured_bytes, max(0, above))
     found, waste = measured_bytes, finding.bytes
     if not waste:  # the expected copies cost only at the peak: they are there or not
-        found = sum(copy.bytes for copy in _copies(finding, attribution))
+        found = sum(copy.bytes for copy in _finding_copies(finding, attribution))
         waste = sum(expected.bytes for expected in finding.expected)
     evidence: Evidence = "measured" if found > MIN_COPIES_SHARE * waste else "refuted"
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
@@ -127,9 +127,9 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
     Copies beyond the expected ones are added to the bytes of the finding, missing copies are
     subtracted. Of a copy that is mapped from a file, only the resident part counts.
     """
-    if not finding.expected or attribution.partial or _indistinct(finding, attribution):
+    if not finding.expected or attribution.partial or _has_indistinct_weights(finding, attribution):
         return None
-    copies = _copies(finding, attribution)
+    copies = _finding_copies(finding, attribution)
     copies_bytes = sum(copy.bytes for copy in copies)
     surplus = copies_bytes - sum(expected.bytes for expected in finding.expected)
     measured_bytes = max(0, finding.bytes + surplus)
@@ -139,15 +139,15 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
     return measured_bytes
 
 
-def _copies(finding: Finding, attribution: Attribution) -> list[Copy]:
+def _finding_copies(finding: Finding, attribution: Attribution) -> list[Copy]:
     return [
         copy
         for copy in attribution.copies
-        if any(_is_expected(copy, expected) for expected in finding.expected)
+        if any(_is_expected_copy(copy, expected) for expected in finding.expected)
     ]
 
 
-def _is_expected(copy: Copy, expected: ExpectedCopies) -> bool:
+def _is_expected_copy(copy: Copy, expected: ExpectedCopies) -> bool:
     """Return whether `copy` is of the expected kind and weight, and not a freed block."""
     return (
         copy.kind == expected.kind
@@ -156,7 +156,7 @@ def _is_expected(copy: Copy, expected: ExpectedCopies) -> bool:
     )
 
 
-def _indistinct(finding: Finding, attribution: Attribution) -> bool:
+def _has_indistinct_weights(finding: Finding, attribution: Attribution) -> bool:
     """Return whether the X-ray could not search for one of the finding's weights."""
     indistinct = {name for group in attribution.indistinct for name in group.weights}
     return any(not indistinct.isdisjoint(expected.weights) for expected in finding.expected)

@@ -14,7 +14,7 @@ from memdiag.paths import path_text
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.phases import PhaseName
 
-MAX_NAMED = 50_000
+MAX_FINDING_NAMES = 50_000
 """Weights, nodes or copies that one finding names."""
 
 
@@ -66,13 +66,14 @@ class Rule:
             ctx: the model.
             message: the waste in one sentence.
             detail: further sentences.
-            weights: names; the first `MAX_NAMED` are recorded.
+            weights: names; the first `MAX_FINDING_NAMES` are recorded.
             nodes: likewise.
             graph: the path of the graph, if it is in one.
             nbytes: what could be saved at steady state.
             peak_bytes: what could be saved at the peak; `nbytes` by default.
             phase: the phase in which the waste arises.
-            expected: the copies that the X-ray would list; the first `MAX_NAMED` are recorded.
+            expected: the copies that the X-ray would list; the first `MAX_FINDING_NAMES` are
+                recorded.
             run_bytes: what a run takes at least.
             remedies: the rule's remedies that fit; all by default.
         """
@@ -82,15 +83,15 @@ class Rule:
             name=self.name,
             message=message,
             detail=detail,
-            weights=tuple(dict.fromkeys(islice(weights, MAX_NAMED))),
-            nodes=tuple(dict.fromkeys(islice(nodes, MAX_NAMED))),
+            weights=tuple(dict.fromkeys(islice(weights, MAX_FINDING_NAMES))),
+            nodes=tuple(dict.fromkeys(islice(nodes, MAX_FINDING_NAMES))),
             graph=graph,
             bytes=nbytes,
             peak_bytes=nbytes if peak_bytes is None else peak_bytes,
             phase=phase,
             evidence="predicted",
             measured_bytes=None,
-            expected=tuple(islice(expected, MAX_NAMED)),
+            expected=tuple(islice(expected, MAX_FINDING_NAMES)),
             run_bytes=run_bytes,
             is_private=self.saves_private,
             remedies=self.remedies if remedies is None else remedies,

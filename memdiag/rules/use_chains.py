@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from memdiag.model.graph_index import GraphIndex, Node, Scope, joined
+from memdiag.model.graph_index import GraphIndex, Node, Scope, qualified_label
 from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
@@ -18,15 +18,15 @@ MAX_DESCRIBED_FINDINGS = 50
 MAX_CHAIN_NODES = 4
 """Nodes of one use."""
 
-MAX_USES = 100
+MAX_EXAMINED_USES = 100
 """Uses of a weight that are examined."""
 
-MAX_NAME = 48
+MAX_CHAIN_NAME_CHARACTERS = 48
 """Characters of a name; longer names lose their middle."""
 
 
-def with_paths(
-    findings: Sequence[Finding], model: ModelFile, index: GraphIndex
+def findings_with_paths(
+    findings: Sequence[Finding], model_file: ModelFile, index: GraphIndex
 ) -> tuple[Finding, ...]:
     """Return `findings` with the field `path` set in the first `MAX_DESCRIBED_FINDINGS` of them.
 
@@ -34,7 +34,7 @@ def with_paths(
     weight, or of the first weight that its nodes read.
     """
     first = findings[:MAX_DESCRIBED_FINDINGS]
-    weights = _weights_by_name(first, model)
+    weights = _weights_by_name(first, model_file)
     nodes = _nodes_by_name(first, index)
     with_path = []
     for finding in first:
@@ -42,15 +42,15 @@ def with_paths(
         if weight is None and not finding.weights:
             used = (nodes[name] for name in finding.nodes if name in nodes)
             weight = next(filter(None, (_first_weight(*each, index) for each in used)), None)
-        path = _path(finding, weight, index) if weight is not None else ""
+        path = _use_path_text(finding, weight, index) if weight is not None else ""
         with_path.append(msgspec.structs.replace(finding, path=path))
     return (*with_path, *findings[MAX_DESCRIBED_FINDINGS:])
 
 
-def _weights_by_name(findings: Sequence[Finding], model: ModelFile) -> dict[str, Weight]:
+def _weights_by_name(findings: Sequence[Finding], model_file: ModelFile) -> dict[str, Weight]:
     """Return the first weight of each of `findings`, by its qualified name."""
     wanted = {finding.weights[0] for finding in findings if finding.weights}
-    named = ((joined(weight.graph, weight.name), weight) for weight in model.weights)
+    named = ((qualified_label(weight.graph, weight.name), weight) for weight in model_file.weights)
     return {name: weight for name, weight in named if name in wanted}
 
 
@@ -70,12 +70,12 @@ def _first_weight(scope: Scope, node: Node, index: GraphIndex) -> Weight | None:
     return next(filter(None, weights), None)
 
 
-def _path(finding: Finding, weight: Weight, index: GraphIndex) -> str:
+def _use_path_text(finding: Finding, weight: Weight, index: GraphIndex) -> str:
     """Return two uses of `weight`, on the left and on the right of it, and the number of others."""
     chains = [
-        _chain(use.scope, use.node, index)
+        _use_chain(use.scope, use.node, index)
         for scope in index.scopes(weight)[:1]
-        for use in islice(scope.uses(weight.name), MAX_USES)
+        for use in islice(scope.uses(weight.name), MAX_EXAMINED_USES)
     ]
     if not chains:
         return ""
@@ -87,7 +87,9 @@ def _path(finding: Finding, weight: Weight, index: GraphIndex) -> str:
     after = "".join(f" → {operator}" for operator in right)
     more = sum(chain.operators not in (*left, right) for chain in chains)
     rest = f", and {counted(more, 'more use')}" if more else ""
-    return f"{before}{_shortened(joined(weight.graph, weight.name))}{after}{rest}"
+    return (
+        f"{before}{_shortened_weight_name(qualified_label(weight.graph, weight.name))}{after}{rest}"
+    )
 
 
 class _UseChain(NamedTuple):
@@ -102,11 +104,11 @@ class _UseChain(NamedTuple):
     labels: tuple[str, ...]
 
 
-def _chain(scope: Scope, node: Node, index: GraphIndex) -> _UseChain:
+def _use_chain(scope: Scope, node: Node, index: GraphIndex) -> _UseChain:
     """Return `node` followed by the nodes that read its output, up to one that is not constant."""
     nodes = [(scope, node)]
     computed: set[str] = set()
-    while len(nodes) < MAX_CHAIN_NODES and _is_foldable(scope, node, computed, index):
+    while len(nodes) < MAX_CHAIN_NODES and _has_constant_inputs(scope, node, computed, index):
         following = next((use for output in node.output for use in scope.uses(output)), None)
         if following is None:
             break
@@ -119,7 +121,7 @@ def _chain(scope: Scope, node: Node, index: GraphIndex) -> _UseChain:
     )
 
 
-def _is_foldable(scope: Scope, node: Node, computed: set[str], index: GraphIndex) -> bool:
+def _has_constant_inputs(scope: Scope, node: Node, computed: set[str], index: GraphIndex) -> bool:
     """Return whether every input of `node` is a constant, or one of the `computed` constants."""
     return not node.subgraphs and all(
         not name or name in computed or index.constant_weight(scope, node, position) is not None
@@ -127,9 +129,9 @@ def _is_foldable(scope: Scope, node: Node, computed: set[str], index: GraphIndex
     )
 
 
-def _shortened(text: str) -> str:
-    """Return `text`, without its middle if it is longer than `MAX_NAME`."""
-    if len(text) <= MAX_NAME:
+def _shortened_weight_name(text: str) -> str:
+    """Return `text`, without its middle if it is longer than `MAX_CHAIN_NAME_CHARACTERS`."""
+    if len(text) <= MAX_CHAIN_NAME_CHARACTERS:
         return text
-    tail = (MAX_NAME - 1) // 2
-    return f"{text[: MAX_NAME - 1 - tail]}…{text[-tail:]}"
+    tail = (MAX_CHAIN_NAME_CHARACTERS - 1) // 2
+    return f"{text[: MAX_CHAIN_NAME_CHARACTERS - 1 - tail]}…{text[-tail:]}"

@@ -52,6 +52,6 @@ def is_or_are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def sizes_text(sizes: Mapping[str, int]) -> str:
+def free_dimensions_text(sizes: Mapping[str, int]) -> str:
     """Return sizes of free dimensions: ``batch=4, seq=128``."""
     return ", ".join(f"{name}={size}" for name, size in sizes.items())

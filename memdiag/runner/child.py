@@ -17,7 +17,7 @@ from memdiag.runner.job import Job
 from memdiag.runner.log import LogMarker, LogParser, ScriptEvent
 from memdiag.runner.pipe import PipeReader
 
-_SCRIPTS = os.path.dirname(scripts.__file__)
+_SCRIPTS_FOLDER = os.path.dirname(scripts.__file__)
 _MAX_EXIT_S = 10.0
 TELEMETRY_OFF = {"ORT_DISABLE_TELEMETRY": "1"}
 """Since 1.29 onnxruntime otherwise writes to the home folder and uploads the model's file name."""
@@ -35,10 +35,10 @@ def child_environment() -> dict[str, str]:
 
 def is_measurement(command: Sequence[str]) -> bool:
     """Return whether `command` starts a child that memdiag measures."""
-    return any(word.startswith(_SCRIPTS + os.sep) for word in command)
+    return any(word.startswith(_SCRIPTS_FOLDER + os.sep) for word in command)
 
 
-def _not_started(python: Path, reason: str | None) -> MeasurementError:
+def _not_started_error(python: Path, reason: str | None) -> MeasurementError:
     return MeasurementError(
         f"{python}: cannot be started as a Python interpreter ({reason}). Check the path and its"
         " permissions, or name another interpreter with --python."
@@ -65,10 +65,10 @@ class Child:
         session = job.session
         if job.entering and shutil.which(session.python) is None:
             # /bin/sh, which enters a control group first, would start all the same.
-            raise _not_started(session.python, "not found, or not executable")
+            raise _not_started_error(session.python, "not found, or not executable")
         try:
             self._process = subprocess.Popen(
-                [*job.entering, str(session.python), os.path.join(_SCRIPTS, script)],
+                [*job.entering, str(session.python), os.path.join(_SCRIPTS_FOLDER, script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -81,7 +81,7 @@ class Child:
                 bufsize=0,
             )
         except OSError as error:
-            raise _not_started(session.python, error.strerror) from error
+            raise _not_started_error(session.python, error.strerror) from error
         self.pid = self._process.pid
         assert self._process.stderr is not None
         self._pipe = PipeReader(self._process.stderr.fileno())

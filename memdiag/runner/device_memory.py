@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from memdiag.records.profile import PhaseName
 
-MIN_PERIOD_S = 0.02
+MIN_DEVICE_PERIOD_S = 0.02
 """A reading takes up to a millisecond: samples of the resident set are not kept from their rate."""
 
-_NVIDIA = ("CUDA", "Tensorrt", "NvTensorRTRTX")
+_NVIDIA_PROVIDERS = ("CUDA", "Tensorrt", "NvTensorRTRTX")
 
 
 class DeviceReader(Protocol):
@@ -73,12 +73,12 @@ class NvmlReader:
         self._nvml.nvmlShutdown()
 
 
-def observe_device(pid: int, providers: Sequence[str]) -> DeviceReader | None:
+def open_device_reader(pid: int, providers: Sequence[str]) -> DeviceReader | None:
     """Return the reader of the device memory of process `pid`.
 
     None without one of NVIDIA's `providers`, the package or a device.
     """
-    if not any(name.removesuffix("ExecutionProvider") in _NVIDIA for name in providers):
+    if not any(name.removesuffix("ExecutionProvider") in _NVIDIA_PROVIDERS for name in providers):
         return None
     try:
         import pynvml
@@ -110,11 +110,13 @@ class DeviceSamples:
         self.reader = reader
         self.peaks: dict[PhaseName, int] = {}
         self.last_bytes: int | None = None
-        self._sampled_s = -MIN_PERIOD_S
+        self._sampled_s = -MIN_DEVICE_PERIOD_S
 
     def sample(self, now_s: float, phase: PhaseName, *, at_boundary: bool) -> None:
         """Take a sample at `now_s` seconds if one is due, as at each boundary of a phase."""
-        if self.reader is None or (not at_boundary and now_s < self._sampled_s + MIN_PERIOD_S):
+        if self.reader is None or (
+            not at_boundary and now_s < self._sampled_s + MIN_DEVICE_PERIOD_S
+        ):
             return
         self._sampled_s = now_s
         self.last_bytes = size = self.reader.read()

@@ -10,7 +10,7 @@ _OWN_DOMAINS: Final = ("com.microsoft", "com.ms.")
 of ONNX it says something else."""
 
 CUSTOM_OPS_OPTION: Final = "--session-option register_custom_ops_library=FILE"
-IN_ITS_PROGRAM: Final = "memdiag run -- python app.py"
+RUN_PROGRAM_COMMAND: Final = "memdiag run -- python app.py"
 
 
 def failure_text(message: object) -> str:
@@ -24,5 +24,5 @@ def failure_text(message: object) -> str:
         return text
     return (
         f"{unknown[2]} of {unknown[1]} is a custom operator: memdiag profile {CUSTOM_OPS_OPTION}"
-        f" loads its library, and {IN_ITS_PROGRAM} measures it in the program that does"
+        f" loads its library, and {RUN_PROGRAM_COMMAND} measures it in the program that does"
     )

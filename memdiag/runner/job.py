@@ -120,7 +120,7 @@ class SessionConfig:
             providers: those that onnxruntime chose; None if no session was created.
             runs: number of runs after the first one; None without runs.
         """
-        own = {**as_json(self), "providers": providers or self.providers, "runs": runs}
+        own = {**json_value(self), "providers": providers or self.providers, "runs": runs}
         return msgspec.convert({name: own[name] for name in Session.__struct_fields__}, Session)
 
 
@@ -239,23 +239,23 @@ class Job:
     def message(self) -> dict[str, Any]:
         """Return the JSON object that the script receives: every field of the session, by name."""
         return {
-            **as_json(self.session),
-            "model": as_json(self.model),
-            "feeds": as_json(self.feeds),
-            "later_feeds": as_json(self.later_feeds),
+            **json_value(self.session),
+            "model": json_value(self.model),
+            "feeds": json_value(self.feeds),
+            "later_feeds": json_value(self.later_feeds),
             "runs": self.runs,
-            "generation": as_json(self.generation),
+            "generation": json_value(self.generation),
         }
 
 
-def as_json(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return `value` as json.dumps supports it: dataclasses as objects, paths as strings."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {name: as_json(item) for name, item in value.items()}
+        return {name: json_value(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        return [as_json(item) for item in value]
+        return [json_value(item) for item in value]
     if is_dataclass(value):
-        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: json_value(getattr(value, each.name)) for each in fields(value)}
     return value

@@ -33,21 +33,23 @@ MarkerKind = Literal[
     "provider_compiled",
 ]
 
-_LINE = re.compile(
+_RUNTIME_LOG_LINE = re.compile(
     rb"(?:\x1b\[[0-9;]*m)*"
     rb"(?P<second>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(?P<fraction>\d+) "
     rb"\[(?P<severity>[VIWEF]):(?P<logger>[^\],]*)[^\]]*\] ?(?P<message>.*)"
 )
 _TRANSFORMER_START = re.compile(rb"Applying graph transformer ([!-~]{1,200}) on step (\d{1,9})\.")
 _TRANSFORMER_END = re.compile(rb"GraphTransformer ([!-~]{1,200}) modified: ([01]) with status: ")
-_ARENA = re.compile(
+_ARENA_GROWN = re.compile(
     rb"Allocated memory at (?:0x)?([0-9a-fA-F]{1,16}) to (?:0x)?([0-9a-fA-F]{1,16})(?![0-9a-fA-F])"
 )
-_REMOVED = re.compile(rb"Removing initializer '(.+)'\. It is no longer used by any node\.")
-_RESERVED = re.compile(rb"Reserving memory in BFCArena for Cpu size: (\d{1,18})(?!\d)")
+_INITIALIZER_REMOVED = re.compile(
+    rb"Removing initializer '(.+)'\. It is no longer used by any node\."
+)
+_MEMORY_RESERVED = re.compile(rb"Reserving memory in BFCArena for Cpu size: (\d{1,18})(?!\d)")
 _ARENA_MADE = b"Creating BFCArena for Cpu "
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-_FIXED: dict[bytes, MarkerKind] = {
+_COLOUR_CODE = re.compile(rb"\x1b\[[0-9;]*m")
+_MARKER_BY_TEXT: dict[bytes, MarkerKind] = {
     b"Dynamic block base set": "load",
     b"Initializing session.": "initialize_session",
     b"Running graph optimizations in loop ": "partitioned",  # logged since 1.23
@@ -56,19 +58,19 @@ _FIXED: dict[bytes, MarkerKind] = {
     b"Done saving initialized tensors": "initializers_saved",
     b"Session successfully initialized.": "initialized",
 }
-OPENVINO = "OpenVINO"
+OPENVINO_NAME = "OpenVINO"
 """The maker of copies of weights that OpenVINO's execution provider compiled."""
 
 _OPENVINO_LINE = b"[OpenVINO-EP] "
-_OPENVINO: dict[bytes, MarkerKind] = {
+_OPENVINO_MARKER_BY_TEXT: dict[bytes, MarkerKind] = {
     b"Model is fully supported by OpenVINO": "provider_assigned",
     b"Supported subgraphs on OpenVINO: ": "provider_assigned",
     b"Starting backend initialization.": "provider_compiles",
     b"Backend created for graph ": "provider_compiled",
 }
 _EVENT_MARK = b"\x1ememdiag "
-_MAX_LINES = 20
-_MAX_CHARACTERS = 2000
+_MAX_KEPT_LINES = 20
+_MAX_LINE_CHARACTERS = 2000
 _MAX_REMOVED = 100_000
 _MAX_MARKERS = 100_000
 _MAX_LINE_BYTES = 64 << 10
@@ -118,8 +120,8 @@ class LogEvidence:
     Attributes:
         changed: names of the graph transformers that changed the graph.
         removed: names of the initializers that were removed, each with the transformer after whose
-            change the initializer had no user, or `OPENVINO` after it had compiled a graph. The
-            transformer is empty where several graphs have an initializer of that name and
+            change the initializer had no user, or `OPENVINO_NAME` after it had compiled a graph.
+            The transformer is empty where several graphs have an initializer of that name and
             different transformers removed them.
         removed_all: whether every initializer that was removed is in `removed` or was removed
             without a transformer's change.
@@ -174,13 +176,13 @@ class LogParser:
             # The end is kept as well: an event may start there.
             rest = rest[:_MAX_LINE_BYTES] + rest[-_MAX_EVENT_BYTES:]
         self._rest = rest
-        found = (self._parse(line) for line in lines)
+        found = (self._parse_line(line) for line in lines)
         return [item for item in found if item is not None]
 
     def finish(self) -> None:
         """Parse the last, unfinished line, once the child has ended."""
         if self._rest:
-            self._parse(self._rest)
+            self._parse_line(self._rest)
             self._rest = b""
 
     def evidence(self) -> LogEvidence:
@@ -192,33 +194,33 @@ class LogParser:
             reserved=self._reserved,
         )
 
-    def _parse(self, line: bytes) -> LogMarker | ScriptEvent | None:
+    def _parse_line(self, line: bytes) -> LogMarker | ScriptEvent | None:
         before, mark, event = line.partition(self._event_mark)
         if mark:
             # Another thread's unfinished line may stand before it.
-            _keep(self.tail, before)
+            _keep_log_line(self.tail, before)
             fields = json.loads(event)
             return ScriptEvent(fields.pop("event"), fields)
         line = line[:_MAX_LINE_BYTES]
-        match = _LINE.match(line)
+        match = _RUNTIME_LOG_LINE.match(line)
         if match is None:
-            _keep(self.tail, line)
-            del self.tail[:-_MAX_LINES]
+            _keep_log_line(self.tail, line)
+            del self.tail[:-_MAX_KEPT_LINES]
             return None
         severity, message = match["severity"], match["message"]
         if severity in b"WEF":
             lines = self.warnings if severity == b"W" else self.errors
-            if len(lines) < _MAX_LINES:
-                _keep(lines, message)
+            if len(lines) < _MAX_KEPT_LINES:
+                _keep_log_line(lines, message)
             return None
-        marker = self._marker(message, match)
+        marker = self._marker_of_message(message, match)
         if marker is not None:
             self._markers += 1
         return marker if self._markers <= _MAX_MARKERS else None
 
-    def _marker(self, message: bytes, line: re.Match[bytes]) -> LogMarker | None:
+    def _marker_of_message(self, message: bytes, line: re.Match[bytes]) -> LogMarker | None:
         if message.startswith(b"Removing "):
-            self._remove(message)
+            self._note_removed(message)
             return None
         # The graph is resolved right after a transformer changed it, so that removals are logged
         # right after the end of the transformer. Any other line of the session's logger ends them;
@@ -226,14 +228,19 @@ class LogParser:
         if line["logger"] == self._changed_in:
             self._changed_by = ""
         if start := _TRANSFORMER_START.match(message):
-            return LogMarker("transformer_start", self._epoch(line), _text(start[1]), int(start[2]))
+            return LogMarker(
+                "transformer_start",
+                self._epoch_seconds(line),
+                _decoded_log_text(start[1]),
+                int(start[2]),
+            )
         if end := _TRANSFORMER_END.match(message):
-            name, modified = _text(end[1]), end[2] == b"1"
+            name, modified = _decoded_log_text(end[1]), end[2] == b"1"
             if modified:
                 self._changed_by, self._changed_in = name, line["logger"]
                 self._changed.add(name)
-            return LogMarker("transformer_end", self._epoch(line), name, modified=modified)
-        if grown := _ARENA.match(message):
+            return LogMarker("transformer_end", self._epoch_seconds(line), name, modified=modified)
+        if grown := _ARENA_GROWN.match(message):
             first, last = int(grown[1], 16), int(grown[2], 16)
             if first < last:
                 self.arena.append((first, last))
@@ -242,43 +249,43 @@ class LogParser:
             return self._openvino_marker(message.removeprefix(_OPENVINO_LINE), line)
         if message.startswith(_ARENA_MADE) and self._reserved is None:
             self._reserved = Counter()
-        if reserved := _RESERVED.match(message):
+        if reserved := _MEMORY_RESERVED.match(message):
             if self._packing and self._reserved is not None:
                 self._reserved[int(reserved[1])] += 1
             return None
-        for text, kind in _FIXED.items():
+        for text, kind in _MARKER_BY_TEXT.items():
             if message.startswith(text):
                 # Small initializers are reserved too, before; and runs may reserve, after.
                 self._packing = kind == "initializers_saved"
                 if kind == "initialize_session":
                     self._session_logger = line["logger"]
-                return LogMarker(kind, self._epoch(line))
+                return LogMarker(kind, self._epoch_seconds(line))
         return None
 
     def _openvino_marker(self, message: bytes, line: re.Match[bytes]) -> LogMarker | None:
-        for text, kind in _OPENVINO.items():
+        for text, kind in _OPENVINO_MARKER_BY_TEXT.items():
             if message.startswith(text):
                 if kind == "provider_compiled":
                     # The process's logger wrote this line; the session's logger writes what is
                     # removed from the graph, after the last of its parts was compiled.
-                    self._changed_by, self._changed_in = OPENVINO, self._session_logger
-                return LogMarker(kind, self._epoch(line))
+                    self._changed_by, self._changed_in = OPENVINO_NAME, self._session_logger
+                return LogMarker(kind, self._epoch_seconds(line))
         return None
 
-    def _remove(self, message: bytes) -> None:
-        removed = _REMOVED.fullmatch(message.rstrip())
+    def _note_removed(self, message: bytes) -> None:
+        removed = _INITIALIZER_REMOVED.fullmatch(message.rstrip())
         if not removed or not self._changed_by:
             return
-        name = _text(removed[1])
+        name = _decoded_log_text(removed[1])
         if name in self._removed:
             if self._removed[name] != self._changed_by:
                 self._removed[name] = ""
-        elif len(name) <= _MAX_CHARACTERS and len(self._removed) < _MAX_REMOVED:
+        elif len(name) <= _MAX_LINE_CHARACTERS and len(self._removed) < _MAX_REMOVED:
             self._removed[name] = self._changed_by
         else:
             self._removed_all = False
 
-    def _epoch(self, line: re.Match[bytes]) -> float:
+    def _epoch_seconds(self, line: re.Match[bytes]) -> float:
         second = line["second"]
         if second != self._second:
             self._second = second
@@ -291,11 +298,11 @@ class LogParser:
         return self._second_epoch + float(b"0." + line["fraction"])
 
 
-def _keep(lines: list[str], line: bytes) -> None:
-    text = _text(_COLOUR.sub(b"", line)).strip()[:_MAX_CHARACTERS]
+def _keep_log_line(lines: list[str], line: bytes) -> None:
+    text = _decoded_log_text(_COLOUR_CODE.sub(b"", line)).strip()[:_MAX_LINE_CHARACTERS]
     if text and text not in lines:
         lines.append(text)
 
 
-def _text(data: bytes) -> str:
+def _decoded_log_text(data: bytes) -> str:
     return data.decode("utf-8", errors="replace")

@@ -9,8 +9,8 @@ import psutil
 from memdiag.records.profile import Environment
 
 # Widest first, in Linux's names: the instruction sets between which CPU kernels choose.
-_VECTORS = ("avx512_vnni", "avx512f", "avx2", "avx", "sse4_1", "i8mm", "asimddp", "asimd")
-_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+_VECTOR_EXTENSIONS = ("avx512_vnni", "avx512f", "avx2", "avx", "sse4_1", "i8mm", "asimddp", "asimd")
+_HUGE_PAGES_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def describe_machine(
@@ -46,9 +46,9 @@ def machine_class() -> str:
     pages decide how memory is retained and rounded.
     """
     flags = _cpu_facts("flags", "Features").split()
-    vectors = next((name for name in _VECTORS if name in flags), "")
+    vectors = next((name for name in _VECTOR_EXTENSIONS if name in flags), "")
     parts = (platform.system(), platform.machine(), vectors, platform.libc_ver()[0])
-    huge = "huge pages" if "[always]" in _text(Path(_HUGE_PAGES)) else ""
+    huge = "huge pages" if "[always]" in _system_file_text(Path(_HUGE_PAGES_FILE)) else ""
     return " ".join(part for part in (*parts, huge) if part)
 
 
@@ -58,11 +58,11 @@ def _cpu_name() -> str:
 
 def _cpu_facts(*names: str) -> str:
     """Return the value in ``/proc/cpuinfo`` of the first processor for any of `names`."""
-    fields = (line.partition(":") for line in _text(Path("/proc/cpuinfo")).splitlines())
+    fields = (line.partition(":") for line in _system_file_text(Path("/proc/cpuinfo")).splitlines())
     return next((value.strip() for name, _, value in fields if name.strip() in names), "")
 
 
-def _text(path: Path) -> str:
+def _system_file_text(path: Path) -> str:
     """Return the text of a system file, empty if it cannot be read."""
     try:
         return path.read_text()

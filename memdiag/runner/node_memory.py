@@ -20,16 +20,16 @@ from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
 
-MAX_FILE_BYTES = 128 << 20
+MAX_PROFILE_BYTES = 128 << 20
 """A larger profile, of loops with very many steps, is not read."""
 
-MAX_LARGEST = 3
+MAX_LARGEST_OUTPUTS = 3
 """Nodes with the largest outputs that are listed."""
 
-_POLL_S = 0.1
-_SUFFIX = "_kernel_time"
+_PROFILER_POLL_S = 0.1
+_KERNEL_EVENT_SUFFIX = "_kernel_time"
 _RUN_END = "model_run"
-_FIGURES = (
+_ARENA_FIGURES = (
     *("mem_bytes_in_use", "mem_in_use_delta", "mem_in_use_peak"),
     *("mem_bytes_requested_in_use", "mem_requested_in_use_delta"),
     *("mem_arena_held", "mem_arena_held_delta"),
@@ -113,7 +113,7 @@ def arena_peak(
         "profile_file_prefix": str(folder / "nodes"),
     }
     job = replace(job, session=replace(job.session, options=options))
-    events, free_bytes = _profiled(job, read_free_bytes)
+    events, free_bytes = _profiler_events(job, read_free_bytes)
     return replace(peak_of_run(events), free_resident_bytes=free_bytes)
 
 
@@ -148,7 +148,7 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
         node=at.node,
         op_type=at.op_type,
         inside=at.inside,
-        highest_inside=_highest_inside(at, nodes, base) if is_of_run else None,
+        highest_inside=_highest_inside_node(at, nodes, base) if is_of_run else None,
         peak_bytes=peak,
         values_bytes=values,
         rounding_bytes=in_use - values,
@@ -157,11 +157,11 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
         executed=tuple(
             dict.fromkeys((node.node, node.op_type) for node, _ in nodes if not node.inside)
         ),
-        largest=_largest_outputs(run),
+        largest=_nodes_by_output_bytes(run),
     )
 
 
-def _highest_inside(
+def _highest_inside_node(
     around: _NodeEvent, nodes: Sequence[tuple[_NodeEvent, dict[str, int]]], base: int
 ) -> InsideNode | None:
     """Return the node in the graph of `around` at which most was in use; None without a graph."""
@@ -191,17 +191,19 @@ def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:
     around: list[tuple[float, str]] = []  # start and path of the nodes around, the innermost last
     for event in reversed(run):
         name, arguments = event.get("name", ""), event.get("args", {})
-        if not name.endswith(_SUFFIX):
+        if not name.endswith(_KERNEL_EVENT_SUFFIX):
             continue
         while around and event.get("ts", 0) < around[-1][0]:
             around.pop()
-        has_figures = all(figure in arguments for figure in _FIGURES)
+        has_figures = all(figure in arguments for figure in _ARENA_FIGURES)
         node = _NodeEvent(
-            node=name.removesuffix(_SUFFIX),
+            node=name.removesuffix(_KERNEL_EVENT_SUFFIX),
             op_type=arguments.get("op_name", ""),
             inside=around[-1][1] if around else "",
             output_bytes=int(arguments.get("output_size", 0)),
-            figures={each: int(arguments[each]) for each in _FIGURES} if has_figures else None,
+            figures={each: int(arguments[each]) for each in _ARENA_FIGURES}
+            if has_figures
+            else None,
         )
         found.append(node)
         if node.op_type in WITH_GRAPHS:
@@ -209,7 +211,7 @@ def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:
     return found[::-1]
 
 
-def _largest_outputs(run: Sequence[_NodeEvent]) -> tuple[NodeOutputs, ...]:
+def _nodes_by_output_bytes(run: Sequence[_NodeEvent]) -> tuple[NodeOutputs, ...]:
     """Return the nodes with the largest outputs."""
     found: dict[str, NodeOutputs] = {}
     for node in run:
@@ -222,10 +224,10 @@ def _largest_outputs(run: Sequence[_NodeEvent]) -> tuple[NodeOutputs, ...]:
                 bytes=node.output_bytes,
             )
             found[node.path] = outputs
-    return tuple(nlargest(MAX_LARGEST, found.values(), key=lambda each: each.bytes))
+    return tuple(nlargest(MAX_LARGEST_OUTPUTS, found.values(), key=lambda each: each.bytes))
 
 
-def _profiled(
+def _profiler_events(
     job: Job, read_free_bytes: Callable[[int], int | None]
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Return the events that the profiler writes in one run, and `read_free_bytes` after it.
@@ -236,7 +238,7 @@ def _profiled(
     job.limits.deadline.check()
     deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
     with Child(job, job.message(), "node_memory.py") as child:
-        for event in child.events(_POLL_S):
+        for event in child.events(_PROFILER_POLL_S):
             if time.monotonic() >= deadline:
                 job.limits.deadline.check()
                 raise NoNodeMemory(f"the profiler run took {job.limits.timeout_s:g} s")
@@ -246,18 +248,20 @@ def _profiled(
                 raise NoNodeMemory(failure_text(event.fields["message"]))
             if event.name == "profiled":
                 # The process waits.
-                return _read(Path(str(event.fields["file"]))), read_free_bytes(child.pid)
+                return _read_profile_file(Path(str(event.fields["file"]))), read_free_bytes(
+                    child.pid
+                )
     raise NoNodeMemory("the profiler run ended without a result")
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read_profile_file(path: Path) -> list[dict[str, Any]]:
     """Return the events of a file, which is deleted.
 
     Raises:
         NoNodeMemory: it cannot be read, or is too large.
     """
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        if path.stat().st_size > MAX_PROFILE_BYTES:
             raise NoNodeMemory("the runtime's profile of the run is too large")
         return msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])
     except (OSError, msgspec.DecodeError) as error:

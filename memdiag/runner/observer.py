@@ -16,8 +16,8 @@ import psutil
 
 from memdiag.records.profile import Memory
 
-_FIELDS = re.compile(rb"^(VmHWM|VmRSS|RssAnon|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
-_RESET = b"5"
+_STATUS_FIELDS = re.compile(rb"^(VmHWM|VmRSS|RssAnon|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
+_RESET_MARK_COMMAND = b"5"
 
 MAX_COUNTER_ERROR_BYTES = 1 << 20
 """The kernel keeps its counters per processor and adds them up late: two readings of an idle
@@ -28,7 +28,7 @@ MIN_SPLIT_CHANGE_BYTES = 1 << 18
 much."""
 
 
-class Reading(NamedTuple):
+class MemoryReading(NamedTuple):
     """One sample of the memory of a process.
 
     Attributes:
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
         )
 
 
-class Boundary(NamedTuple):
+class SpanBoundary(NamedTuple):
     """The memory of a process between two spans.
 
     Attributes:
@@ -91,11 +91,11 @@ class Observer(Protocol):
     period_s: float
     first_mark_bytes: int | None
 
-    def sample(self) -> Reading:
+    def sample(self) -> MemoryReading:
         """Return the resident set, without the split where that is slow."""
         ...
 
-    def boundary(self) -> Boundary:
+    def boundary(self) -> SpanBoundary:
         """Return the memory now, and reset the high-water mark."""
         ...
 
@@ -131,8 +131,8 @@ class ProcObserver:
         self.first_mark_bytes: int | None = None
         self._rest = self._shared = 0
         try:
-            self._statm = self._open(f"/proc/{pid}/statm", os.O_RDONLY)
-            self._status = self._open(f"/proc/{pid}/status", os.O_RDONLY)
+            self._statm = self._open_proc_file(f"/proc/{pid}/statm", os.O_RDONLY)
+            self._status = self._open_proc_file(f"/proc/{pid}/status", os.O_RDONLY)
         except FileNotFoundError as error:
             self.close()
             raise ProcessGone from error
@@ -140,23 +140,23 @@ class ProcObserver:
             self.first_mark_bytes = self._read_status()[b"VmHWM"]
             return
         try:
-            self._reset = self._open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
+            self._reset = self._open_proc_file(f"/proc/{pid}/clear_refs", os.O_WRONLY)
         except OSError:
             return
         self._check_reset()
 
-    def sample(self) -> Reading:
+    def sample(self) -> MemoryReading:
         """Return the resident set, with the split read again if it may have changed."""
-        fields = self._read(self._statm).split()
+        fields = self._read_proc_file(self._statm).split()
         resident, rest = int(fields[1]) * mmap.PAGESIZE, int(fields[2]) * mmap.PAGESIZE
         if resident == 0:
             # It is ending: its memory is gone before its files are.
             raise ProcessGone
         if abs(rest - self._rest) >= MIN_SPLIT_CHANGE_BYTES:
             self._rest, self._shared = rest, self._read_status().get(b"RssShmem", 0)
-        return Reading(resident, resident - rest, rest, min(self._shared, rest))
+        return MemoryReading(resident, resident - rest, rest, min(self._shared, rest))
 
-    def boundary(self) -> Boundary:
+    def boundary(self) -> SpanBoundary:
         """Return the memory and the high-water mark since the last call, and reset the mark."""
         fields = self._read_status()
         # VmRSS may lag behind the sum of its three parts.
@@ -170,12 +170,12 @@ class ProcObserver:
         )
         mark = fields[b"VmHWM"]
         if self.first_mark_bytes is not None and mark > self.first_mark_bytes:
-            return Boundary(memory, mark)
+            return SpanBoundary(memory, mark)
         if self._reset is None:
-            return Boundary(memory, None)
+            return SpanBoundary(memory, None)
         peak = max(mark, rss)
-        self._clear()
-        return Boundary(memory, peak)
+        self._reset_mark()
+        return SpanBoundary(memory, peak)
 
     def close(self) -> None:
         """Close the files."""
@@ -183,12 +183,12 @@ class ProcObserver:
             os.close(file)
         self._files.clear()
 
-    def _open(self, path: str, flags: int) -> int:
+    def _open_proc_file(self, path: str, flags: int) -> int:
         file = os.open(path, flags | os.O_CLOEXEC)
         self._files.append(file)
         return file
 
-    def _read(self, file: int) -> bytes:
+    def _read_proc_file(self, file: int) -> bytes:
         try:
             data = os.pread(file, 4096, 0)
         except ProcessLookupError as error:
@@ -200,17 +200,17 @@ class ProcObserver:
     def _read_status(self) -> dict[bytes, int]:
         fields = {
             name: int(kilobytes) * 1024
-            for name, kilobytes in _FIELDS.findall(self._read(self._status))
+            for name, kilobytes in _STATUS_FIELDS.findall(self._read_proc_file(self._status))
         }
         if b"VmRSS" not in fields or b"VmHWM" not in fields:
             # A zombie still has a status file, but no memory.
             raise ProcessGone
         return fields
 
-    def _clear(self) -> None:
+    def _reset_mark(self) -> None:
         assert self._reset is not None
         try:
-            os.write(self._reset, _RESET)
+            os.write(self._reset, _RESET_MARK_COMMAND)
         except ProcessLookupError as error:
             raise ProcessGone from error
         except OSError:
@@ -218,7 +218,7 @@ class ProcObserver:
 
     def _check_reset(self) -> None:
         """Check that the mark was reset: some sandboxes accept the write and do nothing."""
-        self._clear()
+        self._reset_mark()
         fields = self._read_status()
         if fields[b"VmHWM"] > fields[b"VmRSS"] + MAX_COUNTER_ERROR_BYTES:
             self._reset = None
@@ -244,21 +244,24 @@ class PsutilObserver:
         except psutil.NoSuchProcess as error:
             raise ProcessGone from error
 
-    def sample(self) -> Reading:
+    def sample(self) -> MemoryReading:
         """Return the resident set, without its parts."""
-        return Reading(self._rss(), None, None)
+        return MemoryReading(self._resident_bytes(), None, None)
 
-    def boundary(self) -> Boundary:
+    def boundary(self) -> SpanBoundary:
         """Return the resident set, without a high-water mark."""
         memory = Memory(
-            rss_bytes=self._rss(), anonymous_bytes=None, file_bytes=None, shared_bytes=None
+            rss_bytes=self._resident_bytes(),
+            anonymous_bytes=None,
+            file_bytes=None,
+            shared_bytes=None,
         )
-        return Boundary(memory, None)
+        return SpanBoundary(memory, None)
 
     def close(self) -> None:
         """Do nothing: no file is open."""
 
-    def _rss(self) -> int:
+    def _resident_bytes(self) -> int:
         try:
             rss: int = self._process.memory_info().rss
         except (psutil.NoSuchProcess, psutil.ZombieProcess) as error:
@@ -269,7 +272,7 @@ class PsutilObserver:
         return rss
 
 
-def observe(pid: int, *, resets_peak: bool = True) -> Observer:
+def open_observer(pid: int, *, resets_peak: bool = True) -> Observer:
     """Return the most exact observer of process `pid` that this system permits."""
     try:
         return ProcObserver(pid, resets_peak=resets_peak)

@@ -9,15 +9,15 @@ from memdiag.defaults import CPU_PROVIDER
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import UNKNOWN_MEMORY, Memory, PeakKind, Phase, Span
 from memdiag.runner.log import LogMarker
-from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES, Boundary, Reading
+from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES, MemoryReading, SpanBoundary
 
 K = TypeVar("K", bound=Hashable)
 
-BETWEEN = "between transformers"
-PARTITION = "partition the graph"
+BETWEEN_TRANSFORMERS = "between transformers"
+PARTITION_SPAN = "partition the graph"
 _AFTER_PARTITION = "Level2_RuleBasedTransformer"
 _MAX_PLAUSIBLE_LAG_S = 5.0
-_Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
+_WindowPart = tuple[int, float]  # the index of a span, and the seconds of it in a window
 
 MAX_PEAK_DIFFERENCE = 0.005
 """Share of the largest peak by which peaks of phases that retain the same memory differ."""
@@ -28,7 +28,7 @@ together."""
 
 
 @dataclass(slots=True)
-class _Bounds:
+class _PeakBounds:
     """Bounds of one key's peak.
 
     Attributes:
@@ -56,11 +56,11 @@ class PeakAssignment(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._bounds: dict[K, _Bounds] = {}
+        self._bounds: dict[K, _PeakBounds] = {}
 
     def add_sample(self, key: K, rss_bytes: int) -> None:
         """Add a resident set that was measured while `key` was running."""
-        bounds = self._bounds.setdefault(key, _Bounds())
+        bounds = self._bounds.setdefault(key, _PeakBounds())
         bounds.value = max(bounds.value, rss_bytes)
 
     def add_window(self, segments: Iterable[tuple[K, float]], peak_rss_bytes: int | None) -> None:
@@ -70,7 +70,7 @@ class PeakAssignment(Generic[K]):
             durations[key] = durations.get(key, 0.0) + seconds
         total = sum(durations.values())
         for key, seconds in durations.items():
-            bounds = self._bounds.setdefault(key, _Bounds())
+            bounds = self._bounds.setdefault(key, _PeakBounds())
             others = total - seconds
             if peak_rss_bytes is None:
                 bounds.unmarked = True
@@ -130,17 +130,19 @@ class PhaseTracker:
         others = [
             name.removesuffix("ExecutionProvider") for name in providers if name != CPU_PROVIDER
         ]
-        self._partition = f"partition and compile ({', '.join(others)})" if others else PARTITION
+        self._partition = (
+            f"partition and compile ({', '.join(others)})" if others else PARTITION_SPAN
+        )
         self._others = ", ".join(others)
         self._may_compile = bool(others)
         self._partitioned = False
         self._done: list[_SpanBuilder] = []
         self._open = _SpanBuilder("interpreter and imports", "start", None, 0.0, start)
         self._window_start_s = 0.0
-        self._window: list[_Segment] = []
+        self._window: list[_WindowPart] = []
         self._sampled_s = 0.0
-        self._sampled: Reading | None = None
-        self._windows: list[tuple[list[_Segment], int | None]] = []
+        self._sampled: MemoryReading | None = None
+        self._windows: list[tuple[list[_WindowPart], int | None]] = []
         self._ends_seen: Counter[str] = Counter()
         self.explicit_starts = False
         self.lag_s: float | None = None
@@ -155,13 +157,17 @@ class PhaseTracker:
         """The name of the span that is open now."""
         return self._open.name
 
-    def add_sample(self, now_s: float, reading: Reading) -> None:
+    def add_sample(self, now_s: float, reading: MemoryReading) -> None:
         """Add a sample of resident memory to the open span."""
         self._sampled_s, self._sampled = now_s, reading
         self._add_to_open(reading.rss_bytes)
 
     def add_markers(
-        self, markers: Sequence[LogMarker], origin_epoch_s: float, now_s: float, boundary: Boundary
+        self,
+        markers: Sequence[LogMarker],
+        origin_epoch_s: float,
+        now_s: float,
+        boundary: SpanBoundary,
     ) -> None:
         """Start a span at each of `markers`, which arrived together before the boundary."""
         for marker in markers:
@@ -171,31 +177,37 @@ class PhaseTracker:
             # Nor can a line be older than the span that it ends.
             lag_s = min(max(0.0, lag_s), now_s - self._open.start_s) if plausible else 0.0
             phase = self.phase
-            self._apply(marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, boundary))
+            self._apply_marker(
+                marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, boundary)
+            )
             if self.phase != phase and lag_s:
                 self.lag_s = max(self.lag_s or 0.0, lag_s)
         self.close_window(now_s, boundary)
 
-    def start_span(self, name: str, phase: PhaseName, now_s: float, boundary: Boundary) -> None:
+    def start_span(self, name: str, phase: PhaseName, now_s: float, boundary: SpanBoundary) -> None:
         """Start span `name` now, while the child waits, so that the boundary is exact."""
         self._start_at(name, phase, None, now_s, boundary.memory)
         self.close_window(now_s, boundary)
 
-    def finish(self, now_s: float, boundary: Boundary) -> None:
+    def finish(self, now_s: float, boundary: SpanBoundary) -> None:
         """End the open span at the `boundary`, the last one available."""
         self._end_open(now_s, boundary.memory)
         self._add_window(boundary)
 
     def spans(self) -> tuple[Span, ...]:
         """Return the spans in order, once finished."""
-        peaks = self._peaks({index: index for index in range(len(self._done))})
-        return tuple(_span(builder, *peaks.peak(index)) for index, builder in enumerate(self._done))
+        peaks = self._assigned_peaks({index: index for index in range(len(self._done))})
+        return tuple(
+            _span_record(builder, *peaks.peak(index)) for index, builder in enumerate(self._done)
+        )
 
     def phases(self) -> tuple[Phase, ...]:
         """Return the phases that occurred, in the order of `PHASES`, once finished."""
-        peaks = self._peaks({index: builder.phase for index, builder in enumerate(self._done)})
+        peaks = self._assigned_peaks(
+            {index: builder.phase for index, builder in enumerate(self._done)}
+        )
         return tuple(
-            _phase(name, builders, *peaks.peak(name))
+            _phase_record(name, builders, *peaks.peak(name))
             for name in PHASES
             if (builders := [builder for builder in self._done if builder.phase == name])
         )
@@ -207,18 +219,18 @@ class PhaseTracker:
         where it cannot be assigned to one of them.
         """
         keys = {index: builder.phase in phases for index, builder in enumerate(self._done)}
-        return self._peaks(keys).peak(True) if True in keys.values() else None
+        return self._assigned_peaks(keys).peak(True) if True in keys.values() else None
 
     def _add_to_open(self, rss_bytes: int) -> None:
         self._open.max_sample_bytes = max(self._open.max_sample_bytes, rss_bytes)
 
-    def _memory_at(self, at_s: float, now_s: float, boundary: Boundary) -> Memory:
+    def _memory_at(self, at_s: float, now_s: float, boundary: SpanBoundary) -> Memory:
         """Return the memory at `at_s`: at the boundary or at the last sample, the nearer."""
         if self._sampled is None or now_s - at_s <= abs(at_s - self._sampled_s):
             return boundary.memory
         return self._sampled.memory
 
-    def _apply(self, marker: LogMarker, at_s: float, memory: Memory) -> None:
+    def _apply_marker(self, marker: LogMarker, at_s: float, memory: Memory) -> None:
         match marker.kind:
             case "load":
                 self._start_at("load and resolve the graph", "parse", None, at_s, memory)
@@ -229,19 +241,19 @@ class PhaseTracker:
                 self._start_at(marker.name, _phase_of(marker.name), marker.step, at_s, memory)
             case "transformer_end":
                 self._end_transformer(marker)
-                self._start_at(BETWEEN, "optimize", None, at_s, memory)
+                self._start_at(BETWEEN_TRANSFORMERS, "optimize", None, at_s, memory)
             case "provider_assigned":
                 self._end_provider_step("partition the graph", at_s, memory)
             case "provider_compiles":
                 self._end_provider_step("copy a subgraph", at_s, memory)
                 self._open.name = f"compile ({self._others})"
             case "provider_compiled":
-                self._start_at(BETWEEN, "optimize", None, at_s, memory)
+                self._start_at(BETWEEN_TRANSFORMERS, "optimize", None, at_s, memory)
             case "partitioned":
-                if self._open.name == BETWEEN:
+                if self._open.name == BETWEEN_TRANSFORMERS:
                     self._open.name = self._partition
                 self._partitioned = True
-                self._start_at(BETWEEN, "optimize", None, at_s, memory)
+                self._start_at(BETWEEN_TRANSFORMERS, "optimize", None, at_s, memory)
             case "session_state":
                 self._start_at("session state", "initialize", None, at_s, memory)
             case "save_initializers":
@@ -253,18 +265,18 @@ class PhaseTracker:
 
     def _end_provider_step(self, name: str, at_s: float, memory: Memory) -> None:
         """End a step of the provider at its log line: the start of the step is not logged."""
-        if self._open.name == BETWEEN:
+        if self._open.name == BETWEEN_TRANSFORMERS:
             self._open.name = f"{name} ({self._others})"
             # What is left is onnxruntime's.
-            self._partition = PARTITION
-        self._start_at(BETWEEN, "optimize", None, at_s, memory)
+            self._partition = PARTITION_SPAN
+        self._start_at(BETWEEN_TRANSFORMERS, "optimize", None, at_s, memory)
 
     def _end_transformer(self, marker: LogMarker) -> None:
         builder = self._open
         self._ends_seen[marker.name] += 1
-        if builder.name == BETWEEN and self._is_partition(marker):
+        if builder.name == BETWEEN_TRANSFORMERS and self._is_partition(marker):
             builder.name = self._partition
-        elif builder.name == BETWEEN:
+        elif builder.name == BETWEEN_TRANSFORMERS:
             # Its start was not logged: it ran, at the latest, where the transformer before ended.
             builder.name, builder.phase = marker.name, _phase_of(marker.name)
             builder.step = self._ends_seen[marker.name]
@@ -296,18 +308,18 @@ class PhaseTracker:
         self._window.append((index, builder.end_s - max(builder.start_s, self._window_start_s)))
         self._done.append(builder)
 
-    def close_window(self, now_s: float, boundary: Boundary) -> None:
+    def close_window(self, now_s: float, boundary: SpanBoundary) -> None:
         """Add the window since the last boundary, with the start of the open span in it."""
         head_s = now_s - max(self._open.start_s, self._window_start_s)
         self._window.append((len(self._done), max(0.0, head_s)))
         self._add_window(boundary)
         self._window_start_s = now_s
 
-    def _add_window(self, boundary: Boundary) -> None:
+    def _add_window(self, boundary: SpanBoundary) -> None:
         self._windows.append((self._window, boundary.peak_rss_bytes))
         self._window = []
 
-    def _peaks(self, keys: Mapping[int, K]) -> PeakAssignment[K]:
+    def _assigned_peaks(self, keys: Mapping[int, K]) -> PeakAssignment[K]:
         """Return the peaks by `keys`, which maps the index of each span to its key."""
         peaks: PeakAssignment[K] = PeakAssignment()
         for index, key in keys.items():
@@ -321,7 +333,7 @@ def _phase_of(transformer: str) -> PhaseName:
     return "constant_fold" if transformer == "ConstantFolding" else "optimize"
 
 
-def _span(builder: _SpanBuilder, peak_rss_bytes: int, peak_kind: PeakKind) -> Span:
+def _span_record(builder: _SpanBuilder, peak_rss_bytes: int, peak_kind: PeakKind) -> Span:
     return Span(
         name=builder.name,
         phase=builder.phase,
@@ -336,7 +348,7 @@ def _span(builder: _SpanBuilder, peak_rss_bytes: int, peak_kind: PeakKind) -> Sp
     )
 
 
-def _phase(
+def _phase_record(
     name: PhaseName, builders: Sequence[_SpanBuilder], peak_rss_bytes: int, peak_kind: PeakKind
 ) -> Phase:
     return Phase(
@@ -350,7 +362,7 @@ def _phase(
     )
 
 
-def peak_phase(phases: Sequence[Phase], spans: Sequence[Span], start_bytes: int) -> Phase:
+def phase_of_peak(phases: Sequence[Phase], spans: Sequence[Span], start_bytes: int) -> Phase:
     """Return the phase that reached the largest peak.
 
     Peaks of phases that retain the same memory differ by a few pages. The phase is the first one,

@@ -8,7 +8,7 @@ import os
 import selectors
 import time
 
-_CHUNK = 1 << 16
+_PIPE_READ_BYTES = 1 << 16
 
 
 class PipeReader:
@@ -40,12 +40,12 @@ class PipeReader:
         chunks: list[bytes] = []
         while not self.ended:
             try:
-                chunk = os.read(self._stream, _CHUNK)
+                chunk = os.read(self._stream, _PIPE_READ_BYTES)
             except BlockingIOError:
                 break
             self.ended = not chunk
             chunks.append(chunk)
-            if len(chunk) < _CHUNK:
+            if len(chunk) < _PIPE_READ_BYTES:
                 break
         return b"".join(chunks)
 

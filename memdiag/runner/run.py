@@ -28,17 +28,17 @@ from memdiag.records.profile import (
     Status,
 )
 from memdiag.runner.child import Child
-from memdiag.runner.device_memory import DeviceReaderFactory, DeviceSamples, observe_device
+from memdiag.runner.device_memory import DeviceReaderFactory, DeviceSamples, open_device_reader
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence, LogMarker, ScriptEvent
 from memdiag.runner.observer import (
-    Boundary,
+    MemoryReading,
     Observer,
     ObserverFactory,
     ProcessGone,
-    Reading,
-    observe,
+    SpanBoundary,
+    open_observer,
 )
 from memdiag.runner.phases import PhaseTracker
 from memdiag.runner.timeline import SampleTimeline
@@ -49,7 +49,7 @@ _LAST_OUTPUT_S = 1.0
 _MAX_GAPS = 1_000_000
 
 
-class Progress(NamedTuple):
+class ChildProgress(NamedTuple):
     """The progress of the child, reported at most every 0.2 seconds and at the start of each phase.
 
     Attributes:
@@ -152,12 +152,12 @@ ReadMoment = AtBaseline | AtPhaseEnd | AtSteady
 """A moment at which the memory of the child can be read, for it waits or is stopped."""
 
 
-def measure(
+def measure_job(
     job: Job,
     *,
     on_moment: Callable[[ReadMoment], None] | None = None,
-    observer: ObserverFactory = observe,
-    on_progress: Callable[[Progress], None] | None = None,
+    observer: ObserverFactory = open_observer,
+    on_progress: Callable[[ChildProgress], None] | None = None,
 ) -> Measurement:
     """Run `job` in a child of its own and return its measurement, however it ended.
 
@@ -193,9 +193,9 @@ class MeasuredRun:
         on_moment: Callable[[ReadMoment], None] | None = None,
         *,
         phase_ends: bool = False,
-        observer: ObserverFactory = observe,
-        device: DeviceReaderFactory = observe_device,
-        on_progress: Callable[[Progress], None] | None = None,
+        observer: ObserverFactory = open_observer,
+        device: DeviceReaderFactory = open_device_reader,
+        on_progress: Callable[[ChildProgress], None] | None = None,
         on_sample: Callable[[float], None] | None = None,
     ) -> None:
         self._job = job
@@ -232,7 +232,7 @@ class MeasuredRun:
         self._count = 0
         self._sampled_s = 0.0
         self._rss_bytes = 0
-        self._last = Boundary(UNKNOWN_MEMORY, None)
+        self._last = SpanBoundary(UNKNOWN_MEMORY, None)
         self._progress_s = 0.0  # the time of the next report
 
     def run(self) -> Measurement:
@@ -253,7 +253,7 @@ class MeasuredRun:
                     self._interrupted = True
                     self._status, self._message = "killed", "interrupted"
                     self._cause = "interrupt"
-                return self._measurement()
+                return self._finished_measurement()
             finally:
                 if self._observer is not None:
                     self._observer.close()
@@ -281,8 +281,8 @@ class MeasuredRun:
             pass
         except ProcessGone:
             # Read its last output: the reason may be there.
-            deadline = self._now() + _LAST_OUTPUT_S
-            while not self._child.silent and self._now() < deadline:
+            deadline = self._elapsed_s() + _LAST_OUTPUT_S
+            while not self._child.silent and self._elapsed_s() < deadline:
                 self._child.read(0.05)
 
     def measurement_until_now(self, message: str) -> Measurement:
@@ -294,33 +294,33 @@ class MeasuredRun:
         phases = self._phases
         if self._is_timed:
             phases = copy.deepcopy(phases)
-            phases.finish(self._now(), self._last_known())
+            phases.finish(self._elapsed_s(), self._last_known())
         outcome = Outcome(status="killed", phase=self._phases.phase, message=message)
-        return self._assembled(phases, outcome)
+        return self._assembled_measurement(phases, outcome)
 
-    def _measurement(self) -> Measurement:
+    def _finished_measurement(self) -> Measurement:
         """Return the measurement until the child was done or ended."""
         self._child.log.finish()
         phase = self._phases.phase
         if self._is_timed:
             self._is_timed = False
-            self._phases.finish(self._now(), self._last_known())
+            self._phases.finish(self._elapsed_s(), self._last_known())
             if not self._interrupted:
                 self._status, self._message, self._cause = self._reason_of_end()
         outcome = Outcome(
             status=self._status, phase=phase, message=self._message, cause=self._cause
         )
-        return self._assembled(self._phases, outcome)
+        return self._assembled_measurement(self._phases, outcome)
 
-    def _last_known(self) -> Boundary:
+    def _last_known(self) -> SpanBoundary:
         """Return the last reading of the memory, without a high-water mark.
 
         The memory and the mark of a child that has ended on its own are gone.
         """
         last = self._timeline.last
-        return Boundary(self._last.memory if last is None else last.memory, None)
+        return SpanBoundary(self._last.memory if last is None else last.memory, None)
 
-    def _assembled(self, tracker: PhaseTracker, outcome: Outcome) -> Measurement:
+    def _assembled_measurement(self, tracker: PhaseTracker, outcome: Outcome) -> Measurement:
         lag_s = tracker.lag_s
         return Measurement(
             onnxruntime=self._versions.get("onnxruntime"),
@@ -366,7 +366,7 @@ class MeasuredRun:
             steady_bytes=self._steady_device_bytes,
         )
 
-    def _now(self) -> float:
+    def _elapsed_s(self) -> float:
         """Return the seconds since the child was started, without the time of `on_moment`."""
         return time.perf_counter() - self._origin
 
@@ -375,7 +375,7 @@ class MeasuredRun:
         while True:
             period_s = self._observer.period_s if self._observer else _PROGRESS_S
             markers: list[LogMarker] = []
-            for item in self._child.read(self._sampled_s + period_s - self._now()):
+            for item in self._child.read(self._sampled_s + period_s - self._elapsed_s()):
                 if isinstance(item, LogMarker):
                     markers.append(item)
                     continue
@@ -396,7 +396,7 @@ class MeasuredRun:
         self._phases.add_markers(markers, self._origin_epoch, now_s, boundary)
         self._check_memory(boundary.max_rss_bytes)
         if self._phases.phase != phase:
-            self._report(now_s)
+            self._report_progress(now_s)
             self._read_memory_at_end_of(phase)
 
     def _apply_event(self, event: ScriptEvent) -> None:
@@ -435,7 +435,7 @@ class MeasuredRun:
                 self._child.proceed()
                 raise _EndOfMeasurement
             case "error":
-                self._status, self._message = "failed", explain(fields, self._job)
+                self._status, self._message = "failed", error_sentence(fields, self._job)
                 if self._is_timed:
                     self._end_last_phase()
                 raise _EndOfMeasurement
@@ -465,7 +465,7 @@ class MeasuredRun:
         now_s, boundary = self._read_boundary()
         self._phases.start_span(name, phase, now_s, boundary)
         self._check_memory(boundary.max_rss_bytes)
-        self._report(now_s)
+        self._report_progress(now_s)
         if ended != "start":
             self._read_memory_at_end_of(ended)
         return boundary.memory
@@ -525,7 +525,7 @@ class MeasuredRun:
 
     def _sample_if_due(self) -> None:
         """Take a sample if one is due, check the limits, and report the progress."""
-        now_s = self._now()
+        now_s = self._elapsed_s()
         if self._observer is None or now_s < self._sampled_s + self._observer.period_s * 0.5:
             return
         reading = self._observer.sample()
@@ -538,27 +538,27 @@ class MeasuredRun:
         self._check_memory(reading.rss_bytes)
         if now_s > self._job.limits.timeout_s or self._job.limits.deadline.remaining_s <= 0:
             seconds = min(now_s, self._job.limits.timeout_s)
-            self._stop("timeout", f"stopped after {format_duration(seconds)}")
+            self._stop_at_limit("timeout", f"stopped after {format_duration(seconds)}")
         if now_s >= self._progress_s:
-            self._report(now_s)
+            self._report_progress(now_s)
 
-    def _read_boundary(self) -> tuple[float, Boundary]:
+    def _read_boundary(self) -> tuple[float, SpanBoundary]:
         """Return the time of a boundary and the memory at it, which is a sample as well."""
         if self._observer is None:
             raise ProcessGone
         self._last = boundary = self._observer.boundary()
-        now_s = self._now()
+        now_s = self._elapsed_s()
         memory = boundary.memory
         file_bytes = memory.file_bytes
         if file_bytes is not None:
             file_bytes += memory.shared_bytes or 0
         sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
-        self._add_reading(now_s, Reading(*sizes))
+        self._add_reading(now_s, MemoryReading(*sizes))
         if self._is_timed:
             self._device.sample(now_s, self._phases.phase, at_boundary=True)
         return now_s, boundary
 
-    def _add_reading(self, now_s: float, reading: Reading) -> None:
+    def _add_reading(self, now_s: float, reading: MemoryReading) -> None:
         """Count a sample, and add it to the timeline."""
         if self._count and len(self._gaps) < _MAX_GAPS:
             self._gaps.append(now_s - self._sampled_s)
@@ -573,30 +573,30 @@ class MeasuredRun:
         limit = self._job.limits.memory_limit_bytes
         if limit is not None and rss_bytes > limit and self._is_timed:
             excess = format_size(rss_bytes - limit)
-            self._stop(
+            self._stop_at_limit(
                 "limit",
                 f"memdiag ended the run at the first reading above the limit of"
                 f" {format_limit(limit)}, {excess} above it. The peak of a whole run is not known",
             )
 
-    def _stop(self, status: Status, message: str) -> None:
+    def _stop_at_limit(self, status: Status, message: str) -> None:
         """End the measurement of a child that has reached a limit, after a last reading."""
         self._status, self._message = status, message
         if self._is_timed:
-            now_s, boundary = self._now(), self._last
+            now_s, boundary = self._elapsed_s(), self._last
             if self._observer is not None:
                 self._last = boundary = self._observer.boundary()
             self._is_timed = False
             self._phases.finish(now_s, boundary)
         raise _EndOfMeasurement
 
-    def _report(self, now_s: float) -> None:
+    def _report_progress(self, now_s: float) -> None:
         """Report the progress to the caller, if it asked for that."""
         if self._on_progress is None:
             return
         self._progress_s = now_s + _PROGRESS_S
         phase, span = self._phases.phase, self._phases.span
-        self._on_progress(Progress(phase, span, now_s, self._rss_bytes, len(self._runs)))
+        self._on_progress(ChildProgress(phase, span, now_s, self._rss_bytes, len(self._runs)))
 
     def _reason_of_end(self) -> tuple[Status, str, EndCause]:
         """Return the status of a child that ended on its own, the reason in words and the cause."""
@@ -615,7 +615,7 @@ class MeasuredRun:
         return "killed", f"the process died of {name}{because}", "crash"
 
 
-def explain(error: dict[str, Any], job: Job) -> str:
+def error_sentence(error: dict[str, Any], job: Job) -> str:
     """Return one sentence for the fields of an ``error`` event."""
     message = failure_text(error["message"])
     if error["stage"] == "import":

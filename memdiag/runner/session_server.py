@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.child import Child
-from memdiag.runner.job import Feed, Job, as_json
+from memdiag.runner.job import Feed, Job, json_value
 from memdiag.runner.temporary import created_folder
 
-_POLL_S = 0.05
+_ANSWER_POLL_S = 0.05
 
 
 class SessionServer:
@@ -41,14 +41,14 @@ class SessionServer:
         described = Path(self._scratch.name, "signature.json")
         self._index = Path(self._scratch.name, "outputs.json")
         message = job.message() | {
-            "feed_sets": as_json(feed_sets),
+            "feed_sets": json_value(feed_sets),
             "signature": str(described),
             "cpu_time": cpu_time,
         }
         self._child = Child(job, message, "serve.py")
-        self._events = self._child.events(_POLL_S)
+        self._events = self._child.events(_ANSWER_POLL_S)
         try:
-            self.onnxruntime = str(self._answer("serving")["onnxruntime"])
+            self.onnxruntime = str(self._wait_for_event("serving")["onnxruntime"])
             self.signature: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
         except BaseException:
             self.close()
@@ -84,7 +84,7 @@ class SessionServer:
             MeasurementError: the model fails, or takes longer than the job's timeout.
         """
         self._child.send({"do": "run", "feeds": feeds, "times": times})
-        return tuple(map(float, self._answer("ran")["latencies"]))
+        return tuple(map(float, self._wait_for_event("ran")["latencies"]))
 
     def restart_inputs(self) -> None:
         """Go back to the first contents: the next runs repeat the first ones.
@@ -93,7 +93,7 @@ class SessionServer:
             MeasurementError: the process does not answer.
         """
         self._child.send({"do": "restart"})
-        self._answer("restarted")
+        self._wait_for_event("restarted")
 
     def save(self, feeds: int, folder: Path) -> dict[str, tuple[Path, ...]]:
         """Run once and save the outputs to `folder`; return their files by name.
@@ -107,11 +107,11 @@ class SessionServer:
         folder.mkdir(parents=True, exist_ok=True)
         request = {"do": "save", "feeds": feeds, "folder": str(folder), "index": str(self._index)}
         self._child.send(request)
-        self._answer("saved")
+        self._wait_for_event("saved")
         outputs = json.loads(self._index.read_text(encoding="utf-8"))
         return {name: tuple(map(Path, files)) for name, files in outputs.items()}
 
-    def _answer(self, name: str) -> dict[str, Any]:
+    def _wait_for_event(self, name: str) -> dict[str, Any]:
         """Wait for the child's next event `name` and return its fields."""
         deadline = min(time.monotonic() + self._job.limits.timeout_s, self._job.limits.deadline.at)
         for event in self._events:

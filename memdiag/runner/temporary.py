@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memdiag.errors import MeasurementError
-from memdiag.temporary_names import Owner, own_prefix, owner_of
+from memdiag.temporary_names import TemporaryFileOwner, own_prefix, temporary_file_owner
 
 _ABANDONED_S = 7 * 24 * 3600.0
 _PR_SET_PDEATHSIG = 1
@@ -33,7 +33,7 @@ DIE_WITH_PARENT = (
 )
 """Python code of a process that ends with its parent, whose process number is its argument."""
 
-_EXECUTE = f"{DIE_WITH_PARENT}os.execvp(sys.argv[2], sys.argv[2:])\n"
+_EXECUTE_CODE = f"{DIE_WITH_PARENT}os.execvp(sys.argv[2], sys.argv[2:])\n"
 
 
 @contextmanager
@@ -85,13 +85,13 @@ def remove_stale(folder: Path) -> None:
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            owner = owner_of(entry.name)
+            owner = temporary_file_owner(entry.name)
             if owner is not None:
                 with contextlib.suppress(OSError):  # its own process may remove it meanwhile
                     _remove_if_stale(entry, owner)
 
 
-def _remove_if_stale(entry: os.DirEntry[str], owner: Owner) -> None:
+def _remove_if_stale(entry: os.DirEntry[str], owner: TemporaryFileOwner) -> None:
     if owner.is_here and _is_running(owner.pid):
         return
     status = entry.stat(follow_symlinks=False)
@@ -116,7 +116,7 @@ def end_with(parent: int) -> None:
 
 def ending_with_parent(words: Sequence[str]) -> list[str]:
     """Return a command that runs `words`, and is killed when this process ends."""
-    return [sys.executable, "-I", "-S", "-c", _EXECUTE, str(os.getpid()), *words]
+    return [sys.executable, "-I", "-S", "-c", _EXECUTE_CODE, str(os.getpid()), *words]
 
 
 def _is_running(pid: int) -> bool:

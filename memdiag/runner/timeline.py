@@ -1,10 +1,10 @@
 """The samples of a run, thinned without losing a peak."""
 
 from memdiag.records.profile import Samples
-from memdiag.runner.observer import Reading
+from memdiag.runner.observer import MemoryReading
 
 _MAX_SAMPLES = 50_000
-_GROUP = 4
+_THINNED_GROUP = 4
 
 
 class SampleTimeline:
@@ -17,10 +17,10 @@ class SampleTimeline:
 
     def __init__(self) -> None:
         self._times: list[float] = []
-        self._readings: list[Reading] = []
+        self._readings: list[MemoryReading] = []
         self._level = False
 
-    def add(self, at_s: float, reading: Reading) -> None:
+    def add(self, at_s: float, reading: MemoryReading) -> None:
         """Add the reading taken at `at_s` seconds."""
         readings = self._readings
         if self._level and readings[-1] == reading:
@@ -30,10 +30,10 @@ class SampleTimeline:
         self._times.append(at_s)
         readings.append(reading)
         if len(readings) > _MAX_SAMPLES:
-            self._thin()
+            self._thin_readings()
 
     @property
-    def last(self) -> Reading | None:
+    def last(self) -> MemoryReading | None:
         """The last reading, None where there was none."""
         return self._readings[-1] if self._readings else None
 
@@ -48,10 +48,10 @@ class SampleTimeline:
             shared_bytes=shared if any(shared) else (),
         )
 
-    def _thin(self) -> None:
+    def _thin_readings(self) -> None:
         kept: list[int] = []
-        for first in range(0, len(self._readings), _GROUP):
-            group = range(first, min(first + _GROUP, len(self._readings)))
+        for first in range(0, len(self._readings), _THINNED_GROUP):
+            group = range(first, min(first + _THINNED_GROUP, len(self._readings)))
             low = min(group, key=lambda index: self._readings[index].rss_bytes)
             high = max(group, key=lambda index: self._readings[index].rss_bytes)
             kept.extend(sorted({low, high}))

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
-from memdiag.runner.job import Feed, Job, as_json
+from memdiag.runner.job import Feed, Job, json_value
 
-_POLL_S = 0.1
+_TRIAL_POLL_S = 0.1
 
 
-class Trial(NamedTuple):
+class InputTrial(NamedTuple):
     """The result of one set of inputs.
 
     Attributes:
@@ -31,7 +31,7 @@ class Trial(NamedTuple):
         return self.problem is None
 
 
-def try_once(job: Job, feeds: Sequence[Feed]) -> Trial:
+def try_once(job: Job, feeds: Sequence[Feed]) -> InputTrial:
     """Return whether the model of `job` runs with `feeds`, and why it does not.
 
     Raises:
@@ -40,7 +40,7 @@ def try_once(job: Job, feeds: Sequence[Feed]) -> Trial:
     """
     why = f"its process ended, or {job.limits.timeout_s:g} s passed"
     with closing(_try_each(job, [feeds])) as results:
-        return next(results, Trial(why, has_answer=False))
+        return next(results, InputTrial(why, has_answer=False))
 
 
 def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
@@ -86,34 +86,34 @@ def inputs_that_run(
                 if needs_first and not results[0]:
                     return []
                 if not trial.has_session or is_enough(len(results)):
-                    return _indices(results)
+                    return _running_indices(results)
         if len(results) < len(candidates):
             results.append(False)
         if needs_first and not results[0]:
             return []
-    return _indices(results)
+    return _running_indices(results)
 
 
-def _indices(results: Sequence[bool]) -> list[int]:
+def _running_indices(results: Sequence[bool]) -> list[int]:
     return [index for index, runs in enumerate(results) if runs]
 
 
-def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[Trial]:
+def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[InputTrial]:
     """Yield the result of each of `candidates`, until the child ends or has no session."""
-    task = job.message() | {"candidates": as_json(candidates)}
+    task = job.message() | {"candidates": json_value(candidates)}
     job.limits.deadline.check()
     deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
     with Child(job, task, "try_inputs.py") as child:
-        for event in child.events(_POLL_S):
+        for event in child.events(_TRIAL_POLL_S):
             if time.monotonic() >= deadline:
                 job.limits.deadline.check()
                 break
             if event is None:
                 continue
             if event.name == "error":
-                yield Trial(failure_text(event.fields["message"]), has_session=False)
+                yield InputTrial(failure_text(event.fields["message"]), has_session=False)
                 break
             if event.name == "tried":
                 message = event.fields["message"]
-                yield Trial(None if message is None else failure_text(message))
+                yield InputTrial(None if message is None else failure_text(message))
                 child.proceed()

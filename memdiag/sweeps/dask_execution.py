@@ -19,18 +19,18 @@ from typing import Any, Self
 import msgspec
 
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.records.codec import decode, decoder
+from memdiag.records.codec import decode, record_decoder
 from memdiag.records.sweep_job import JobResult, SweepJob
 from memdiag.runner.machine import machine_class
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
-from memdiag.sweeps.local_execution import OVERHEAD_BYTES, JobAttempts, WaitingJobs, measured
+from memdiag.sweeps.local_execution import OVERHEAD_BYTES, JobAttempts, WaitingJobs, job_result
 from memdiag.sweeps.model_sources import absolute_address
 from memdiag.sweeps.plan import PlannedJob
 
 LOCAL_CLUSTER = "local-cluster"
-SCHEME = "dask://"
+DASK_SCHEME = "dask://"
 
-RESOURCE = "MEMORY"
+MEMORY_RESOURCE = "MEMORY"
 
 CONNECT_S = 20
 WORKER_S = 300
@@ -42,9 +42,9 @@ MAX_LOST_WORKERS = 20
 MIN_WAITING = 100
 """Jobs that wait at the scheduler, besides one for each thread. More would only fill its memory."""
 
-UNLIMITED = 1 << 62
+UNLIMITED_BYTES = 1 << 62
 
-_process = threading.local()
+_thread_process = threading.local()
 
 
 class DaskExecution:
@@ -85,7 +85,7 @@ class DaskExecution:
                     self._cluster = distributed.LocalCluster(
                         n_workers=processes,
                         threads_per_worker=1,
-                        resources={RESOURCE: memory_bytes // processes},
+                        resources={MEMORY_RESOURCE: memory_bytes // processes},
                         # memdiag limits its jobs itself; Dask would end the worker.
                         memory_limit=0,
                         dashboard_address=None,
@@ -97,7 +97,7 @@ class DaskExecution:
                 ) from error
             address = self._cluster
         else:
-            address = f"tcp://{on.removeprefix(SCHEME)}"
+            address = f"tcp://{on.removeprefix(DASK_SCHEME)}"
         try:
             self._client = distributed.Client(address, timeout=CONNECT_S)
         except (OSError, ValueError) as error:
@@ -119,7 +119,7 @@ class DaskExecution:
     @property
     def machines(self) -> int:
         """The number of machines."""
-        return len({worker["host"] for worker in self._workers()}) or 1
+        return len({worker["host"] for worker in self._connected_workers()}) or 1
 
     def machine_classes(self) -> tuple[str, ...]:
         """Return the classes of the machines that are there now.
@@ -128,7 +128,7 @@ class DaskExecution:
             UsageError: a worker lacks memdiag, or there is none.
             MeasurementError: the scheduler is gone.
         """
-        if not self._workers():
+        if not self._connected_workers():
             self._wait_for_worker()
         answers = self._client.run(machine_class, on_error="return")
         return classes_of(answers.values(), on=self._on)
@@ -166,7 +166,7 @@ class DaskExecution:
         lost: dict[str, int] = {}
 
         def submit(attempts: JobAttempts) -> None:
-            workers = self._workers()
+            workers = self._connected_workers()
             memory = _memory_bytes(workers)
             request = attempts.request(memory, is_alone=_are_alone(workers))
             if self._cluster is None:
@@ -176,7 +176,7 @@ class DaskExecution:
             resources = {}
             if _have_resource(workers):
                 needed = attempts.limit_bytes(memory) + OVERHEAD_BYTES
-                resources = {RESOURCE: min(needed, memory)}
+                resources = {MEMORY_RESOURCE: min(needed, memory)}
             future = self._client.submit(
                 measure_on_worker,
                 msgspec.json.encode(request),
@@ -189,7 +189,7 @@ class DaskExecution:
         try:
             with self._scheduler_errors():
                 while submitted or waiting.first() is not None:
-                    most = MIN_WAITING + len(self._workers())
+                    most = MIN_WAITING + len(self._connected_workers())
                     while len(submitted) < most and waiting.first() is not None:
                         submit(waiting.pop())
                     future = next(completed)
@@ -243,7 +243,7 @@ class DaskExecution:
             " worker."
         )
 
-    def _workers(self) -> list[dict[str, Any]]:
+    def _connected_workers(self) -> list[dict[str, Any]]:
         # Without a connection there is no such entry.
         return list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())
 
@@ -270,14 +270,14 @@ def classes_of(answers: Iterable[object], *, on: str) -> tuple[str, ...]:
 
 
 def _have_resource(workers: Sequence[Mapping[str, Any]]) -> bool:
-    return bool(workers) and all(RESOURCE in worker["resources"] for worker in workers)
+    return bool(workers) and all(MEMORY_RESOURCE in worker["resources"] for worker in workers)
 
 
 def _memory_bytes(workers: Sequence[Mapping[str, Any]]) -> int:
     """Return the largest memory that a worker has for a job."""
     if _have_resource(workers):
-        return max(int(worker["resources"][RESOURCE]) for worker in workers)
-    return max((worker["memory_limit"] for worker in workers), default=0) or UNLIMITED
+        return max(int(worker["resources"][MEMORY_RESOURCE]) for worker in workers)
+    return max((worker["memory_limit"] for worker in workers), default=0) or UNLIMITED_BYTES
 
 
 def _are_alone(workers: Sequence[Mapping[str, Any]]) -> bool:
@@ -288,23 +288,23 @@ def _are_alone(workers: Sequence[Mapping[str, Any]]) -> bool:
 
 def measure_on_worker(request: bytes) -> bytes:
     """Return the result of a job, both encoded, on a worker of the cluster."""
-    decoded = decoder(JobRequest).decode(request)
-    return msgspec.json.encode(measured(_own_process(), decoded))
+    decoded = record_decoder(JobRequest).decode(request)
+    return msgspec.json.encode(job_result(_own_process(), decoded))
 
 
 def estimate_on_worker(request: bytes) -> int | None:
     """Return the bytes that a job is expected to need, on a worker of the cluster."""
     try:
-        return _own_process().estimate(decoder(JobRequest).decode(request))
+        return _own_process().estimate(record_decoder(JobRequest).decode(request))
     except JobProcessEnded:
         return None
 
 
 def _own_process() -> JobProcess:
     """Return the job process of this thread of a worker. It ends with the worker."""
-    if not hasattr(_process, "job_process"):
-        _process.job_process = JobProcess()
-    found: JobProcess = _process.job_process
+    if not hasattr(_thread_process, "job_process"):
+        _thread_process.job_process = JobProcess()
+    found: JobProcess = _thread_process.job_process
     return found
 
 

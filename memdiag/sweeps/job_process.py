@@ -23,10 +23,10 @@ from memdiag.runner.machine import machine_class
 from memdiag.runner.temporary import ending_with_parent, remove_stale
 from memdiag.units import format_duration
 
-_SCRIPT = "memdiag.api.sweep_job"
+_JOB_MODULE = "memdiag.api.sweep_job"
 """The module that runs jobs. It is above this package, and therefore named, not imported."""
 
-MIN_WAIT_S = 120.0
+MIN_ANSWER_WAIT_S = 120.0
 MAX_MEASUREMENTS = 10
 """Time limits of a measured process within which a job ends. Sizes may be tried before."""
 
@@ -77,7 +77,7 @@ class JobProcess:
         Raises:
             JobProcessEnded: the process ended.
         """
-        return decode(self._ask(request), JobResult, origin="result of a job")
+        return decode(self._ask_process(request), JobResult, origin="result of a job")
 
     def estimate(self, request: JobRequest) -> int | None:
         """Return the bytes that a job is expected to need; None if there is no estimate.
@@ -85,20 +85,20 @@ class JobProcess:
         Raises:
             JobProcessEnded: the process ended.
         """
-        return msgspec.json.decode(self._ask(request), type=int | None)
+        return msgspec.json.decode(self._ask_process(request), type=int | None)
 
     def close(self) -> None:
         """End the process and the process that it measures. Any thread can call it."""
         self._is_closed = True
         process = self._process
         if process is not None:
-            _end(process)
+            _end_job_process(process)
 
-    def _ask(self, request: JobRequest) -> bytes:
-        process = self._running()
+    def _ask_process(self, request: JobRequest) -> bytes:
+        process = self._running_process()
         assert process.stdin is not None
         assert process.stdout is not None
-        limit_s = MIN_WAIT_S + MAX_MEASUREMENTS * request.job.timeout_s
+        limit_s = MIN_ANSWER_WAIT_S + MAX_MEASUREMENTS * request.job.timeout_s
         has_timed_out = threading.Event()
 
         def end() -> None:
@@ -118,13 +118,13 @@ class JobProcess:
             timer.cancel()
         if answer.endswith(b"\n"):
             return answer
-        code = _end(process)
+        code = _end_job_process(process)
         self._process = None
         if has_timed_out.is_set():
             raise JobProcessEnded(f"the job did not end within {format_duration(limit_s)}")
-        raise JobProcessEnded(_reason(code))
+        raise JobProcessEnded(_job_end_reason(code))
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running_process(self) -> subprocess.Popen[bytes]:
         """Return the process, started if it does not run.
 
         Raises:
@@ -133,7 +133,7 @@ class JobProcess:
         if self._process is None:
             try:
                 self._process = subprocess.Popen(
-                    ending_with_parent([sys.executable, "-m", _SCRIPT]),
+                    ending_with_parent([sys.executable, "-m", _JOB_MODULE]),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -168,7 +168,7 @@ def unfinished_result(
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
+def _end_job_process(process: subprocess.Popen[bytes]) -> int:
     """Kill a process, close its pipes, remove its files, and return its exit code."""
     process.kill()
     for pipe in (process.stdin, process.stdout):
@@ -180,7 +180,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return code
 
 
-def _reason(code: int) -> str:
+def _job_end_reason(code: int) -> str:
     """Return why a job process ended, by its exit code."""
     if code >= 0:
         return f"the process of the job ended with code {code}"

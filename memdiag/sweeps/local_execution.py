@@ -18,16 +18,16 @@ from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, 
 from memdiag.sweeps.plan import PlannedJob
 from memdiag.units import MIB, format_size
 
-MARGIN = 0.25
+JOB_MEMORY_MARGIN = 0.25
 """Share of the needed memory by which the limit of a measured process exceeds it."""
 
-MIN_MARGIN_BYTES = 64 * MIB
+MIN_JOB_MARGIN_BYTES = 64 * MIB
 
 OVERHEAD_BYTES = 250 * MIB
 """Reserved beside the measured process, for memdiag's own process of the job."""
 
 
-class Worker(Protocol):
+class JobWorker(Protocol):
     """What runs jobs one after another: a `JobProcess`, or a fake one in tests."""
 
     def measure(self, request: JobRequest) -> JobResult:
@@ -56,8 +56,8 @@ class JobAttempts:
 
     def limit_bytes(self, memory_bytes: int) -> int:
         """Return the limit of the measured process, where jobs have `memory_bytes` together."""
-        margin = max(MIN_MARGIN_BYTES, round(MARGIN * self.needed_bytes))
-        most = max(memory_bytes - OVERHEAD_BYTES, MIN_MARGIN_BYTES)
+        margin = max(MIN_JOB_MARGIN_BYTES, round(JOB_MEMORY_MARGIN * self.needed_bytes))
+        most = max(memory_bytes - OVERHEAD_BYTES, MIN_JOB_MARGIN_BYTES)
         return min(self.needed_bytes + margin, most)
 
     def request(self, memory_bytes: int, *, is_alone: bool) -> JobRequest:
@@ -111,7 +111,7 @@ class WaitingJobs:
         self._queue.appendleft(attempts)
 
 
-def measured(worker: Worker, request: JobRequest) -> JobResult:
+def job_result(worker: JobWorker, request: JobRequest) -> JobResult:
     """Return the result of a job; if there is none that can be read, a result that says so."""
     try:
         return worker.measure(request)
@@ -135,12 +135,12 @@ class LocalExecution:
     """
 
     def __init__(
-        self, *, processes: int, memory_bytes: int, start: Callable[[], Worker] = JobProcess
+        self, *, processes: int, memory_bytes: int, start: Callable[[], JobWorker] = JobProcess
     ) -> None:
         self._processes = processes
         self._memory_bytes = memory_bytes
         self._start = start
-        self._workers: list[Worker] = []
+        self._workers: list[JobWorker] = []
         # A worker of each thread, which lives as long: a process that is to end with its
         # parent ends with the thread that started it.
         self._own = threading.local()
@@ -169,7 +169,7 @@ class LocalExecution:
 
         def estimate(job: SweepJob) -> int | None:
             try:
-                return self._worker().estimate(JobRequest(job=job, work="estimate"))
+                return self._thread_worker().estimate(JobRequest(job=job, work="estimate"))
             except JobProcessEnded:
                 return None
 
@@ -186,7 +186,7 @@ class LocalExecution:
                     break
                 waiting.pop()
                 request = attempts.request(self._memory_bytes, is_alone=self._processes == 1)
-                running[self._pool.submit(self._measure, request)] = attempts
+                running[self._pool.submit(self._measure_job, request)] = attempts
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 following = running.pop(future).after(future.result(), self._memory_bytes)
@@ -198,12 +198,12 @@ class LocalExecution:
     def _reserved_bytes(self, attempts: JobAttempts) -> int:
         return attempts.limit_bytes(self._memory_bytes) + OVERHEAD_BYTES
 
-    def _measure(self, request: JobRequest) -> JobResult:
-        return measured(self._worker(), request)
+    def _measure_job(self, request: JobRequest) -> JobResult:
+        return job_result(self._thread_worker(), request)
 
-    def _worker(self) -> Worker:
+    def _thread_worker(self) -> JobWorker:
         if not hasattr(self._own, "worker"):
             self._own.worker = self._start()
             self._workers.append(self._own.worker)
-        worker: Worker = self._own.worker
+        worker: JobWorker = self._own.worker
         return worker

@@ -4,19 +4,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memdiag.budgets.evaluation import judge
-from memdiag.budgets.figures import FIGURES
+from memdiag.budgets.evaluation import judge_budget
+from memdiag.budgets.figures import FIGURES_BY_NAME
 from memdiag.budgets.parsing import parse_budget
 from memdiag.errors import UsageError
 from memdiag.records.budget import Breach, Budget
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
 
-MIN_WEIGHT_BYTES = MIB
+MIN_BUDGET_WEIGHT_BYTES = MIB
 """Multiples limit models with at least as many bytes of weights: a session itself takes more than
 a multiple of less."""
 
-_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
+_WEIGHT_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class ModelBudget:
     Attributes:
         budget: limits that are the same for all models.
         factors: limits as multiples of the bytes of the model's weights, by figure. They count for
-            models with at least `MIN_WEIGHT_BYTES` of weights.
+            models with at least `MIN_BUDGET_WEIGHT_BYTES` of weights.
     """
 
     budget: Budget
@@ -39,15 +39,15 @@ class ModelBudget:
             UsageError: the profile lacks the figure of a limit.
         """
         weight_bytes = profile.model.weight_bytes or 0
-        factors = self.factors if weight_bytes >= MIN_WEIGHT_BYTES else {}
+        factors = self.factors if weight_bytes >= MIN_BUDGET_WEIGHT_BYTES else {}
         multiples = {name: round(factor * weight_bytes) for name, factor in factors.items()}
         budget = Budget(limits={**self.budget.limits, **multiples}, tolerance=self.budget.tolerance)
-        return judge([profile], budget).breaches
+        return judge_budget([profile], budget).breaches
 
 
 def breach_sentence(breach: Breach) -> str:
     """Return a breach in words: ``steady 12 MiB exceeds 10 MiB by 2.0 MiB``."""
-    show = FIGURES[breach.figure].show
+    show = FIGURES_BY_NAME[breach.figure].show
     return (
         f"{breach.figure} {show(breach.measured)} exceeds {show(breach.limit)} by"
         f" {show(breach.over)}"
@@ -60,13 +60,15 @@ def parse_model_budget(values: Mapping[str, str]) -> ModelBudget:
     Raises:
         UsageError: a name or a value is not valid, or there is none.
     """
-    matches = {name: _FACTOR.fullmatch(text) for name, text in values.items()}
+    matches = {name: _WEIGHT_FACTOR.fullmatch(text) for name, text in values.items()}
     factors = {name: float(match[1]) for name, match in matches.items() if match is not None}
     for name in factors:
-        if name in FIGURES and FIGURES[name].unit != "bytes":
+        if name in FIGURES_BY_NAME and FIGURES_BY_NAME[name].unit != "bytes":
             raise UsageError(f"--budget: {name} cannot be a multiple of the weights.")
     others = {
-        name: text for name, text in values.items() if name not in factors or name not in FIGURES
+        name: text
+        for name, text in values.items()
+        if name not in factors or name not in FIGURES_BY_NAME
     }
     budget = parse_budget(others, where="--budget")
     if not factors and not budget.limits:

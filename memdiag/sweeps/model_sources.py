@@ -32,9 +32,9 @@ disk, if that is less."""
 MAX_EXTERNAL_FILES = 10_000
 """Files of external data that are fetched for one model."""
 
-_ENDINGS = " or ".join(MODEL_SUFFIXES)
-_COMPLETE = ".complete"
-_STATE = re.compile("[0-9a-f]{32}")
+_ENDINGS_TEXT = " or ".join(MODEL_SUFFIXES)
+_COMPLETE_MARKER = ".complete"
+_STATE_FOLDER = re.compile("[0-9a-f]{32}")
 """Names of folders in the cache."""
 
 
@@ -65,7 +65,7 @@ class ModelSource:
     other_names: tuple[str, ...] = ()
 
 
-def find_models(
+def find_sweep_models(
     paths: Sequence[str], *, on_progress: Callable[[str], None] = lambda step: None
 ) -> list[ModelSource]:
     """Return the models that `paths` name, without duplicates, and those that cannot be read.
@@ -78,12 +78,15 @@ def find_models(
     Raises:
         UsageError: a list is damaged, or fsspec is not installed.
     """
-    found = list(_listed(paths))
-    named = [replace(source, name=name) for source, name in zip(found, _names(found), strict=True)]
+    found = list(_named_sources(paths))
+    named = [
+        replace(source, name=name)
+        for source, name in zip(found, _distinct_source_names(found), strict=True)
+    ]
     models: dict[object, ModelSource] = {}
     for source in named:
         on_progress(source.name)
-        read = _read(source) if not source.problem else source
+        read = _read_source(source) if not source.problem else source
         key = (read.digest, tuple(sorted(read.dims.items()))) if read.digest else read.address
         known = models.get(key)
         if known is None:
@@ -100,7 +103,7 @@ def local_path(address: str) -> Path:
         ModelError: the URL cannot be read.
         UsageError: fsspec is not installed.
     """
-    return fetch(address) if is_url(address) else Path(address)
+    return fetch_model(address) if is_url(address) else Path(address)
 
 
 def absolute_address(address: str) -> str:
@@ -108,13 +111,13 @@ def absolute_address(address: str) -> str:
     return address if is_url(address) else os.path.abspath(address)
 
 
-def content_digest(path: Path) -> str:
+def model_files_digest(path: Path) -> str:
     """Return the digest of the files of the model at `path`, of any names; it may be damaged.
 
     Raises:
         OSError: a file cannot be read.
     """
-    return _digest(_files(path))
+    return _model_digest(_model_file_paths(path))
 
 
 def is_url(address: str) -> bool:
@@ -122,14 +125,14 @@ def is_url(address: str) -> bool:
     return "://" in address
 
 
-def _listed(paths: Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[ModelSource]:
+def _named_sources(paths: Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[ModelSource]:
     """Yield the models that `paths`, entries of nested `lists`, name, without their digests."""
     for text in paths:
         path = Path(text)
         if is_url(text):
-            yield from _at_url(text)
+            yield from _url_sources(text)
         elif path.suffix == ".toml":
-            yield from _in_list(path, lists)
+            yield from _list_sources(path, lists)
         elif path.is_dir():
             models = sorted(
                 each
@@ -139,26 +142,26 @@ def _listed(paths: Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[Mode
             )
             for each in models:
                 name = path_text(each.relative_to(path))
-                yield _at_path(each, name)
+                yield _path_source(each, name)
             if not models:
-                yield _unreadable(text, f"there is no {_ENDINGS} file in this folder.")
+                yield _unreadable_source(text, f"there is no {_ENDINGS_TEXT} file in this folder.")
         elif glob.has_magic(text) and not path.exists():
             matches = sorted(glob.glob(text, recursive=True))
             for match in matches:
-                yield _at_path(Path(match))
+                yield _path_source(Path(match))
             if not matches:
-                yield _unreadable(text, "no file matches this pattern.")
+                yield _unreadable_source(text, "no file matches this pattern.")
         else:
-            yield _at_path(path)
+            yield _path_source(path)
 
 
-def _at_path(path: Path, name: str = "") -> ModelSource:
+def _path_source(path: Path, name: str = "") -> ModelSource:
     text = path_text(path)
     problem = "" if text == str(path) else f"{text}: its name is not UTF-8. Rename it."
     return ModelSource(name=name or path_text(path.name), address=text, problem=problem)
 
 
-def _in_list(path: Path, lists: tuple[Path, ...]) -> Iterator[ModelSource]:
+def _list_sources(path: Path, lists: tuple[Path, ...]) -> Iterator[ModelSource]:
     """Yield the models of a list: paths beside it, or tables with `path`, `name` and `dims`.
 
     Raises:
@@ -188,11 +191,11 @@ def _in_list(path: Path, lists: tuple[Path, ...]) -> Iterator[ModelSource]:
                 ' {path = "a.onnx", name = "A", dims = {batch = 4}}.'
             )
         address = table["path"] if is_url(table["path"]) else str(path.parent / table["path"])
-        for source in _listed([address], (*lists, path.resolve())):
+        for source in _named_sources([address], (*lists, path.resolve())):
             yield replace(source, dims=dims, name=table.get("name") or source.name)
 
 
-def _names(sources: Sequence[ModelSource]) -> list[str]:
+def _distinct_source_names(sources: Sequence[ModelSource]) -> list[str]:
     """Return the names of models; with more folders where several have the same name."""
     names = [source.name for source in sources]
     addresses = [Path(source.address.replace("://", "/")) for source in sources]
@@ -200,45 +203,47 @@ def _names(sources: Sequence[ModelSource]) -> list[str]:
     return [distinct[index] if names.count(name) > 1 else name for index, name in enumerate(names)]
 
 
-def _unreadable(address: str, problem: str) -> ModelSource:
+def _unreadable_source(address: str, problem: str) -> ModelSource:
     return ModelSource(name=PurePath(address).name, address=address, problem=problem)
 
 
-def _read(source: ModelSource) -> ModelSource:
+def _read_source(source: ModelSource) -> ModelSource:
     """Return `source` with the digest of its files, or with the reason why they cannot be read."""
     try:
         path = local_path(source.address)
         files, names, roles = [path], None, dict[str, str]()
-        with suppress(ModelError), open_model(path) as model:  # damaged: its job reports how
-            files = list(model.files)
-            axes = free_axes(model.graph).values()
+        with suppress(ModelError), open_model(path) as model_file:  # damaged: its job reports how
+            files = list(model_file.files)
+            axes = free_axes(model_file.graph).values()
             names = frozenset(axis.key for each in axes for axis in each or () if axis.size is None)
-            roles = dims_by_role(model.graph, model.functions)
+            roles = dims_by_role(model_file.graph, model_file.functions)
         # Of a pipe or device, or a file that the kernel makes up, the end may never come.
-        unusual = next((file for file in files if not file.is_file() or not _size(file)), None)
+        unusual = next((file for file in files if not file.is_file() or not _file_size(file)), None)
         if unusual is not None and unusual.exists():
             return replace(source, problem=f"{unusual}: it is empty, or no regular file.")
-        digest = _digest(files)
-        size = sum(map(_size, files))
+        digest = _model_digest(files)
+        size = sum(map(_file_size, files))
     except OSError as error:
-        return replace(source, problem=f"{source.address}: cannot be read ({_reason(error)}).")
+        return replace(
+            source, problem=f"{source.address}: cannot be read ({_read_error_text(error)})."
+        )
     except ModelError as error:
         return replace(source, problem=str(error))
     return replace(source, digest=digest, file_bytes=size, dim_names=names, dim_roles=roles)
 
 
-def _size(file: Path) -> int:
+def _file_size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _files(path: Path) -> list[Path]:
+def _model_file_paths(path: Path) -> list[Path]:
     """Return the files of the model at `path`."""
-    with suppress(ModelError), open_model(path) as model:
-        return list(model.files)
+    with suppress(ModelError), open_model(path) as model_file:
+        return list(model_file.files)
     return [path]
 
 
-def _digest(files: Sequence[Path]) -> str:
+def _model_digest(files: Sequence[Path]) -> str:
     """Return the digest of the content of a model's files, whatever their names are."""
     total = hashlib.sha256()
     for path in files:
@@ -247,7 +252,7 @@ def _digest(files: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def _at_url(url: str) -> Iterator[ModelSource]:
+def _url_sources(url: str) -> Iterator[ModelSource]:
     """Yield the models at a URL, which is that of a model, of a folder, or a pattern."""
     fsspec = require_fsspec()
     if url.endswith(MODEL_SUFFIXES) and not glob.has_magic(url):
@@ -264,10 +269,12 @@ def _at_url(url: str) -> Iterator[ModelSource]:
             ]
         addresses = sorted(system.unstrip_protocol(each) for each in found)
     except Exception as error:  # of any of the libraries behind fsspec
-        yield _unreadable(url, f"{url}: cannot be listed ({_reason(error)}). Check the URL.")
+        yield _unreadable_source(
+            url, f"{url}: cannot be listed ({_read_error_text(error)}). Check the URL."
+        )
         return
     if not addresses:
-        yield _unreadable(url, f"{url}: there is no {_ENDINGS} file.")
+        yield _unreadable_source(url, f"{url}: there is no {_ENDINGS_TEXT} file.")
     base = f"{system.unstrip_protocol(path).rstrip('/')}/"
     for address in addresses:
         name = address.removeprefix(base)
@@ -275,7 +282,7 @@ def _at_url(url: str) -> Iterator[ModelSource]:
         yield ModelSource(name=name, address=address)
 
 
-def fetch(url: str) -> Path:
+def fetch_model(url: str) -> Path:
     """Return the path of the model at `url` in the cache, where it is fetched to with its data.
 
     Raises:
@@ -292,13 +299,13 @@ def fetch(url: str) -> Path:
         folder = cache / state
         cache.mkdir(parents=True, exist_ok=True)
         remove_stale(cache)
-        if (folder / _COMPLETE).exists():
-            (folder / _COMPLETE).touch()
+        if (folder / _COMPLETE_MARKER).exists():
+            (folder / _COMPLETE_MARKER).touch()
             return folder / name
         building = cache / f".{own_prefix()}{state}"
         try:
-            _download(system, path, building, name)
-            (building / _COMPLETE).touch()
+            _download_model(system, path, building, name)
+            (building / _COMPLETE_MARKER).touch()
             if not folder.exists():
                 building.rename(folder)
         finally:
@@ -307,11 +314,13 @@ def fetch(url: str) -> Path:
     except (MemdiagError, KeyboardInterrupt):
         raise
     except Exception as error:  # of any of the libraries behind fsspec
-        raise ModelError(f"{url}: cannot be fetched ({_reason(error)}). Check the URL.") from error
+        raise ModelError(
+            f"{url}: cannot be fetched ({_read_error_text(error)}). Check the URL."
+        ) from error
     return folder / name
 
 
-def _download(system: Any, path: str, folder: Path, name: str) -> None:
+def _download_model(system: Any, path: str, folder: Path, name: str) -> None:
     """Download a model and its external data to `folder`."""
     folder.mkdir()
     limit = shutil.disk_usage(folder).free // 2
@@ -348,7 +357,11 @@ def _limit_cache(cache: Path, newest: Path) -> None:
     """Remove the models from the cache that were not used for longest, until it is small enough."""
     limit = min(MAX_CACHE_BYTES, shutil.disk_usage(cache).free // 2)
     total = 0
-    fetched = (path for path in cache.glob(f"*/{_COMPLETE}") if _STATE.fullmatch(path.parent.name))
+    fetched = (
+        path
+        for path in cache.glob(f"*/{_COMPLETE_MARKER}")
+        if _STATE_FOLDER.fullmatch(path.parent.name)
+    )
     used = sorted(fetched, key=lambda path: -path.stat().st_mtime)
     for complete in used:
         folder = complete.parent
@@ -375,7 +388,7 @@ def require_fsspec() -> ModuleType:
     return module
 
 
-def _reason(error: Exception) -> str:
+def _read_error_text(error: Exception) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, FileNotFoundError):  # fsspec raises it without a number
         number = errno.ENOENT

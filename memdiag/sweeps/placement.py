@@ -18,12 +18,12 @@ from memdiag.errors import UsageError
 from memdiag.records.sweep import PlacedModel, Placement, PlacementMachine, Sweep
 from memdiag.units import parse_size
 
-MARGIN = 0.1
+PLACEMENT_MARGIN = 0.1
 """Share of each machine's memory that is left free."""
 
 MAX_MACHINES = 1000
 
-_MACHINES = re.compile(r"(\d{1,6})\s*[x×]\s*(.+)")
+_MACHINES_PATTERN = re.compile(r"(\d{1,6})\s*[x×]\s*(.+)")
 
 
 def parse_machines(text: str) -> tuple[int, ...]:
@@ -34,7 +34,7 @@ def parse_machines(text: str) -> tuple[int, ...]:
     """
     machines: list[int] = []
     for part in text.split(","):
-        match = _MACHINES.fullmatch(part.strip())
+        match = _MACHINES_PATTERN.fullmatch(part.strip())
         count, size = (int(match[1]), match[2]) if match else (1, part.strip())
         if not count or len(machines) + count > MAX_MACHINES:
             raise UsageError(f"--place {text!r}: give 1 to {MAX_MACHINES:,} machines.")
@@ -50,7 +50,7 @@ def place_models(
     machines: Sequence[int],
     baselines: Mapping[str, int],
     *,
-    margin: float = MARGIN,
+    margin: float = PLACEMENT_MARGIN,
 ) -> Placement:
     """Return the placement of the models of `sweep`.
 
@@ -61,7 +61,7 @@ def place_models(
         baselines: the process before the session, by key of a job.
         margin: the share of each machine's memory that is left free.
     """
-    models = _models(sweep, baselines)
+    models = _requested_models(sweep, baselines)
     capacities = [round(memory * (1 - margin)) for memory in machines]
     placed, unplaced = _first_fit(models, capacities)
     if unplaced:
@@ -72,7 +72,7 @@ def place_models(
         machines=tuple(
             PlacementMachine(
                 memory_bytes=memory,
-                needed_bytes=needed_bytes(chosen),
+                needed_bytes=machine_needed_bytes(chosen),
                 models=tuple(chosen),
             )
             for memory, chosen in zip(machines, placed, strict=True)
@@ -82,13 +82,13 @@ def place_models(
     )
 
 
-def needed_bytes(models: Sequence[PlacedModel]) -> int:
+def machine_needed_bytes(models: Sequence[PlacedModel]) -> int:
     """Return the memory that `models` need on one machine."""
     steady = sum(model.steady_bytes for model in models)
     return steady + max((model.peak_bytes - model.steady_bytes for model in models), default=0)
 
 
-def _models(sweep: Sweep, baselines: Mapping[str, int]) -> list[PlacedModel]:
+def _requested_models(sweep: Sweep, baselines: Mapping[str, int]) -> list[PlacedModel]:
     """Return the requested models that were measured, the largest first."""
     found: dict[tuple[str, str], PlacedModel] = {}
     for series in sweep.series:
@@ -121,7 +121,7 @@ def _first_fit(
     order = sorted(range(len(capacities)), key=lambda index: -capacities[index])
     for model in models:
         for index in order:
-            if needed_bytes([*placed[index], model]) <= capacities[index]:
+            if machine_needed_bytes([*placed[index], model]) <= capacities[index]:
                 placed[index].append(model)
                 break
         else:

@@ -81,7 +81,7 @@ def plan_jobs(
             own_dim(model, name) or name: [size] for name, size in model.dims.items()
         }
         for release, chosen_sizes, chosen_options in product(
-            releases, _combinations(sizes), _combinations(options)
+            releases, _value_combinations(sizes), _value_combinations(options)
         ):
             jobs.append(
                 SweepJob(
@@ -167,5 +167,5 @@ def _memory_key(job: SweepJob) -> tuple[str, str, str]:
     return job.digest, job.dims_text, job.options_text
 
 
-def _combinations(values: Mapping[str, Sequence[_Value]]) -> list[dict[str, _Value]]:
+def _value_combinations(values: Mapping[str, Sequence[_Value]]) -> list[dict[str, _Value]]:
     return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]

@@ -26,7 +26,7 @@ MEDIAN_DIFFERENCE = 1.146
 MIN_OWN_POINTS = 30
 """Points from which on a series alone shows its noise; shorter ones have at least that of all."""
 
-MIN_REPEATS = 20
+MIN_REPEATED_PAIRS = 20
 """Pairs of repeated jobs from which on a store shows its noise."""
 
 DEFAULT_NOISE_SHARE = 0.004
@@ -38,12 +38,12 @@ _MIN_OWN_REPEATS = 3
 MIN_NOISE_BYTES = 160 << 10
 """Noise of small models: repeated profiles of 26 real ones differ by up to 1.1 MiB."""
 
-MAX_POINTS = 1000
+MAX_STEP_POINTS = 1000
 """Newest points of a series that are searched for steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LevelSegment:
     """Points between two steps.
 
     Attributes:
@@ -69,7 +69,7 @@ def noise_share(repeats: Iterable[Sequence[int]]) -> float | None:
         for before, after in pairwise(values)
         if max(before, after) > 0
     ]
-    return median(shares) / MEDIAN_DIFFERENCE if len(shares) >= MIN_REPEATS else None
+    return median(shares) / MEDIAN_DIFFERENCE if len(shares) >= MIN_REPEATED_PAIRS else None
 
 
 def noise_bytes(
@@ -99,7 +99,7 @@ def step_penalty(noise: float, point_count: int) -> float:
     return noise * (math.log(max(point_count, 1)) + 4)
 
 
-def segments(values: Sequence[int], penalty: float) -> tuple[Segment, ...]:
+def level_segments(values: Sequence[int], penalty: float) -> tuple[LevelSegment, ...]:
     """Return the constant segments of `values`; without a step it is one, without values none.
 
     Args:
@@ -110,7 +110,7 @@ def segments(values: Sequence[int], penalty: float) -> tuple[Segment, ...]:
     if not count:
         return ()
     if max(values) - min(values) <= penalty / count:  # no split can save the penalty
-        return (Segment(0, count, median(values)),)
+        return (LevelSegment(0, count, median(values)),)
     # The least cost of the first `end` points, and the start of their last segment.
     costs, starts = [0.0] + [math.inf] * count, [0] * (count + 1)
     for start in range(count):
@@ -122,11 +122,11 @@ def segments(values: Sequence[int], penalty: float) -> tuple[Segment, ...]:
             if base + deviations < costs[end]:
                 costs[end], starts[end] = base + deviations, start
             insort(ordered, values[end - 1])
-    found: list[Segment] = []
+    found: list[LevelSegment] = []
     end = count
     while end:
         start = starts[end]
-        found.append(Segment(start, end, median(values[start:end])))
+        found.append(LevelSegment(start, end, median(values[start:end])))
         end = start
     return tuple(reversed(found))
 

@@ -35,22 +35,22 @@ from memdiag.records.sweep_job import JobResult
 from memdiag.regular_files import open_regular, read_regular
 from memdiag.temporary_names import own_prefix
 
-VERSION = 1
+STORE_VERSION = 1
 _VERSION_FILE = "store.json"
-_RECORDS = "records"
+_RECORDS_FOLDER = "records"
 
-_NAME = re.compile("[0-9a-f]{32}")
+_KEY_NAME = re.compile("[0-9a-f]{32}")
 """Names of records and of files of rows, without their endings: what else is there is not ours."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk without space for the file."""
 
 MAX_PENDING = 200
 """Results that wait for their rows. They are written sooner where the caller asks for it."""
 
-PARTITIONS = ("onnxruntime", "machine")
-_TEXTS = ("model", "digest", "address", "memdiag", "dims", "options", "status", "sentence")
-_SIZES = (
+PARTITION_COLUMNS = ("onnxruntime", "machine")
+_TEXT_COLUMNS = ("model", "digest", "address", "memdiag", "dims", "options", "status", "sentence")
+_SIZE_COLUMNS = (
     "peak_bytes",
     "kept_bytes",
     "steady_bytes",
@@ -59,13 +59,13 @@ _SIZES = (
     "estimated_steady_bytes",
     "weight_bytes",
 )
-COLUMNS = {
+DATASET_COLUMNS = {
     "profiles.parquet": {
         "key": "text",
-        **dict.fromkeys(_TEXTS, "text"),
+        **dict.fromkeys(_TEXT_COLUMNS, "text"),
         "started_at": "time",
         "phase": "text",
-        **dict.fromkeys(_SIZES, "bytes"),
+        **dict.fromkeys(_SIZE_COLUMNS, "bytes"),
         "duration_s": "seconds",
         "latency_s": "seconds",
         "is_alone": "flag",
@@ -92,12 +92,12 @@ COLUMNS = {
 """The columns of each data set, with the kind of their values, without the partitions. The first
 data set has rows for every job."""
 
-_PROFILES = next(iter(COLUMNS))
+_PROFILES_DATASET = next(iter(DATASET_COLUMNS))
 
-Row = dict[str, Any]
+StoreRow = dict[str, Any]
 
 
-class Store:
+class SweepStore:
     """A store, which is created if it is missing.
 
     Args:
@@ -116,7 +116,7 @@ class Store:
         self._stored_keys: set[str] = set()
         self._read_files: set[Path] = set()
         check_version(folder, is_required=False)
-        save_if_missing(folder / _VERSION_FILE, msgspec.json.encode({"version": VERSION}))
+        save_if_missing(folder / _VERSION_FILE, msgspec.json.encode({"version": STORE_VERSION}))
 
     def has(self, key: str) -> bool:
         """Return whether the job with `key` is done."""
@@ -152,7 +152,7 @@ class Store:
         """
         if not self._pending:
             return
-        with self._locked():
+        with self._locked_store():
             self._add_rows(self._pending)
         self._pending = []
 
@@ -166,15 +166,17 @@ class Store:
             ReportError: the rows cannot be written.
         """
         count = 0
-        with self._locked():
-            files = ((path, dataset) for dataset in COLUMNS for path in self._files(dataset))
+        with self._locked_store():
+            files = (
+                (path, dataset) for dataset in DATASET_COLUMNS for path in self._row_files(dataset)
+            )
             if not all(starmap(self._is_readable, files)):
-                for path in self._all_files():
+                for path in self._all_row_files():
                     path.unlink()
             self._read_new_keys()
             batch: list[JobResult] = []
-            for path in sorted((self.folder / _RECORDS).glob("??/*.json")):
-                if not _NAME.fullmatch(path.stem) or path.stem in self._stored_keys:
+            for path in sorted((self.folder / _RECORDS_FOLDER).glob("??/*.json")):
+                if not _KEY_NAME.fullmatch(path.stem) or path.stem in self._stored_keys:
                     continue
                 try:
                     batch.append(codec.load(path, JobResult))
@@ -194,32 +196,32 @@ class Store:
         """
         if not keys:
             return
-        with self._locked():
+        with self._locked_store():
             for key in keys:
                 self._record_path(key).unlink(missing_ok=True)
-            for path in self._all_files():
+            for path in self._all_row_files():
                 self._remove_rows(path, keys)
             self._stored_keys -= set(keys)
 
     def _record_path(self, key: str) -> Path:
-        return self.folder / _RECORDS / key[:2] / f"{key}.json"
+        return self.folder / _RECORDS_FOLDER / key[:2] / f"{key}.json"
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked_store(self) -> Iterator[None]:
         with _disk_errors(self.folder), file_lock(self.folder / ".lock"):
             yield
 
-    def _files(self, dataset: str) -> list[Path]:
+    def _row_files(self, dataset: str) -> list[Path]:
         files = (self.folder / dataset).glob("*/*/*.parquet")
-        return sorted(path for path in files if _NAME.fullmatch(path.stem))
+        return sorted(path for path in files if _KEY_NAME.fullmatch(path.stem))
 
-    def _all_files(self) -> Iterator[Path]:
-        for dataset in COLUMNS:
-            yield from self._files(dataset)
+    def _all_row_files(self) -> Iterator[Path]:
+        for dataset in DATASET_COLUMNS:
+            yield from self._row_files(dataset)
 
     def _is_readable(self, path: Path, dataset: str) -> bool:
         """Return whether all rows of the file at `path` can be read."""
-        schema = self._schema(dataset)
+        schema = self._arrow_schema(dataset)
         try:
             with open_regular(path) as file:
                 self._pyarrow.parquet.read_table(file).cast(schema)
@@ -229,7 +231,7 @@ class Store:
 
     def _read_new_keys(self) -> None:
         """Read the keys of rows that another sweep may have added."""
-        for path in self._files(_PROFILES):
+        for path in self._row_files(_PROFILES_DATASET):
             if path not in self._read_files:
                 table = self._pyarrow.parquet.read_table(path, columns=["key"], partitioning=None)
                 self._stored_keys.update(table.column("key").unique().to_pylist())
@@ -242,29 +244,31 @@ class Store:
         partitions: dict[tuple[str, str], list[JobResult]] = {}
         for result in new:
             partitions.setdefault((result.job.onnxruntime, result.machine), []).append(result)
-        makers: dict[str, Callable[[JobResult], Iterable[Row]]] = {
+        makers: dict[str, Callable[[JobResult], Iterable[StoreRow]]] = {
             "findings.parquet": finding_rows,
             "copies.parquet": copy_rows,
             # Last: a job with rows here has all of its rows.
-            _PROFILES: profile_rows,
+            _PROFILES_DATASET: profile_rows,
         }
         for dataset, make in makers.items():
             for values, chosen in partitions.items():
                 rows = [row for result in chosen for row in make(result)]
                 if rows:
-                    path = self._write(dataset, values, rows)
-                    if dataset == _PROFILES:
+                    path = self._write_rows(dataset, values, rows)
+                    if dataset == _PROFILES_DATASET:
                         self._read_files.add(path)
         self._stored_keys.update(result.key for result in new)
         return len(new)
 
-    def _write(self, dataset: str, values: tuple[str, str], rows: Sequence[Row]) -> Path:
+    def _write_rows(self, dataset: str, values: tuple[str, str], rows: Sequence[StoreRow]) -> Path:
         folder = self.folder / dataset
-        for name, value in zip(PARTITIONS, values, strict=True):
+        for name, value in zip(PARTITION_COLUMNS, values, strict=True):
             folder /= f"{name}={partition_text(value)}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{uuid.uuid4().hex}.parquet"
-        self._write_table(self._pyarrow.Table.from_pylist(rows, schema=self._schema(dataset)), path)
+        self._write_table(
+            self._pyarrow.Table.from_pylist(rows, schema=self._arrow_schema(dataset)), path
+        )
         return path
 
     def _write_table(self, table: Any, path: Path) -> None:
@@ -286,7 +290,7 @@ class Store:
         elif kept.num_rows < table.num_rows:
             self._write_table(kept, path)
 
-    def _schema(self, dataset: str) -> Any:
+    def _arrow_schema(self, dataset: str) -> Any:
         arrow = self._pyarrow
         types = {
             "text": arrow.string(),
@@ -295,16 +299,18 @@ class Store:
             "seconds": arrow.float64(),
             "flag": arrow.bool_(),
         }
-        return arrow.schema([(name, types[kind]) for name, kind in COLUMNS[dataset].items()])
+        return arrow.schema(
+            [(name, types[kind]) for name, kind in DATASET_COLUMNS[dataset].items()]
+        )
 
 
-def profile_rows(result: JobResult) -> Iterator[Row]:
+def profile_rows(result: JobResult) -> Iterator[StoreRow]:
     """Yield the row of the whole job (phase ``all``), and a row for each phase of its profile.
 
     Resident sets are of the whole process; estimates are above `baseline_bytes`.
     """
     job, profile = result.job, result.profile
-    common: Row = {
+    common: StoreRow = {
         "key": result.key,
         "model": job.model,
         "digest": job.digest,
@@ -322,7 +328,7 @@ def profile_rows(result: JobResult) -> Iterator[Row]:
         common["baseline_bytes"] = profile.baseline_rss_bytes
         common["weight_bytes"] = profile.model.weight_bytes
         point = profile.estimate
-    whole: Row = {"phase": "all", "duration_s": result.duration_s}
+    whole: StoreRow = {"phase": "all", "duration_s": result.duration_s}
     if point is not None:
         whole["estimated_peak_bytes"] = point.peak_bytes
         whole["estimated_steady_bytes"] = point.steady_bytes
@@ -344,7 +350,7 @@ def profile_rows(result: JobResult) -> Iterator[Row]:
         }
 
 
-def finding_rows(result: JobResult) -> Iterator[Row]:
+def finding_rows(result: JobResult) -> Iterator[StoreRow]:
     """Yield a row for each finding, without those that a measurement refuted."""
     for finding in result.profile.findings if result.profile is not None else ():
         if finding.evidence != "refuted":
@@ -359,7 +365,7 @@ def finding_rows(result: JobResult) -> Iterator[Row]:
             }
 
 
-def copy_rows(result: JobResult) -> Iterator[Row]:
+def copy_rows(result: JobResult) -> Iterator[StoreRow]:
     """Yield a row for each copy of a weight in memory."""
     profile = result.profile
     if profile is None or profile.attribution is None:
@@ -380,7 +386,7 @@ def job_column(folder: Path, column: str) -> dict[str, Any]:
     """Return a column of the rows of whole jobs in the store at `folder`, by key."""
     arrow = require_pyarrow()
     found: dict[str, Any] = {}
-    for path in (folder / _PROFILES).glob("*/*/*.parquet"):
+    for path in (folder / _PROFILES_DATASET).glob("*/*/*.parquet"):
         table = arrow.parquet.read_table(
             path,
             columns=["key", column],
@@ -425,16 +431,16 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
         raise RecordError(
             f"{path}: not a store of sweeps ({reason}). Name another folder."
         ) from error
-    if version != VERSION:
+    if version != STORE_VERSION:
         raise RecordError(
-            f"{folder}: this store is of another memdiag (its version is {version}, not {VERSION})."
-            " Name another folder."
+            f"{folder}: this store is of another memdiag (its version is {version}, not"
+            f" {STORE_VERSION}). Name another folder."
         )
 
 
 def _check_links(folder: Path) -> None:
     """Raise RecordError if a folder in the store at `folder` leads out of it."""
-    for name in (_RECORDS, *COLUMNS):
+    for name in (_RECORDS_FOLDER, *DATASET_COLUMNS):
         own = folder / name
         inside = (Path(parent, each) for parent, folders, _ in os.walk(own) for each in folders)
         for path in chain((own,), inside):
@@ -521,7 +527,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        action = "Free space, or name" if error.errno in _FULL else "Name"
+        action = "Free space, or name" if error.errno in _FULL_DISK_ERRORS else "Name"
         raise ReportError(
             f"{path}: cannot be written ({error.strerror or error}). {action} another folder with"
             " --out. The jobs that were stored stay done."

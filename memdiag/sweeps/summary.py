@@ -27,7 +27,13 @@ from memdiag.records.sweep import (
     SweepStep,
     WastingModel,
 )
-from memdiag.sweeps.steps import MAX_POINTS, noise_bytes, noise_share, segments, step_penalty
+from memdiag.sweeps.steps import (
+    MAX_STEP_POINTS,
+    level_segments,
+    noise_bytes,
+    noise_share,
+    step_penalty,
+)
 from memdiag.sweeps.store import require_pyarrow, row_errors
 
 if TYPE_CHECKING:
@@ -37,10 +43,10 @@ if TYPE_CHECKING:
 MAX_GROUP_MODELS = 50
 """Models that a group of findings names."""
 
-_STAGES = ("dev", "a", "b", "rc")
+_BUILD_STAGES = ("dev", "a", "b", "rc")
 """Builds before a release, as PEP 440 names them, the oldest first."""
 
-_FIGURES: tuple[SteppedFigure, ...] = ("peak", "steady")
+_STEPPED_FIGURES: tuple[SteppedFigure, ...] = ("peak", "steady")
 _POINT_COLUMNS = (
     *("key", "model", "digest", "address", "onnxruntime", "machine", "dims", "options"),
     *("started_at", "status", "sentence", "peak_bytes", "steady_bytes", "baseline_bytes"),
@@ -58,14 +64,14 @@ class _SeriesId(NamedTuple):
     options: str
 
 
-class _Waste(NamedTuple):
+class _RuleWaste(NamedTuple):
     steady_bytes: int
     peak_bytes: int
     message: str
     remedy: str
 
 
-def summarize(
+def summarize_sweep(
     store: Path,
     *,
     against: Path | None = None,
@@ -86,21 +92,23 @@ def summarize(
     Raises:
         UsageError: pyarrow is not installed.
     """
-    rows = {row["key"]: row for row in _rows(store)}
+    rows = {row["key"]: row for row in _job_rows(store)}
     if against is not None:
-        known = {row["key"]: row for row in _rows(against)} if against != store else rows
+        known = {row["key"]: row for row in _job_rows(against)} if against != store else rows
         new_keys = rows.keys() - known.keys() if new_keys is None else new_keys
         if against != store:
-            known = _with_own_names(known, list(rows.values()))
+            known = _rows_with_own_names(known, list(rows.values()))
         rows = {**known, **rows}
     new = frozenset(new_keys or ()) if against is not None else frozenset()
     stores = [store] if against is None or against == store else [store, against]
     requested = rows.keys() if requested_keys is None else frozenset(requested_keys)
-    series = _series(rows.values(), new, requested, _peak_phases(stores, rows))
-    share = _noise(series)
-    series = _with_steps(series, share, stores)
-    wastes = _wastes(store, {each.newest.key for each in series if not each.newest.is_failed})
-    series = [_with_waste(each, wastes) for each in series]
+    series = _sorted_series(rows.values(), new, requested, _peak_phases(stores, rows))
+    share = _store_noise_share(series)
+    series = _series_with_steps(series, share, stores)
+    wastes = _wastes_by_rule(
+        store, {each.newest.key for each in series if not each.newest.is_failed}
+    )
+    series = [_series_with_waste(each, wastes) for each in series]
     sweep = Sweep(
         store=str(store),
         against="" if against is None else str(against),
@@ -108,9 +116,9 @@ def summarize(
             sorted({p.onnxruntime for s in series for p in s.points}, key=release_order)
         ),
         series=tuple(series),
-        findings=_groups(series, wastes),
+        findings=_finding_groups(series, wastes),
         noise_share=share,
-        notes=_notes(series),
+        notes=_coverage_notes(series),
     )
     if place is None:
         return sweep
@@ -122,15 +130,15 @@ def release_order(version: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Return the key that sorts releases by age: nightly builds and candidates before a release."""
     match = re.match(r"([\d.]*\d)?\.?(dev|a|b|rc)?(.*)", version, re.DOTALL)
     number, stage, rest = match.groups() if match else ("", None, "")
-    age = _STAGES.index(stage) if stage else len(_STAGES)
-    return _numbers(number or ""), age, _numbers(rest)
+    age = _BUILD_STAGES.index(stage) if stage else len(_BUILD_STAGES)
+    return _numbers_in_text(number or ""), age, _numbers_in_text(rest)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _numbers_in_text(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
-def _batches(
+def _row_batches(
     store: Path, name: str, columns: Collection[str], filter: Expression | None = None
 ) -> Iterator[RecordBatch]:
     """Yield the rows of the data set `name` of `store`; none if it has none yet.
@@ -154,12 +162,12 @@ def _batches(
             yield from dataset.to_batches(columns=list(columns), filter=filter)
 
 
-def _rows(store: Path) -> list[dict[str, Any]]:
+def _job_rows(store: Path) -> list[dict[str, Any]]:
     """Return the row of each job of `store`: the one of all phases."""
     require_pyarrow()
     import pyarrow.compute as pc
 
-    batches = _batches(store, "profiles.parquet", _POINT_COLUMNS, pc.field("phase") == "all")
+    batches = _row_batches(store, "profiles.parquet", _POINT_COLUMNS, pc.field("phase") == "all")
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -180,14 +188,14 @@ def _phase_rows(
 
     wanted = ~pc.field("phase").isin(["all", "start"])
     names = ["key", "phase", "peak_bytes", "kept_bytes", "baseline_bytes"]
-    for batch in _batches(store, "profiles.parquet", names, wanted):
+    for batch in _row_batches(store, "profiles.parquet", names, wanted):
         columns = (batch.column(name).to_pylist() for name in names)
         for key, phase, peak, kept, baseline in zip(*columns, strict=True):
             if key in keys:
                 yield key, phase, None if peak is None else peak - (baseline or 0), kept
 
 
-def _with_own_names(
+def _rows_with_own_names(
     known: Mapping[str, dict[str, Any]], rows: Collection[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the rows `known` of another store with the names and addresses that models have here.
@@ -195,7 +203,7 @@ def _with_own_names(
     A model is that with the same address, else that with the same name, if one on either side has
     it, else that with the same content.
     """
-    by_name, known_by_name = _addresses(rows), _addresses(known.values())
+    by_name, known_by_name = _addresses_by_model(rows), _addresses_by_model(known.values())
     here = {row["address"] for row in rows}
     by_digest = {row["digest"]: row for row in rows if row["digest"]}
     found = {}
@@ -211,7 +219,7 @@ def _with_own_names(
     return found
 
 
-def _addresses(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, set[str]]:
+def _addresses_by_model(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, set[str]]:
     """Return the addresses of the models by name."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
@@ -219,7 +227,7 @@ def _addresses(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, set[str]]:
     return found
 
 
-def _series(
+def _sorted_series(
     rows: Iterable[Mapping[str, Any]],
     new: Collection[str],
     requested: Collection[str],
@@ -227,11 +235,11 @@ def _series(
 ) -> list[SweepSeries]:
     return [
         _one_series(each, new, requested, peak_phases)
-        for each in sorted(_by_series(rows), key=lambda each: _series_id(each[-1]))
+        for each in sorted(_rows_by_series(rows), key=lambda each: _series_id(each[-1]))
     ]
 
 
-def _by_series(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _rows_by_series(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Return the rows of each series, by date.
 
     A model is the same at the same address, and with the same name and content elsewhere: sweeps
@@ -268,7 +276,7 @@ def _one_series(
         weight_bytes=next(weights, None),
         points=tuple(
             sorted(
-                (_point(row, new, requested, peak_phases) for row in rows),
+                (_series_point(row, new, requested, peak_phases) for row in rows),
                 key=lambda point: (release_order(point.onnxruntime), point.started_s, point.key),
             )
         ),
@@ -280,7 +288,7 @@ def _started_s(row: Mapping[str, Any]) -> float:
     return started.timestamp() if isinstance(started, datetime) else 0.0
 
 
-def _point(
+def _series_point(
     row: Mapping[str, Any],
     new: Collection[str],
     requested: Collection[str],
@@ -293,8 +301,8 @@ def _point(
         started_s=_started_s(row),
         status=row["status"],
         sentence=row["sentence"] or "",
-        peak_bytes=_above(row, "peak_bytes"),
-        steady_bytes=_above(row, "steady_bytes"),
+        peak_bytes=_bytes_above_baseline(row, "peak_bytes"),
+        steady_bytes=_bytes_above_baseline(row, "steady_bytes"),
         peak_phase=peak_phases.get(row["key"], ""),
         estimated_peak_bytes=row["estimated_peak_bytes"],
         estimated_steady_bytes=row["estimated_steady_bytes"],
@@ -305,36 +313,39 @@ def _point(
     )
 
 
-def _above(row: Mapping[str, Any], name: str) -> int | None:
+def _bytes_above_baseline(row: Mapping[str, Any], name: str) -> int | None:
     """Return a resident set above the process before the session."""
     size, baseline = row[name], row["baseline_bytes"]
     return None if size is None or row["status"] != "completed" else size - (baseline or 0)
 
 
-def _measured(series: SweepSeries, figure: SteppedFigure) -> list[tuple[SweepPoint, int]]:
+def _figure_points(series: SweepSeries, figure: SteppedFigure) -> list[tuple[SweepPoint, int]]:
     sizes = ((p, p.peak_bytes if figure == "peak" else p.steady_bytes) for p in series.points)
     return [(point, size) for point, size in sizes if size is not None]
 
 
-def _repeats(points: Sequence[tuple[SweepPoint, int]]) -> list[list[int]]:
+def _repeated_figures(points: Sequence[tuple[SweepPoint, int]]) -> list[list[int]]:
     """Return the figures of neighbours with the same content on the same release."""
     found = groupby(points, key=lambda each: (each[0].onnxruntime, each[0].digest))
     parts = [[size for _, size in part] for _, part in found]
     return [part for part in parts if len(part) > 1]
 
 
-def _noise(series: Sequence[SweepSeries]) -> float | None:
+def _store_noise_share(series: Sequence[SweepSeries]) -> float | None:
     return noise_share(
-        part for each in series for figure in _FIGURES for part in _repeats(_measured(each, figure))
+        part
+        for each in series
+        for figure in _STEPPED_FIGURES
+        for part in _repeated_figures(_figure_points(each, figure))
     )
 
 
-def _with_steps(
+def _series_with_steps(
     series: Sequence[SweepSeries], share: float | None, stores: Sequence[Path]
 ) -> list[SweepSeries]:
     """Return the series with their steps, whose phases the `stores` show."""
     count = sum(len(each.points) for each in series)
-    steps = [_steps(each, share, count) for each in series]
+    steps = [_series_steps(each, share, count) for each in series]
     keys = {key for found in steps for step in found for key in (step.before_key, step.key)}
     phases: dict[str, dict[str, tuple[int | None, int | None]]] = defaultdict(dict)
     searched = stores if keys else ()
@@ -356,13 +367,13 @@ def _with_steps(
     ]
 
 
-def _steps(series: SweepSeries, share: float | None, count: int) -> list[SweepStep]:
+def _series_steps(series: SweepSeries, share: float | None, count: int) -> list[SweepStep]:
     found = []
-    for figure in _FIGURES:
-        points = _measured(series, figure)[-MAX_POINTS:]
+    for figure in _STEPPED_FIGURES:
+        points = _figure_points(series, figure)[-MAX_STEP_POINTS:]
         values = [size for _, size in points]
-        noise = noise_bytes(values, _repeats(points), share)
-        for before, after in pairwise(segments(values, step_penalty(noise, count))):
+        noise = noise_bytes(values, _repeated_figures(points), share)
+        for before, after in pairwise(level_segments(values, step_penalty(noise, count))):
             old, new = points[before.end - 1][0], points[after.start][0]
             found.append(
                 SweepStep(
@@ -395,17 +406,17 @@ def _step_phase(
     return ""
 
 
-def _wastes(store: Path, keys: Collection[str]) -> dict[str, dict[str, _Waste]]:
+def _wastes_by_rule(store: Path, keys: Collection[str]) -> dict[str, dict[str, _RuleWaste]]:
     """Return what the findings of jobs waste, by key and rule."""
-    found: dict[str, dict[str, _Waste]] = defaultdict(dict)
-    for batch in _batches(store, "findings.parquet", _FINDING_COLUMNS):
+    found: dict[str, dict[str, _RuleWaste]] = defaultdict(dict)
+    for batch in _row_batches(store, "findings.parquet", _FINDING_COLUMNS):
         for row in batch.to_pylist():
             if row["key"] not in keys:
                 continue
             steady, peak = row["bytes_steady"] or 0, row["bytes_peak"] or 0
             waste = found[row["key"]].get(row["rule"])
             if waste is None:
-                found[row["key"]][row["rule"]] = _Waste(
+                found[row["key"]][row["rule"]] = _RuleWaste(
                     steady, peak, row["message"] or "", row["remedy"] or ""
                 )
             else:  # the costliest finding of a model comes first
@@ -416,28 +427,32 @@ def _wastes(store: Path, keys: Collection[str]) -> dict[str, dict[str, _Waste]]:
     return found
 
 
-def _with_waste(series: SweepSeries, wastes: Mapping[str, Mapping[str, _Waste]]) -> SweepSeries:
+def _series_with_waste(
+    series: SweepSeries, wastes: Mapping[str, Mapping[str, _RuleWaste]]
+) -> SweepSeries:
     found = wastes.get(series.newest.key, {}).values()
     avoidable = sum(waste.steady_bytes for waste in found)
     return msgspec.structs.replace(series, avoidable_bytes=avoidable) if avoidable else series
 
 
-def _groups(
-    series: Sequence[SweepSeries], wastes: Mapping[str, Mapping[str, _Waste]]
+def _finding_groups(
+    series: Sequence[SweepSeries], wastes: Mapping[str, Mapping[str, _RuleWaste]]
 ) -> tuple[FindingGroup, ...]:
     """Return the groups, the costliest first. Of the series of a model the costliest counts."""
-    models: dict[str, dict[tuple[str, str], tuple[str, _Waste]]] = defaultdict(dict)
+    models: dict[str, dict[tuple[str, str], tuple[str, _RuleWaste]]] = defaultdict(dict)
     for each in series:
         for rule, waste in wastes.get(each.newest.key, {}).items():
             name = each.model, each.address
             known = models[rule].get(name)
             if known is None or waste[:2] > known[1][:2]:
                 models[rule][name] = each.newest.key, waste
-    groups = [_group(rule, found) for rule, found in models.items()]
+    groups = [_finding_group(rule, found) for rule, found in models.items()]
     return tuple(sorted(groups, key=lambda g: (-g.steady_bytes, -g.peak_bytes, g.rule)))
 
 
-def _group(rule: str, found: Mapping[tuple[str, str], tuple[str, _Waste]]) -> FindingGroup:
+def _finding_group(
+    rule: str, found: Mapping[tuple[str, str], tuple[str, _RuleWaste]]
+) -> FindingGroup:
     order = sorted(found.items(), key=lambda each: (*(-size for size in each[1][1][:2]), each[0]))
     _, (_, costliest) = order[0]
     return FindingGroup(
@@ -460,7 +475,7 @@ def _group(rule: str, found: Mapping[tuple[str, str], tuple[str, _Waste]]) -> Fi
     )
 
 
-def _notes(series: Sequence[SweepSeries]) -> tuple[str, ...]:
+def _coverage_notes(series: Sequence[SweepSeries]) -> tuple[str, ...]:
     """Return sentences on what the answers do not cover."""
     notes = []
     machines = sorted({each.machine for each in series})

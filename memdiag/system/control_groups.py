@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-PROC = Path("/proc")
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
+PROC_FOLDER = Path("/proc")
+CONTROL_GROUPS_FOLDER = Path("/sys/fs/cgroup")
 
 
 def control_groups_of(
-    pid: int, controller: str, *, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
+    pid: int,
+    controller: str,
+    *,
+    proc: Path = PROC_FOLDER,
+    control_groups: Path = CONTROL_GROUPS_FOLDER,
 ) -> Iterator[Path]:
     """Yield the folders of the control groups of process `pid`, and of the groups above them.
 

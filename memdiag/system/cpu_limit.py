@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.system.control_groups import CONTROL_GROUPS_FOLDER, PROC_FOLDER, control_groups_of
 
 
 def cpus_allowed(
-    pid: int, *, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
+    pid: int, *, proc: Path = PROC_FOLDER, control_groups: Path = CONTROL_GROUPS_FOLDER
 ) -> float | None:
     """Return the number of CPUs that process `pid` may use; None if it is not known.
 
@@ -22,7 +22,7 @@ def cpus_allowed(
 
 
 def cpu_quota(
-    pid: int, *, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
+    pid: int, *, proc: Path = PROC_FOLDER, control_groups: Path = CONTROL_GROUPS_FOLDER
 ) -> float | None:
     """Return the CPUs that the control groups of process `pid` allow; None without a limit."""
     return min(_group_limits(pid, proc, control_groups), default=None)
@@ -31,12 +31,12 @@ def cpu_quota(
 def _group_limits(pid: int, proc: Path, control_groups: Path) -> Iterator[float]:
     """Yield the limits of the control groups of process `pid`, and of the groups above them."""
     for group in control_groups_of(pid, "cpu", proc=proc, control_groups=control_groups):
-        limit = _limit(group)
+        limit = _group_cpu_limit(group)
         if limit is not None:
             yield limit
 
 
-def _limit(group: Path) -> float | None:
+def _group_cpu_limit(group: Path) -> float | None:
     """Return the CPUs that the control group may use; None if it has no limit."""
     with suppress(OSError, ValueError, ZeroDivisionError):
         if (group / "cpu.max").exists():
@@ -52,6 +52,6 @@ def _limit(group: Path) -> float | None:
 def thread_count(pid: int) -> int | None:
     """Return the number of threads of process `pid`; None if it is not known."""
     try:
-        return len(os.listdir(PROC / str(pid) / "task"))
+        return len(os.listdir(PROC_FOLDER / str(pid) / "task"))
     except OSError:
         return None

@@ -14,13 +14,13 @@ from typing import Final, Literal
 import msgspec
 
 from memdiag.records.group_memory import GroupMemory
-from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.system.control_groups import CONTROL_GROUPS_FOLDER, PROC_FOLDER, control_groups_of
 from memdiag.units import format_limit
 
 NEAR_LIMIT: Final = 0.95
 """Share of the limit from which on the kernel may kill a process at any moment."""
 
-READ_S: Final = 0.1
+READ_PERIOD_S: Final = 0.1
 """Seconds between two readings of all figures."""
 
 SAVE_AGAIN_S: Final = 10.0
@@ -31,7 +31,7 @@ MAX_LIMIT_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryGroup:
+class LimitingControlGroup:
     """A control group that counts memory.
 
     Attributes:
@@ -48,31 +48,31 @@ class MemoryGroup:
     def current_bytes(self) -> int:
         """What counts towards the limit now; 0 if the group is gone."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        return _number(self.folder / name) or 0
+        return _number_in_file(self.folder / name) or 0
 
     def read(self) -> GroupMemory | None:
         """Return what the group counts now; None if it is gone."""
-        memory = _read_2(self) if self.version == 2 else _read_1(self)
+        memory = _read_version_2(self) if self.version == 2 else _read_version_1(self)
         return None if memory.current_bytes is None else memory
 
 
 def memory_group_of(
-    pid: int, *, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
-) -> MemoryGroup | None:
+    pid: int, *, proc: Path = PROC_FOLDER, control_groups: Path = CONTROL_GROUPS_FOLDER
+) -> LimitingControlGroup | None:
     """Return the group with the lowest memory limit that applies to process `pid`.
 
     Without a limit it is the process's own group; None if no group counts its memory.
     """
-    found: list[MemoryGroup] = []
+    found: list[LimitingControlGroup] = []
     for folder in control_groups_of(pid, "memory", proc=proc, control_groups=control_groups):
         if (folder / "memory.current").exists():
-            limit = _number(folder / "memory.max")
-            found.append(MemoryGroup(folder=folder, version=2, limit_bytes=limit))
+            limit = _number_in_file(folder / "memory.max")
+            found.append(LimitingControlGroup(folder=folder, version=2, limit_bytes=limit))
         elif (folder / "memory.usage_in_bytes").exists():
-            limit = _number(folder / "memory.limit_in_bytes")
+            limit = _number_in_file(folder / "memory.limit_in_bytes")
             if limit is not None and limit >= MAX_LIMIT_BYTES:
                 limit = None
-            found.append(MemoryGroup(folder=folder, version=1, limit_bytes=limit))
+            found.append(LimitingControlGroup(folder=folder, version=1, limit_bytes=limit))
     limited = [group for group in found if group.limit_bytes is not None]
     return min(limited, key=lambda group: group.limit_bytes or 0, default=next(iter(found), None))
 
@@ -100,7 +100,7 @@ class GroupWatch:
 
     def __init__(
         self,
-        group: MemoryGroup | None,
+        group: LimitingControlGroup | None,
         on_near_limit: Callable[[GroupMemory], None] = lambda memory: None,
     ) -> None:
         self.group = group
@@ -120,8 +120,8 @@ class GroupWatch:
         )
         if not may_be_near and now_s < self._next_reading_s:
             return
-        self._next_reading_s = now_s + READ_S
-        memory = self._read()
+        self._next_reading_s = now_s + READ_PERIOD_S
+        memory = self._read_group()
         if memory is None or limit is None or not may_be_near:
             return
         if memory.unreclaimable_bytes >= NEAR_LIMIT * limit:
@@ -130,18 +130,18 @@ class GroupWatch:
 
     def result(self) -> GroupMemory | None:
         """Return the largest reading, with the counters until now; None without a group."""
-        last = self._read()
+        last = self._read_group()
         largest, first = self._largest, self._first
         if last is None or largest is None or first is None:
             return largest
         return msgspec.structs.replace(
             largest,
             peak_bytes=last.peak_bytes,
-            limit_hits=_difference(last.limit_hits, first.limit_hits),
-            oom_kills=_difference(last.oom_kills, first.oom_kills),
+            limit_hits=_count_difference(last.limit_hits, first.limit_hits),
+            oom_kills=_count_difference(last.oom_kills, first.oom_kills),
         )
 
-    def _read(self) -> GroupMemory | None:
+    def _read_group(self) -> GroupMemory | None:
         memory = self.group.read() if self.group else None
         if memory is not None:
             before = self._largest.current_bytes if self._largest else None
@@ -150,39 +150,42 @@ class GroupWatch:
         return memory
 
 
-def _difference(last: int | None, first: int | None) -> int | None:
+def _count_difference(last: int | None, first: int | None) -> int | None:
     return None if last is None or first is None else last - first
 
 
-def _read_2(group: MemoryGroup) -> GroupMemory:
+def _read_version_2(group: LimitingControlGroup) -> GroupMemory:
     folder = group.folder
-    stat, events = _fields(folder / "memory.stat"), _fields(folder / "memory.events")
+    stat, events = (
+        _numbers_by_name(folder / "memory.stat"),
+        _numbers_by_name(folder / "memory.events"),
+    )
     return GroupMemory(
         version=2,
         limit_bytes=group.limit_bytes,
-        current_bytes=_number(folder / "memory.current"),
-        peak_bytes=_number(folder / "memory.peak"),
+        current_bytes=_number_in_file(folder / "memory.current"),
+        peak_bytes=_number_in_file(folder / "memory.peak"),
         anonymous_bytes=stat.get("anon"),
         file_bytes=stat.get("file"),
         mapped_bytes=stat.get("file_mapped"),
         refault_bytes=_refault_bytes(stat),
         reclaimable_bytes=_unmapped_bytes(stat, "active_file", "inactive_file", "file_mapped"),
         kernel_bytes=stat.get("kernel"),
-        swap_bytes=_number(folder / "memory.swap.current"),
+        swap_bytes=_number_in_file(folder / "memory.swap.current"),
         limit_hits=events.get("max"),
         oom_kills=events.get("oom_kill"),
     )
 
 
-def _read_1(group: MemoryGroup) -> GroupMemory:
+def _read_version_1(group: LimitingControlGroup) -> GroupMemory:
     folder = group.folder
     # The names with ``total_`` include the groups below, as the limit does.
-    stat = _fields(folder / "memory.stat")
+    stat = _numbers_by_name(folder / "memory.stat")
     return GroupMemory(
         version=1,
         limit_bytes=group.limit_bytes,
-        current_bytes=_number(folder / "memory.usage_in_bytes"),
-        peak_bytes=_number(folder / "memory.max_usage_in_bytes"),
+        current_bytes=_number_in_file(folder / "memory.usage_in_bytes"),
+        peak_bytes=_number_in_file(folder / "memory.max_usage_in_bytes"),
         anonymous_bytes=stat.get("total_rss"),
         file_bytes=stat.get("total_cache"),
         mapped_bytes=stat.get("total_mapped_file"),
@@ -190,10 +193,10 @@ def _read_1(group: MemoryGroup) -> GroupMemory:
         reclaimable_bytes=_unmapped_bytes(
             stat, "total_active_file", "total_inactive_file", "total_mapped_file"
         ),
-        kernel_bytes=_number(folder / "memory.kmem.usage_in_bytes"),
+        kernel_bytes=_number_in_file(folder / "memory.kmem.usage_in_bytes"),
         swap_bytes=stat.get("total_swap"),
-        limit_hits=_number(folder / "memory.failcnt"),
-        oom_kills=_fields(folder / "memory.oom_control").get("oom_kill"),
+        limit_hits=_number_in_file(folder / "memory.failcnt"),
+        oom_kills=_numbers_by_name(folder / "memory.oom_control").get("oom_kill"),
     )
 
 
@@ -217,14 +220,14 @@ def _refault_bytes(stat: dict[str, int]) -> int | None:
     return None
 
 
-def _number(path: Path) -> int | None:
+def _number_in_file(path: Path) -> int | None:
     """Return the number in a file; None if there is none, such as ``max``, or no file."""
     with suppress(OSError, ValueError):
         return int(path.read_text())
     return None
 
 
-def _fields(path: Path) -> dict[str, int]:
+def _numbers_by_name(path: Path) -> dict[str, int]:
     """Return the lines ``name number`` of a file; none if it cannot be read."""
     with suppress(OSError, ValueError):
         lines = path.read_text().splitlines()

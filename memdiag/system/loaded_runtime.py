@@ -9,14 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-_VERSION = r"(\d+\.\d+\.\d+)"
+_VERSION_PATTERN = r"(\d+\.\d+\.\d+)"
 _LIBRARY_NAME = re.compile(r"onnxruntime[^/]*\.(so|node)\b[^/]*$")
-_IN_NAME = re.compile(rf"\.so\.{_VERSION}$")
-_IN_FOLDER = re.compile(rf"onnxruntime[^/]*-{_VERSION}/")
+_VERSION_IN_NAME = re.compile(rf"\.so\.{_VERSION_PATTERN}$")
+_VERSION_IN_FOLDER = re.compile(rf"onnxruntime[^/]*-{_VERSION_PATTERN}/")
 _PACKAGE_FILES = ("capi/build_and_package_info.py", "package.json")
-_PACKAGE = re.compile(r"""^\s*"?(?:package_)?name"?\s*[=:]\s*["']([^"']+)""", re.MULTILINE)
+_PACKAGE_NAME = re.compile(r"""^\s*"?(?:package_)?name"?\s*[=:]\s*["']([^"']+)""", re.MULTILINE)
 _PACKAGE_VERSION = re.compile(
-    rf"""^\s*"?(?:__)?version(?:__)?"?\s*[=:]\s*["']{_VERSION}""", re.MULTILINE
+    rf"""^\s*"?(?:__)?version(?:__)?"?\s*[=:]\s*["']{_VERSION_PATTERN}""", re.MULTILINE
 )
 _MAX_PARENTS = 6
 
@@ -45,19 +45,19 @@ def loaded_runtime(pid: int) -> LoadedRuntime | None:
         return None
     # The process may see other files than this one, as in a container.
     root = Path(f"/proc/{pid}/root")
-    found = [_runtime_of(library, root) for library in libraries]
+    found = [_runtime_of_library(library, root) for library in libraries]
     return max(found, key=lambda runtime: (runtime.version is not None, runtime.build is not None))
 
 
-def _runtime_of(library: str, root: Path) -> LoadedRuntime:
+def _runtime_of_library(library: str, root: Path) -> LoadedRuntime:
     for parent in list(Path(library).parents)[:_MAX_PARENTS]:
         if not parent.name.startswith("onnxruntime"):
             continue
         for name in _PACKAGE_FILES:
             with suppress(OSError):
                 text = (root / str(parent / name).lstrip("/")).read_text(errors="replace")
-                package, version = _PACKAGE.search(text), _PACKAGE_VERSION.search(text)
+                package, version = _PACKAGE_NAME.search(text), _PACKAGE_VERSION.search(text)
                 if package and version:
                     return LoadedRuntime(version[1], package[1])
-    in_path = _IN_NAME.search(library) or _IN_FOLDER.search(library)
+    in_path = _VERSION_IN_NAME.search(library) or _VERSION_IN_FOLDER.search(library)
     return LoadedRuntime(in_path[1] if in_path else None, None)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import psutil
 
-from memdiag.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.system.control_groups import CONTROL_GROUPS_FOLDER, PROC_FOLDER, control_groups_of
 
-_FILES = (
+_LIMIT_AND_USAGE_FILES = (
     ("memory.max", "memory.current"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
@@ -20,20 +20,24 @@ _MAX_SHARE = 0.9
 
 def most_available_bytes() -> int:
     """Return the memory above which a child of this process is ended if no limit is given."""
-    return round(_MAX_SHARE * available_bytes())
+    return round(_MAX_SHARE * available_memory_bytes())
 
 
-def total_bytes(*, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> int:
+def total_memory_bytes(
+    *, proc: Path = PROC_FOLDER, control_groups: Path = CONTROL_GROUPS_FOLDER
+) -> int:
     """Return the memory of the machine, or the lowest limit of this process's control groups."""
     found = [int(psutil.virtual_memory().total)]
     for group in control_groups_of(os.getpid(), "memory", proc=proc, control_groups=control_groups):
-        for limit, _ in _FILES:
+        for limit, _ in _LIMIT_AND_USAGE_FILES:
             with suppress(OSError, ValueError):  # of the other version; not limited
                 found.append(int((group / limit).read_text()))
     return min(found)
 
 
-def available_bytes(*, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> int:
+def available_memory_bytes(
+    *, proc: Path = PROC_FOLDER, control_groups: Path = CONTROL_GROUPS_FOLDER
+) -> int:
     """Return the bytes that a child of this process can take without harm to others."""
     found = [int(psutil.virtual_memory().available)]
     groups = control_groups_of(os.getpid(), "memory", proc=proc, control_groups=control_groups)
@@ -46,7 +50,7 @@ def available_bytes(*, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS)
 
 def _unused_bytes(group: Path) -> int | None:
     """Return the bytes below the limit of the control group; None if it has no limit."""
-    for limit, used in _FILES:
+    for limit, used in _LIMIT_AND_USAGE_FILES:
         with suppress(OSError, ValueError):  # of the other version; not limited
             limit_bytes = int((group / limit).read_text())
             return limit_bytes - int((group / used).read_text()) + _reclaimable_bytes(group)

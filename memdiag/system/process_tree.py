@@ -43,10 +43,10 @@ def descendants(pid: int) -> Iterator[int]:
         if current == os.getpid():
             continue
         yield current
-        pending.extend(_children(current))
+        pending.extend(_child_processes(current))
 
 
-def _children(pid: int) -> list[int]:
+def _child_processes(pid: int) -> list[int]:
     """Return the ids of the children of process `pid`; none if it has ended."""
     found: list[int] = []
     try:

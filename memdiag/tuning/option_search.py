@@ -18,28 +18,28 @@ from memdiag.tuning.points import (
     is_worth_an_option,
     over_budget_bytes,
     peak_plus_steady,
+    points_with_pareto_front,
     recommended_point,
     saves_a_little,
     usable_points,
-    with_pareto_front,
 )
 from memdiag.units import counted, format_duration, format_sizes
 from memdiag.verify.step_estimate import TIME_LIMIT_MARGIN, StepEstimate
 
-_PROMISING = 0.1
+_PROMISING_SHARE = 0.1
 """In limited time options come first that are expected to save this share of peak plus steady."""
 
-_FAR = 1.25
+_FAR_START_RATIO = 1.25
 """In limited time a start is left out if it takes more than this many times the memory of the best
 combination."""
 
 _SHARE_OF_SINGLES = 1 / 3
 """The share of limited time in which each option is measured alone."""
 
-_NEARLY = 1.2
+_NEARLY_LEAST_RATIO = 1.2
 """A slower point is not offered where a faster one takes at most this multiple of its memory."""
 
-Names = frozenset[str]
+OptionNames = frozenset[str]
 
 
 @dataclass(kw_only=True)
@@ -52,24 +52,24 @@ class OptionSearch:
     1. Options that usually cost no time, and write no file, are compared all at once
        (`combine_quick_options`), and then together with the rewritten model.
     2. In limited time fewer options of that combination are compared if they take as little
-       (`_shorten`).
+       (`_shorten_combination`).
     3. The memory of each option is measured alone (`_measure_single_options`), and those that fit a
        budget are compared (`_compare_singles_that_fit`). What saves nothing alone leaves the first
-       combination (`_drop_idle`).
+       combination (`_drop_idle_options`).
     4. Of up to three starts, options that usually cost no time are added to each by memory alone,
        and the combination is compared if it takes less than the best one
        (`_best_combination`).
     5. Every other option is added to the best combination, and compared where it saves more
-       (`_grow`).
-    6. Options without which the combination is as good are left out (`_shrink`).
-    7. Options that save a little each are added together (`_gather`).
+       (`_grow_combination`).
+    6. Options without which the combination is as good are left out (`_shrink_combination`).
+    7. Options that save a little each are added together (`_gather_small_savings`).
     8. The option with the least memory is compared, which shows what it costs
        (`_compare_smallest_option`).
     9. The options of `together` are compared together, without and with a rewritten model
        (`_compare_all_together`).
     10. The best point is confirmed: measured in several processes, and compared precisely
-       (`_confirm`). If it does not stand, the smallest point that is left is compared, and the next
-       best is confirmed.
+       (`_confirm_best_point`). If it does not stand, the smallest point that is left is compared,
+       and the next best is confirmed.
 
     A point is undecided if it may be too slow, and plausible if it is undecided but probably fast
     enough (`is_plausible`). While the best point is searched for, some undecided points are
@@ -78,9 +78,9 @@ class OptionSearch:
 
     Comparisons before the last step are quick. With a time limit, the third step gets a third of
     the time, begins with what estimates promise most, and compares that at once; options that save
-    nothing alone are not added. Later starts are left out if they take more than `_FAR` times the
-    memory of the best combination. Points that are probably fast enough are confirmed before the
-    others. Time for the last step is reserved where it is short enough.
+    nothing alone are not added. Later starts are left out if they take more than `_FAR_START_RATIO`
+    times the memory of the best combination. Points that are probably fast enough are confirmed
+    before the others. Time for the last step is reserved where it is short enough.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -108,17 +108,17 @@ class OptionSearch:
     setup_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
     ended_by: SearchEnd = "completion"
-    _points: dict[Names, Point] = field(default_factory=dict)
-    _options_by_names: dict[Names, tuple[TuningOption, ...]] = field(default_factory=dict)
-    _refuted: set[Names] = field(default_factory=set)
-    _confirmed: Names | None = None
+    _points: dict[OptionNames, Point] = field(default_factory=dict)
+    _options_by_names: dict[OptionNames, tuple[TuningOption, ...]] = field(default_factory=dict)
+    _refuted: set[OptionNames] = field(default_factory=set)
+    _confirmed: OptionNames | None = None
     _deadline: float = field(init=False, default=inf)
     _step_estimate: StepEstimate = field(init=False)
 
     def __post_init__(self) -> None:
-        self._keep(self.point_evaluator.defaults(), ())
+        self._keep_point(self.point_evaluator.defaults(), ())
         self._deadline = self.end
-        self._restart_estimate()
+        self._restart_step_estimate()
 
     def combine_quick_options(self) -> None:
         """Compare all options at once that usually cost no time and write no file, together with
@@ -128,25 +128,25 @@ class OptionSearch:
         it without an exception.
         """
         try:
-            self._combine(self._rewrite)
+            self._compare_with_quick_options(self._rewrite_options)
         except TimeLimitReached:
             self.ended_by = "time_limit"
 
     def add_compared(self, point: Point, option: TuningOption) -> None:
         """Add an option that was measured and compared before."""
         self.usable.insert(0, option)
-        self._keep(point, (option,))
+        self._keep_point(point, (option,))
         self._report_best()
 
     def run(self) -> None:
         """Search until nothing more helps, the time is over, or Ctrl-C comes."""
         self._deadline = self.end - self.point_evaluator.reserve_s(self.end - self.clock())
-        self._restart_estimate()
+        self._restart_step_estimate()
         self.ended_by = "completion"
         try:
-            self._explore()
+            self._explore_combinations()
             self.point_evaluator.set_deadline(self.end)
-            self._confirm()
+            self._confirm_best_point()
             if self.clock() > self.end:
                 self.ended_by = "time_limit"
         except KeyboardInterrupt:
@@ -157,12 +157,12 @@ class OptionSearch:
     @property
     def points(self) -> tuple[Point, ...]:
         """All points, in the order in which they were tried."""
-        offered = self._offered()
+        offered = self._offered_names()
         points = [
             msgspec.structs.replace(point, offered=True) if names in offered else point
             for names, point in self._points.items()
         ]
-        return tuple(with_pareto_front(points))
+        return tuple(points_with_pareto_front(points))
 
     @property
     def chosen(self) -> Point:
@@ -203,9 +203,9 @@ class OptionSearch:
         if not slow or chosen is None:
             return None
         least_bytes = min(entry[0] for entry in slow)
-        near = [entry for entry in slow if entry[0] <= _NEARLY * least_bytes]
+        near = [entry for entry in slow if entry[0] <= _NEARLY_LEAST_RATIO * least_bytes]
         taken_bytes, _, point = min(near, key=lambda entry: entry[1])
-        return point if taken_bytes < (1 - _PROMISING) * peak_plus_steady(chosen) else None
+        return point if taken_bytes < (1 - _PROMISING_SHARE) * peak_plus_steady(chosen) else None
 
     def smallest_with_more_options(self) -> Point | None:
         """Return the point with the least memory that is fast enough, if it has more options.
@@ -233,7 +233,7 @@ class OptionSearch:
         None if there is none, or if that point is the chosen one. A thorough comparison may have
         left it undecided.
         """
-        best = self._best(self._believing_all, refuted=frozenset())
+        best = self._best_believed_point(self._is_undecided_point, refuted=frozenset())
         return best if best.undecided and best.options != self.chosen.options else None
 
     def sufficient_time_limit_s(self) -> float | None:
@@ -246,7 +246,7 @@ class OptionSearch:
             return None
         evaluator = self.point_evaluator
         count = len(self._points) + len(self.untried())
-        comparing_s = len(self._offered()) * evaluator.comparing_s
+        comparing_s = len(self._offered_names()) * evaluator.comparing_s
         exploring_s = count * self._step_estimate.step_s + comparing_s
         # Measuring each option alone gets a third of the time.
         singles_s = evaluator.measuring_s * len(self.usable) / _SHARE_OF_SINGLES
@@ -254,7 +254,7 @@ class OptionSearch:
             self.setup_s + max(exploring_s, singles_s) + evaluator.confirming_s
         )
 
-    def _offered(self) -> set[Names]:
+    def _offered_names(self) -> set[OptionNames]:
         """Return the points that take less than the chosen one but were not compared in time."""
         if self.ended_by == "completion" or self._defaults_fit_budget:
             return set()
@@ -270,10 +270,10 @@ class OptionSearch:
             and is_worth_an_option(point.figures, base)
         }
 
-    def _chosen_names(self) -> Names:
+    def _chosen_names(self) -> OptionNames:
         if self._confirmed is not None:
             return self._confirmed
-        return frozenset(self._best(self._believing_plausible).options)
+        return frozenset(self._best_believed_point(self._is_plausible_point).options)
 
     @property
     def _defaults_fit_budget(self) -> bool:
@@ -291,9 +291,13 @@ class OptionSearch:
         confirmed.
         """
         is_limited = self.end < inf
-        return self._best(self._believing_plausible if is_limited else self._believing_all)
+        return self._best_believed_point(
+            self._is_plausible_point if is_limited else self._is_undecided_point
+        )
 
-    def _best(self, believed: Callable[[Point], bool], refuted: Set[Names] | None = None) -> Point:
+    def _best_believed_point(
+        self, believed: Callable[[Point], bool], refuted: Set[OptionNames] | None = None
+    ) -> Point:
         """Return the point to recommend if those that are `believed` were fast enough.
 
         `refuted` points do not count; None for those that were not confirmed.
@@ -309,35 +313,35 @@ class OptionSearch:
         best = recommended_point(standing, self.budget, self.max_slowdown)
         return self._points[frozenset(best.options)]
 
-    def _believing_all(self, point: Point) -> bool:
+    def _is_undecided_point(self, point: Point) -> bool:
         return point.undecided
 
-    def _believing_plausible(self, point: Point) -> bool:
+    def _is_plausible_point(self, point: Point) -> bool:
         return is_plausible(point, self.options_of(point), self.max_slowdown)
 
-    def _explore(self) -> None:
+    def _explore_combinations(self) -> None:
         """Combine what costs no time by memory alone, and then add options that may cost time."""
         try:
-            if self._rewrite:
-                self._combine(self._rewrite)
-            self._shorten()
+            if self._rewrite_options:
+                self._compare_with_quick_options(self._rewrite_options)
+            self._shorten_combination()
             self._measure_single_options()
             self._compare_singles_that_fit()
-            self._drop_idle()
+            self._drop_idle_options()
             best = self._best_combination()
-            best = self._shrink(self._grow(best, self.usable))
-            self._gather(best)
+            best = self._shrink_combination(self._grow_combination(best, self.usable))
+            self._gather_small_savings(best)
             self._compare_smallest_option()
             self._compare_all_together()
         except TimeLimitReached:
             self.ended_by = "time_limit"
 
     @property
-    def _rewrite(self) -> tuple[TuningOption, ...]:
+    def _rewrite_options(self) -> tuple[TuningOption, ...]:
         """The rewritten model as an option; empty if there is none."""
         return tuple(option for option in self.usable if option.name == REWRITE)
 
-    def _combine(self, base: tuple[TuningOption, ...]) -> None:
+    def _compare_with_quick_options(self, base: tuple[TuningOption, ...]) -> None:
         """Compare `base` with all options that usually cost no time, if they save memory.
 
         Options that write a file are left out: with them the program depends on it.
@@ -345,24 +349,26 @@ class OptionSearch:
         chosen = base
         for option in self.usable:
             is_quick = not (option.costs_time or option.changes_values)
-            if is_quick and not (option.model or option.save_options or _clashes(option, chosen)):
+            if is_quick and not (
+                option.model or option.save_options or _is_option_excluded(option, chosen)
+            ):
                 chosen = (*chosen, option)
-        if _names(chosen) == _names(base) or _names(chosen) in self._points:
+        if _option_names(chosen) == _option_names(base) or _option_names(chosen) in self._points:
             return
-        figures = self._measure(chosen).figures
+        figures = self._measure_combination(chosen).figures
         fewer = tuple(option for option in chosen if not option.shared_arena)
         if figures is not None and base != fewer != chosen:
             # Regions as large as requested may fit later requests worse.
-            without = self._measure(fewer).figures
+            without = self._measure_combination(fewer).figures
             if without is not None and is_worth_an_option(without, figures):
                 chosen, figures = fewer, without
         smallest = self._best_if_fast().figures or self.point_evaluator.before
         if figures is not None and is_worth_an_option(figures, smallest):
-            self._compare(chosen)
+            self._compare_combination(chosen)
             if not self._is_probably_fast(chosen):
                 self._compare_again(chosen)
 
-    def _shorten(self) -> None:
+    def _shorten_combination(self) -> None:
         """In limited time, compare fewer options of the best combination that are as good.
 
         The search may end before the other steps remove options that add nothing. Options are added
@@ -371,15 +377,15 @@ class OptionSearch:
         point, smallest = self._best_if_fast(), self.point_evaluator.before
         kept: tuple[TuningOption, ...] = ()
         for option in self.options_of(point) if self.end < inf else ():
-            figures = self._measure((*kept, option)).figures
+            figures = self._measure_combination((*kept, option)).figures
             if figures is None or not is_worth_an_option(figures, smallest):
                 continue
             kept, smallest = (*kept, option), figures
             if point.figures and not is_worth_an_option(point.figures, figures):
-                self._compare(kept)
+                self._compare_combination(kept)
                 return
 
-    def _drop_idle(self) -> None:
+    def _drop_idle_options(self) -> None:
         """Compare the best combination without the options that save nothing alone."""
         base, point = self.point_evaluator.before, self._best_if_fast()
         useful = tuple(
@@ -391,9 +397,9 @@ class OptionSearch:
         )
         if not useful or len(useful) == len(point.options) or point.figures is None:
             return
-        figures = self._measure(useful).figures
+        figures = self._measure_combination(useful).figures
         if figures is not None and not is_worth_an_option(point.figures, figures):
-            self._compare(useful)
+            self._compare_combination(useful)
 
     def _measure_single_options(self) -> None:
         """Measure the memory of each option alone, in a part of the time where it is limited.
@@ -402,30 +408,32 @@ class OptionSearch:
         enough: the search may end before its other steps.
         """
         end = self.clock() + (self._deadline - self.clock()) * _SHARE_OF_SINGLES
-        for option in sorted(self.usable, key=lambda each: (-self._promise(each), each.costs_time)):
-            is_wanted = self._promise(option) > 0 and not self._best_if_fast().options
+        for option in sorted(
+            self.usable, key=lambda each: (-self._promised_saving(each), each.costs_time)
+        ):
+            is_wanted = self._promised_saving(option) > 0 and not self._best_if_fast().options
             if self.clock() >= end and not is_wanted:
                 break
-            figures = self._measure((option,)).figures
+            figures = self._measure_combination((option,)).figures
             if is_wanted and figures and is_worth_an_option(figures, self.point_evaluator.before):
-                self._compare((option,))
+                self._compare_combination((option,))
 
-    def _promise(self, option: TuningOption) -> float:
+    def _promised_saving(self, option: TuningOption) -> float:
         """Return what an option is expected to save, in bytes by the effort; 0 for little.
 
         What usually costs time counts half: about every other such option is too slow.
         """
         saved_bytes = self.expected.get(option.name, 0)
-        is_little = saved_bytes < _PROMISING * peak_plus_steady(self.point_evaluator.before)
+        is_little = saved_bytes < _PROMISING_SHARE * peak_plus_steady(self.point_evaluator.before)
         return 0 if is_little else saved_bytes / (1 + option.costs_time)
 
     def _compare_singles_that_fit(self) -> None:
         """Compare each option that alone fits a budget that the defaults exceed."""
         if over_budget_bytes(self.point_evaluator.before, self.budget):
-            for option in self._measured():
-                figures = self._points[_names((option,))].figures
+            for option in self._measured_options():
+                figures = self._points[_option_names((option,))].figures
                 if figures is not None and not over_budget_bytes(figures, self.budget):
-                    self._compare((option,))
+                    self._compare_combination((option,))
 
     def _best_combination(self) -> tuple[TuningOption, ...]:
         """Return the combination with the least memory of options that usually cost no time.
@@ -438,39 +446,43 @@ class OptionSearch:
         point = self._best_if_fast()
         best = self.options_of(point)
         smallest = point.figures or self.point_evaluator.before
-        for start in self._starts(smallest):
-            if self.end < inf and best and self._cost(start) > _FAR * peak_plus_steady(smallest):
+        for start in self._starting_combinations(smallest):
+            if (
+                self.end < inf
+                and best
+                and self._combination_cost(start) > _FAR_START_RATIO * peak_plus_steady(smallest)
+            ):
                 continue
             if not best:
-                self._compare(start)
+                self._compare_combination(start)
                 if not self._is_probably_fast(start):
                     self._compare_again(start)
                 if not self._is_probably_fast(start):
                     continue
                 best, smallest = start, self._compared_figures(start) or smallest
-            chosen = self._accumulate(start)
+            chosen = self._accumulate_options(start)
             found = self._measured_figures(chosen)
             if found is None or not is_worth_an_option(found, smallest):
                 continue
-            self._compare(chosen)
+            self._compare_combination(chosen)
             if self._compared_figures(chosen, self.max_slowdown) is None:
-                chosen = self._grow(best, chosen)
+                chosen = self._grow_combination(best, chosen)
             best, smallest = chosen, self._compared_figures(chosen) or smallest
         return best
 
     def _is_probably_fast(self, added: tuple[TuningOption, ...]) -> bool:
         """Return whether a point can be used and is within `max_slowdown`, or is plausible."""
-        return is_probably_fast(self._points[_names(added)], added, self.max_slowdown)
+        return is_probably_fast(self._points[_option_names(added)], added, self.max_slowdown)
 
-    def _starts(self, base: Figures) -> list[tuple[TuningOption, ...]]:
+    def _starting_combinations(self, base: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.
 
         They are the best option, the best option that excludes it, and the best model if the best
         option is a setting (or the best setting if it is a model).
         """
-        quick = [each for each in self._measured() if not each.costs_time]
+        quick = [each for each in self._measured_options() if not each.costs_time]
         best = self._best_single_option(quick, base)
-        rivals = [option for option in quick if _clashes(option, best)]
+        rivals = [option for option in quick if _is_option_excluded(option, best)]
         is_model = any(option.model for option in best)
         others = [option for option in quick if bool(option.model) != is_model]
         starts = [best]
@@ -492,26 +504,26 @@ class OptionSearch:
         ]
         return (min(found, key=self._single_cost),) if found else ()
 
-    def _accumulate(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
+    def _accumulate_options(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Add options that cost no time, the most saving first, while they save memory.
 
         Where time is limited, options that save nothing alone are left out.
         """
         base = self.point_evaluator.before
         smallest = self._measured_figures(best) or base
-        for option in sorted(self._measured(), key=self._single_cost):
-            if option in best or option.costs_time or _clashes(option, best):
+        for option in sorted(self._measured_options(), key=self._single_cost):
+            if option in best or option.costs_time or _is_option_excluded(option, best):
                 continue
             alone = self._measured_figures((option,))
             if self.end < inf and (alone is None or not saves_a_little(alone, base)):
                 continue
-            self._measure((*best, option))
+            self._measure_combination((*best, option))
             found = self._measured_figures((*best, option))
             if found is not None and is_worth_an_option(found, smallest):
                 best, smallest = (*best, option), found
         return best
 
-    def _grow(
+    def _grow_combination(
         self, best: tuple[TuningOption, ...], among: Sequence[TuningOption]
     ) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep options that save more.
@@ -520,20 +532,20 @@ class OptionSearch:
         were measured alone are added before others are measured.
         """
         if self.end < inf:
-            measured = self._measured()
-            best = self._add_each(best, [option for option in among if option in measured])
+            measured = self._measured_options()
+            best = self._add_each_option(best, [option for option in among if option in measured])
         for option in among:
-            self._measure((option,))
-        return self._add_each(best, among)
+            self._measure_combination((option,))
+        return self._add_each_option(best, among)
 
-    def _add_each(
+    def _add_each_option(
         self, best: tuple[TuningOption, ...], among: Sequence[TuningOption]
     ) -> tuple[TuningOption, ...]:
         smallest = self._compared_figures(best) or self.point_evaluator.before
         for option in sorted(among, key=self._single_cost):
-            if option in best or _clashes(option, best):
+            if option in best or _is_option_excluded(option, best):
                 continue
-            self._try((*best, option), smallest)
+            self._try_combination((*best, option), smallest)
             found = self._compared_figures((*best, option), self.max_slowdown)
             if found is not None and is_worth_an_option(found, smallest):
                 best, smallest = (*best, option), found
@@ -544,97 +556,99 @@ class OptionSearch:
         smallest = min(self.usable, key=self._single_cost, default=None)
         base = self.chosen.figures or self.point_evaluator.before
         if smallest is not None and self._measured_figures((smallest,)) is not None:
-            self._try((smallest,), base)
+            self._try_combination((smallest,), base)
 
     def _compare_all_together(self) -> None:
         """Compare the options of `together`, alone and with those that none of them excludes."""
         wanted = tuple(option for option in self.usable if option.name in self.together)
         rest = (option for option in self.usable if option not in wanted)
-        every = (*wanted, *(option for option in rest if not _clashes(option, wanted)))
+        every = (*wanted, *(option for option in rest if not _is_option_excluded(option, wanted)))
         for added in (wanted, every) if wanted else ():
-            is_possible = not any(_clashes(option, added) for option in added)
-            if is_possible and self._measure(added).figures is not None:
-                self._compare(added)
+            is_possible = not any(_is_option_excluded(option, added) for option in added)
+            if is_possible and self._measure_combination(added).figures is not None:
+                self._compare_combination(added)
 
-    def _shrink(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
+    def _shrink_combination(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 1 else ():
             fewer = tuple(each for each in best if each is not option)
             smallest = self._compared_figures(best)
-            figures = self._measure(fewer).figures
+            figures = self._measure_combination(fewer).figures
             if smallest is None or figures is None or is_worth_an_option(smallest, figures):
                 continue
-            self._compare(fewer)
+            self._compare_combination(fewer)
             if self._compared_figures(fewer, self.max_slowdown) is not None:
                 best = fewer
         return best
 
-    def _gather(self, best: tuple[TuningOption, ...]) -> None:
+    def _gather_small_savings(self, best: tuple[TuningOption, ...]) -> None:
         """Add options that save a little each, which together may be worth it."""
         taken = self._compared_figures(best) or self.point_evaluator.before
-        for option in self._small_savings(best):
-            if _clashes(option, best):
+        for option in self._small_saving_options(best):
+            if _is_option_excluded(option, best):
                 continue
             added = (*best, option)
-            figures = self._measure(added).figures
+            figures = self._measure_combination(added).figures
             if figures is not None and saves_a_little(figures, taken):
-                self._compare(added)
+                self._compare_combination(added)
                 if self._compared_figures(added, self.max_slowdown) is not None:
                     best, taken = added, figures
 
-    def _small_savings(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
+    def _small_saving_options(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
         """Return the options that save something alone and are not known to fail."""
         base = self.point_evaluator.before
         found = []
         for option in self.usable:
-            single = self._measure((option,))
-            combined = self._points.get(_names((*best, option)), single)
+            single = self._measure_combination((option,))
+            combined = self._points.get(_option_names((*best, option)), single)
             if (
                 option in best
-                or _fails(single, self.max_slowdown)
-                or _fails(combined, self.max_slowdown)
+                or _is_failing_point(single, self.max_slowdown)
+                or _is_failing_point(combined, self.max_slowdown)
             ):
                 continue
             if single.figures is not None and saves_a_little(single.figures, base):
                 found.append(option)
         return sorted(found, key=self._single_cost)
 
-    def _confirm(self) -> None:
+    def _confirm_best_point(self) -> None:
         """Measure the best point thoroughly; if it is not confirmed, the next one.
 
         After each that is not confirmed, the smallest point that is left is compared. A point that
         is confirmed but turns out to exceed the budget is kept only if no other point fits.
         """
-        nearest: Names | None = None
-        while (point := self._next_to_confirm()).options:
+        nearest: OptionNames | None = None
+        while (point := self._next_point_to_confirm()).options:
             names = frozenset(point.options)
             chosen = self._options_by_names[names]
             about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
             if about_s > 0:
                 about = format_duration(about_s)
-                self.report_progress(f"verifying {_joined(chosen)} (about {about})")
+                self.report_progress(f"verifying {_joined_option_names(chosen)} (about {about})")
             self._points[names], is_confirmed = self.point_evaluator.confirm(point, chosen)
-            if is_confirmed and (self._fits_budget(names) or not self._other_fits(names)):
+            if is_confirmed and (
+                self._fits_budget(names) or not self._has_other_fitting_point(names)
+            ):
                 nearest = names
                 break
             if is_confirmed and nearest is None:
                 nearest = names
             self._refuted.add(names)
-            self._compare_next()
+            self._compare_next_point()
         if nearest is not None:
             self._confirmed = nearest
-            self._keep(self.point_evaluator.defaults(), ())
+            self._keep_point(self.point_evaluator.defaults(), ())
 
-    def _fits_budget(self, names: Names) -> bool:
+    def _fits_budget(self, names: OptionNames) -> bool:
         figures = self._points[names].figures
         return figures is not None and not over_budget_bytes(figures, self.budget)
 
-    def _other_fits(self, names: Names) -> bool:
+    def _has_other_fitting_point(self, names: OptionNames) -> bool:
         """Return whether a point other than that of `names`, and not refuted, fits the budget."""
         others = self._points.keys() - self._refuted - {names}
         return any(self._points[other].fits for other in others)
 
-    def _next_to_confirm(self) -> Point:
+    def _next_point_to_confirm(self) -> Point:
         """Return the best point, after comparisons that may find one.
 
         With a time limit, undecided points that are not plausible count only if no other is left.
@@ -646,11 +660,11 @@ class OptionSearch:
         fits = not over_budget_bytes(self.point_evaluator.before, self.budget)
         if point.options or (self.budget and fits):
             return point
-        self._compare_next()
+        self._compare_next_point()
         point = self._best_if_fast()
-        return point if point.options else self._best(self._believing_all)
+        return point if point.options else self._best_believed_point(self._is_undecided_point)
 
-    def _compare_next(self) -> None:
+    def _compare_next_point(self) -> None:
         """Compare the smallest measured point that is not expected to be too slow.
 
         A combination that contains a combination that is probably too slow is expected to be too
@@ -671,48 +685,49 @@ class OptionSearch:
             if is_worth_an_option(point.figures, base)
             if not any(each <= names for each in slow)
         ]
-        for chosen in sorted(rest, key=self._cost):
-            self._compare(chosen)
+        for chosen in sorted(rest, key=self._combination_cost):
+            self._compare_combination(chosen)
             if self._compared_figures(chosen, self.max_slowdown) is not None:
                 return
 
-    def _try(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
+    def _try_combination(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
         """Measure the memory with `added`; if it is less than `reference`, compare the latency too.
 
         It is also compared if it fits a budget that the defaults exceed, however narrowly.
         """
-        figures = self._measure(added).figures
+        figures = self._measure_combination(added).figures
         if figures is None:
             return
         exceeded = over_budget_bytes(self.point_evaluator.before, self.budget)
         if is_worth_an_option(figures, reference) or (
             exceeded and not over_budget_bytes(figures, self.budget)
         ):
-            self._compare(added)
+            self._compare_combination(added)
 
-    def _measure(self, added: tuple[TuningOption, ...]) -> Point:
-        known = self._points.get(_names(added))
+    def _measure_combination(self, added: tuple[TuningOption, ...]) -> Point:
+        known = self._points.get(_option_names(added))
         if known is not None:
             return known
         self._check_deadline()
         untried = [
             each
             for each in self.usable
-            if each not in added and _names((each,)) not in self._points
+            if each not in added and _option_names((each,)) not in self._points
         ]
         left = f"{len(self._points)} combinations so far"
         if untried:
             left = f"{counted(len(untried), 'option')} left"
         self.report_progress(
-            f"trying {_joined(added)} ({left}, {self._step_estimate.step(len(untried))})"
+            f"trying {_joined_option_names(added)} ({left},"
+            f" {self._step_estimate.step(len(untried))})"
         )
-        return self._keep(self.point_evaluator.measure(added), added)
+        return self._keep_point(self.point_evaluator.measure(added), added)
 
-    def _compare(self, added: tuple[TuningOption, ...]) -> None:
-        point = self._points[_names(added)]
+    def _compare_combination(self, added: tuple[TuningOption, ...]) -> None:
+        point = self._points[_option_names(added)]
         if point.ratio is None and not point.problem:
-            self.report_progress(f"comparing {_joined(added)}")
-            self._keep(self.point_evaluator.compare(point, added), added)
+            self.report_progress(f"comparing {_joined_option_names(added)}")
+            self._keep_point(self.point_evaluator.compare(point, added), added)
             self._report_best()
 
     def _compare_again(self, added: tuple[TuningOption, ...]) -> None:
@@ -720,16 +735,16 @@ class OptionSearch:
 
         That is if it is undecided, or if its kernels are those of the defaults.
         """
-        point = self._points[_names(added)]
+        point = self._points[_option_names(added)]
         is_doubtful = point.undecided or all(option.same_kernels for option in added)
         if point.ratio is not None and is_doubtful and not point.problem:
-            self.report_progress(f"comparing {_joined(added)} again")
-            self._keep(self.point_evaluator.compare(point, added), added)
+            self.report_progress(f"comparing {_joined_option_names(added)} again")
+            self._keep_point(self.point_evaluator.compare(point, added), added)
             self._report_best()
 
     def _report_best(self) -> None:
         """Report the best point that is probably fast enough, if it is not the defaults."""
-        point = self._best(self._believing_plausible)
+        point = self._best_believed_point(self._is_plausible_point)
         if not point.options or point.figures is None:
             return
         before = self.point_evaluator.before
@@ -738,7 +753,7 @@ class OptionSearch:
         chosen = " + ".join(point.options)
         self.report_verified(f"{chosen}, peak {peak}, steady {steady}")
 
-    def _restart_estimate(self) -> None:
+    def _restart_step_estimate(self) -> None:
         self._step_estimate = StepEstimate(
             first_s=self.point_evaluator.measuring_s, end=self.end, clock=self.clock
         )
@@ -750,8 +765,11 @@ class OptionSearch:
         if self.clock() + self.point_evaluator.measuring_s > end:  # what begins has to fit
             raise TimeLimitReached
 
-    def _keep(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-        self._points[_names(chosen)], self._options_by_names[_names(chosen)] = point, chosen
+    def _keep_point(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+        self._points[_option_names(chosen)], self._options_by_names[_option_names(chosen)] = (
+            point,
+            chosen,
+        )
         return point
 
     def _compared_figures(
@@ -761,43 +779,43 @@ class OptionSearch:
 
         Where time is limited, an undecided point counts only if it is probably fast enough.
         """
-        point = self._points.get(_names(added))
-        if point is None or point.ratio is None or _fails(point, max_slowdown):
+        point = self._points.get(_option_names(added))
+        if point is None or point.ratio is None or _is_failing_point(point, max_slowdown):
             return None
         if max_slowdown < inf and self.end < inf and not self._is_probably_fast(added):
             return None
         return point.figures
 
-    def _measured(self) -> list[TuningOption]:
+    def _measured_options(self) -> list[TuningOption]:
         """Return the options whose memory was measured alone."""
-        return [option for option in self.usable if _names((option,)) in self._points]
+        return [option for option in self.usable if _option_names((option,)) in self._points]
 
     def _measured_figures(self, added: tuple[TuningOption, ...]) -> Figures | None:
         """Return the figures of a point that was measured and has no problem so far."""
-        point = self._points.get(_names(added))
+        point = self._points.get(_option_names(added))
         return None if point is None or point.problem else point.figures
 
-    def _cost(self, added: tuple[TuningOption, ...]) -> float:
+    def _combination_cost(self, added: tuple[TuningOption, ...]) -> float:
         figures = self._measured_figures(added)
         return inf if figures is None else peak_plus_steady(figures)
 
     def _single_cost(self, option: TuningOption) -> float:
-        return self._cost((option,))
+        return self._combination_cost((option,))
 
 
-def _fails(point: Point, max_slowdown: float) -> bool:
+def _is_failing_point(point: Point, max_slowdown: float) -> bool:
     """Return whether `point` has a problem or is known to be slower than `max_slowdown`."""
     return bool(point.problem) or point.is_too_slow(max_slowdown)
 
 
-def _clashes(option: TuningOption, chosen: Sequence[TuningOption]) -> bool:
+def _is_option_excluded(option: TuningOption, chosen: Sequence[TuningOption]) -> bool:
     """Return whether `option` cannot be combined with one of `chosen`."""
     return any(each.name in option.excludes or option.name in each.excludes for each in chosen)
 
 
-def _names(chosen: Sequence[TuningOption]) -> Names:
+def _option_names(chosen: Sequence[TuningOption]) -> OptionNames:
     return frozenset(option.name for option in chosen)
 
 
-def _joined(chosen: Sequence[TuningOption]) -> str:
+def _joined_option_names(chosen: Sequence[TuningOption]) -> str:
     return " + ".join(option.name for option in chosen)

@@ -1,8 +1,8 @@
 """The table of options: settings of a session or its environment that can save memory.
 
-An option is added by adding a row to `_table`. A search tries options that usually cost no time
-first, and within these in the order of the rows: those that saved the most memory on real models
-come first. `memdiag.tuning.program` writes each setting as Python.
+An option is added by adding a row to `_tuning_option_table`. A search tries options that usually
+cost no time first, and within these in the order of the rows: those that saved the most memory on
+real models come first. `memdiag.tuning.program` writes each setting as Python.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from memdiag.defaults import PINNED
+from memdiag.defaults import PINNED_ENVIRONMENT
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, ORT_FILE_MAPPED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
@@ -25,21 +25,21 @@ _LIBRARY_FOLDERS = (
 )
 
 
-def _always(runtime: Runtime) -> bool:
+def _is_always_available(runtime: Runtime) -> bool:
     return True
 
 
-def _for_every_job(job: Job) -> bool:
+def _is_always_relevant(job: Job) -> bool:
     return True
 
 
-def _for_ort_format(job: Job) -> bool:
+def _is_ort_format_job(job: Job) -> bool:
     return job.model.suffix.lower() == ORT_SUFFIX
 
 
-def _for_onnx_format(job: Job) -> bool:
+def _is_onnx_format_job(job: Job) -> bool:
     """Return whether the graph is still to be optimized, and can be saved again."""
-    return not _for_ort_format(job)
+    return not _is_ort_format_job(job)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ class TuningOption:
     costs_time: bool = False
     same_kernels: bool = False
     changes_values: bool = False
-    is_available: Callable[[Runtime], bool] = _always
-    is_relevant: Callable[[Job], bool] = _for_every_job
+    is_available: Callable[[Runtime], bool] = _is_always_available
+    is_relevant: Callable[[Job], bool] = _is_always_relevant
     needs: str = ""
 
     def added_to(self, job: Job) -> Job:
@@ -106,12 +106,12 @@ class TuningOption:
 @cache
 def tuning_options() -> tuple[TuningOption, ...]:
     """Return all options in the order in which they are tried."""
-    return tuple(_table())
+    return tuple(_tuning_option_table())
 
 
-def _table() -> list[TuningOption]:
-    jemalloc = _library("libjemalloc.so.2")
-    mimalloc = _library("libmimalloc.so.2", "libmimalloc.so.2.0")
+def _tuning_option_table() -> list[TuningOption]:
+    jemalloc = _installed_library("libjemalloc.so.2")
+    mimalloc = _installed_library("libmimalloc.so.2", "libmimalloc.so.2.0")
     return [
         TuningOption(
             name="save-prepacked",
@@ -125,7 +125,7 @@ def _table() -> list[TuningOption]:
             " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking",),
-            is_relevant=_for_onnx_format,
+            is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
             name="map-ort-file",
@@ -139,7 +139,7 @@ def _table() -> list[TuningOption]:
                 "session.use_ort_model_bytes_for_initializers": "1",
             },
             is_available=lambda runtime: runtime >= ORT_FILE_MAPPED_SINCE,
-            is_relevant=_for_ort_format,
+            is_relevant=_is_ort_format_job,
             needs="a model in ORT format",
         ),
         TuningOption(
@@ -149,7 +149,7 @@ def _table() -> list[TuningOption]:
             same_kernels=True,
             hurts="Each block of 128 KiB and more costs a system call and fresh pages, in the rest"
             " of the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
-            environment=PINNED,
+            environment=PINNED_ENVIRONMENT,
             excludes=("arena-off", "jemalloc", "mimalloc"),
         ),
         TuningOption(
@@ -160,7 +160,7 @@ def _table() -> list[TuningOption]:
             session={"optimization.constant_folding_max_output_size_in_bytes": str(1 << 20)},
             excludes=("disable-constant-folding", "optimization-off"),
             is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
-            is_relevant=_for_onnx_format,
+            is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
             name="jemalloc",
@@ -190,7 +190,7 @@ def _table() -> list[TuningOption]:
             " missed.",
             disabled=("ConstantFolding",),
             excludes=("optimization-off", "folding-size-limit"),
-            is_relevant=_for_onnx_format,
+            is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
             name="disable-nchwc",
@@ -199,7 +199,7 @@ def _table() -> list[TuningOption]:
             hurts="Convolutions are slower.",
             disabled=("NchwcTransformer",),
             excludes=("optimization-basic", "optimization-extended", "optimization-off"),
-            is_relevant=_for_onnx_format,
+            is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
             name="disable-prepacking",
@@ -227,7 +227,7 @@ def _table() -> list[TuningOption]:
             " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
             " may keep more than the arena when sizes of inputs alternate.",
             session={"enable_cpu_mem_arena": "false"},
-            environment=PINNED,
+            environment=PINNED_ENVIRONMENT,
             excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
         TuningOption(
@@ -267,7 +267,7 @@ def _table() -> list[TuningOption]:
             hurts="No fused and no blocked kernels: runs are usually slower.",
             session={"graph_optimization_level": "basic"},
             excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
-            is_relevant=_for_onnx_format,
+            is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
             name="optimization-extended",
@@ -276,7 +276,7 @@ def _table() -> list[TuningOption]:
             hurts="Convolutions are slower.",
             session={"graph_optimization_level": "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
-            is_relevant=_for_onnx_format,
+            is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
             name="optimization-off",
@@ -292,7 +292,7 @@ def _table() -> list[TuningOption]:
                 "optimization-basic",
                 "optimization-extended",
             ),
-            is_relevant=_for_onnx_format,
+            is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
             name="same-as-requested",
@@ -307,7 +307,7 @@ def _table() -> list[TuningOption]:
     ]
 
 
-def _library(*names: str) -> str | None:
+def _installed_library(*names: str) -> str | None:
     """Return the path of the first shared library of `names` that is installed; None if none is."""
     paths = (Path(folder, name) for name in names for folder in _LIBRARY_FOLDERS)
     return next((str(path) for path in paths if path.exists()), None)

@@ -19,8 +19,8 @@ from memdiag.tuning.points import is_probably_fast, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import exchanged_memory, saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
-from memdiag.verify.memory import reason_of
-from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
+from memdiag.verify.memory import job_error_reason
+from memdiag.verify.model_evaluator import LatencyComparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
 _FINAL_PAIRS = 64
@@ -106,22 +106,22 @@ class PointEvaluator:
     def defaults(self) -> Point:
         """Return the point without options."""
         return msgspec.structs.replace(
-            _point(self.model_evaluator.job, ()),
+            _unmeasured_point(self.model_evaluator.job, ()),
             figures=self.before,
             ratio=1.0,
-            fits=self._fits(self.before),
+            fits=self._is_within_budget(self.before),
         )
 
     def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
         """Return the point of `chosen` with its memory, measured once."""
-        settings = _configured(self.model_evaluator.job, chosen)
-        point = _point(settings, chosen)
+        settings = _configured_job(self.model_evaluator.job, chosen)
+        point = _unmeasured_point(settings, chosen)
         try:
             job = self._models.prepare(settings, chosen)
-            disk_bytes = _disk_bytes(settings, job)
+            disk_bytes = _program_disk_bytes(settings, job)
             figures = self.model_evaluator.measure(job, 1, disk_bytes=disk_bytes)
         except MemdiagError as error:
-            return self._with_problem(point, f"it does not run: {reason_of(error)}")
+            return self._point_with_problem(point, f"it does not run: {job_error_reason(error)}")
         return msgspec.structs.replace(point, figures=figures)
 
     def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
@@ -131,7 +131,9 @@ class PointEvaluator:
         Where no option usually costs time, only a ratio far above the allowed one counts as slower
         (`CLEARLY_ABOVE`): all pairs may be slower by chance while the machine is busy.
         """
-        return self._compared(point, chosen, QUICK_PAIRS, is_quick=True, doubt=_doubt(chosen))
+        return self._compared_point(
+            point, chosen, QUICK_PAIRS, is_quick=True, doubt=_doubt_factor(chosen)
+        )
 
     def known_point(
         self, chosen: tuple[TuningOption, ...], figures: Figures, evaluation: ModelEvaluation
@@ -141,9 +143,9 @@ class PointEvaluator:
         `figures` and `evaluation` are its memory and the comparison, as `measure` and `compare`
         would find them.
         """
-        point = _point(_configured(self.model_evaluator.job, chosen), chosen)
+        point = _unmeasured_point(_configured_job(self.model_evaluator.job, chosen), chosen)
         point = msgspec.structs.replace(point, figures=figures)
-        return self._judged(point, chosen, evaluation, _doubt(chosen))
+        return self._point_with_evaluation(point, chosen, evaluation, _doubt_factor(chosen))
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still saves enough.
@@ -153,31 +155,33 @@ class PointEvaluator:
         earlier ratio is kept, and the point counts as fast enough if `is_probably_fast`.
         """
         try:
-            settings = _configured(self.model_evaluator.job, chosen)
+            settings = _configured_job(self.model_evaluator.job, chosen)
             job = self._models.prepare(settings, chosen)
             before, after = self.model_evaluator.measure_both(
                 job,
                 _FINAL_PROCESSES,
                 before_bytes=self.before.disk_bytes,
-                after_bytes=_disk_bytes(settings, job),
+                after_bytes=_program_disk_bytes(settings, job),
                 known=self.before,
             )
         except MemdiagError as error:
-            return self._with_problem(point, f"it does not run: {reason_of(error)}"), False
-        fits = self._fits(after)
+            return self._point_with_problem(
+                point, f"it does not run: {job_error_reason(error)}"
+            ), False
+        fits = self._is_within_budget(after)
         point = msgspec.structs.replace(point, figures=after)
         is_in_time = True
         self.model_evaluator.renew_original()
         try:
-            point = self._compared(point, chosen, _FINAL_PAIRS)
+            point = self._compared_point(point, chosen, _FINAL_PAIRS)
         except TimeLimitReached:
-            point, is_in_time = self._with_fit(point, chosen), False
+            point, is_in_time = self._point_with_fit(point, chosen), False
         is_fast = point.counted_ratio is not None and point.counted_ratio <= self.max_slowdown
         if not is_in_time:
             is_fast = is_probably_fast(point, chosen, self.max_slowdown)
         if point.problem or not is_fast:
             return point, False
-        is_needed = fits and not self._fits(before)
+        is_needed = fits and not self._is_within_budget(before)
         is_faster = fits and point.largest_high is not None and point.largest_high < 1
         if not (is_needed or (self.budget and is_faster) or saves_memory(before, after)):
             if exchanged := exchanged_memory(before, after):
@@ -191,7 +195,7 @@ class PointEvaluator:
         """Return the last comparison of `point`; None where it was not compared."""
         return self._evaluations.get(point.options)
 
-    def _compared(
+    def _compared_point(
         self,
         point: Point,
         chosen: tuple[TuningOption, ...],
@@ -201,9 +205,9 @@ class PointEvaluator:
         doubt: float = 1.0,
     ) -> Point:
         try:
-            job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
+            job = self._models.prepare(_configured_job(self.model_evaluator.job, chosen), chosen)
         except MemdiagError as error:
-            return self._with_problem(point, f"it does not run: {reason_of(error)}")
+            return self._point_with_problem(point, f"it does not run: {job_error_reason(error)}")
         evaluation = self.model_evaluator.evaluate(
             job,
             self.bound,
@@ -212,10 +216,10 @@ class PointEvaluator:
             is_quick=is_quick,
         )
         if evaluation.problem is not None:
-            return self._with_problem(point, evaluation.problem)
-        return self._judged(point, chosen, evaluation, doubt)
+            return self._point_with_problem(point, evaluation.problem)
+        return self._point_with_evaluation(point, chosen, evaluation, doubt)
 
-    def _judged(
+    def _point_with_evaluation(
         self,
         point: Point,
         chosen: tuple[TuningOption, ...],
@@ -224,14 +228,16 @@ class PointEvaluator:
     ) -> Point:
         """Return `point` with the latency of its comparison, which is kept."""
         self._evaluations[point.options] = evaluation
-        point = self._with_latency(point, chosen, evaluation.comparisons, doubt * self.max_slowdown)
-        return self._with_fit(point, chosen)
+        point = self._point_with_latency(
+            point, chosen, evaluation.comparisons, doubt * self.max_slowdown
+        )
+        return self._point_with_fit(point, chosen)
 
-    def _with_latency(
+    def _point_with_latency(
         self,
         point: Point,
         chosen: Sequence[TuningOption],
-        comparisons: Comparisons,
+        comparisons: LatencyComparisons,
         slower: float,
     ) -> Point:
         """Return `point` with its ratio, which is undecided unless it is certainly above `slower`.
@@ -258,47 +264,47 @@ class PointEvaluator:
             undecided=ratio > self.max_slowdown and not is_slower and not same_kernels,
         )
 
-    def _with_fit(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+    def _point_with_fit(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
         """Return `point` with `fits` set from its latency ratio and its memory."""
         is_fast = is_probably_fast(point, chosen, self.max_slowdown)
-        fits = is_fast and point.figures is not None and self._fits(point.figures)
+        fits = is_fast and point.figures is not None and self._is_within_budget(point.figures)
         return msgspec.structs.replace(point, fits=fits)
 
-    def _with_problem(self, point: Point, problem: str) -> Point:
+    def _point_with_problem(self, point: Point, problem: str) -> Point:
         """Return `point` with a problem whose text names no temporary model."""
         temporary = rf"{re.escape(f'{self.scratch}{os.sep}')}.*?\.(onnx|ort)(: )?"
         text = " ".join(re.sub(temporary, "", problem).split())
         text = self.without_hidden_names(text)
         return msgspec.structs.replace(point, problem=text, fits=False)
 
-    def _fits(self, figures: Figures) -> bool:
+    def _is_within_budget(self, figures: Figures) -> bool:
         return not over_budget_bytes(figures, self.budget)
 
 
-def _doubt(chosen: Sequence[TuningOption]) -> float:
+def _doubt_factor(chosen: Sequence[TuningOption]) -> float:
     """Return by which factor a quick ratio has to exceed the allowed one to count as slower."""
     return 1.0 if any(option.costs_time for option in chosen) else CLEARLY_ABOVE
 
 
-def _configured(job: Job, chosen: Sequence[TuningOption]) -> Job:
+def _configured_job(job: Job, chosen: Sequence[TuningOption]) -> Job:
     for option in chosen:
         job = option.added_to(job)
     return job
 
 
-def _disk_bytes(settings: Job, job: Job) -> int:
+def _program_disk_bytes(settings: Job, job: Job) -> int:
     """Return the size of the files that the program of a point needs.
 
     They are those of the model that it is given, and of the model that it writes once from that.
     """
     paths: set[Path] = set()
     for model in {settings.model, job.model}:
-        with open_model(model) as file:
-            paths |= {path.resolve() for path in file.files}
+        with open_model(model) as model_file:
+            paths |= {path.resolve() for path in model_file.files}
     return sum(path.stat().st_size for path in paths)
 
 
-def _point(job: Job, chosen: Sequence[TuningOption]) -> Point:
+def _unmeasured_point(job: Job, chosen: Sequence[TuningOption]) -> Point:
     """Return the point of `chosen`, which `job` was configured with, without any measurement."""
     return Point(
         options=tuple(option.name for option in chosen),

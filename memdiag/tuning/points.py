@@ -9,9 +9,9 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.pareto_front import pareto_fronts
 from memdiag.tuning.options import TuningOption
 from memdiag.units import MIB
-from memdiag.verify.acceptance import MIN_SHARE, peaks_are_below, steady_is_below
+from memdiag.verify.acceptance import MIN_SAVING_SHARE, peaks_are_below, steady_is_below
 
-BUDGETS: Mapping[str, Callable[[Figures], int]] = {
+BUDGET_FIGURES: Mapping[str, Callable[[Figures], int]] = {
     "peak": lambda figures: figures.most_peak_bytes,
     "steady": lambda figures: figures.most_steady_bytes,
     "anonymous": lambda figures: figures.anonymous_bytes,
@@ -20,17 +20,17 @@ BUDGETS: Mapping[str, Callable[[Figures], int]] = {
 
 They include the rows of mapped tables that other inputs would add."""
 
-_MIN_SAVING = MIB // 2
-_MIN_SHARE = 2 * MIN_SHARE
+_MIN_OPTION_SAVING_BYTES = MIB // 2
+_MIN_OPTION_SAVING_SHARE = 2 * MIN_SAVING_SHARE
 """An option is one more thing that a program sets: it has to save twice the share of a rewrite."""
 
-_LITTLE = 1 / 2
-_EQUALLY_FAST = 0.03
+_LITTLE_SAVING_RATIO = 1 / 2
+_EQUALLY_FAST_MARGIN = 0.03
 
 
 def over_budget_bytes(figures: Figures, budget: Mapping[str, int]) -> int:
     """Return by how many bytes `figures` exceed `budget` in all; 0 where they fit."""
-    return sum(max(0, BUDGETS[name](figures) - limit) for name, limit in budget.items())
+    return sum(max(0, BUDGET_FIGURES[name](figures) - limit) for name, limit in budget.items())
 
 
 def peak_plus_steady(figures: Figures) -> int:
@@ -40,12 +40,12 @@ def peak_plus_steady(figures: Figures) -> int:
 
 def is_worth_an_option(after: Figures, before: Figures) -> bool:
     """Return whether `after` takes so much less than `before` that it justifies an option."""
-    return _saving(after, before) > _least_bytes(before)
+    return _certain_saving_bytes(after, before) > _least_saving_bytes(before)
 
 
 def saves_a_little(after: Figures, before: Figures) -> bool:
     """Return whether `after` saves at least half of what justifies an option."""
-    return _saving(after, before) > _LITTLE * _least_bytes(before)
+    return _certain_saving_bytes(after, before) > _LITTLE_SAVING_RATIO * _least_saving_bytes(before)
 
 
 def is_plausible(point: Point, options: Sequence[TuningOption], max_slowdown: float) -> bool:
@@ -82,7 +82,7 @@ def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]
     ]
 
 
-def with_pareto_front(points: Sequence[Point]) -> list[Point]:
+def points_with_pareto_front(points: Sequence[Point]) -> list[Point]:
     """Return the points with `on_front` set for those on a Pareto front (see `pareto_fronts`)."""
     fronts = pareto_fronts(points)
     return [
@@ -104,8 +104,8 @@ def recommended_point(
     fitting = [(point, figures) for point, figures, _ in usable if point.fits]
     if budget and fitting:
         fastest = min(point.known_ratio for point, _ in fitting)
-        return _simplest(
-            [entry for entry in fitting if entry[0].known_ratio <= fastest + _EQUALLY_FAST]
+        return _simplest_point(
+            [entry for entry in fitting if entry[0].known_ratio <= fastest + _EQUALLY_FAST_MARGIN]
         )
     within = [(point, figures) for point, figures, ratio in usable if ratio <= max_slowdown]
     within = within or [(point, figures) for point, figures, _ in usable[:1]]
@@ -121,20 +121,20 @@ def recommended_point(
         if not is_worth_an_option(smallest, figures)
         and (point is defaults or is_worth_an_option(figures, default_figures))
     ]
-    return _simplest(equals or within[:1])
+    return _simplest_point(equals or within[:1])
 
 
-def _simplest(points: Sequence[tuple[Point, Figures]]) -> Point:
+def _simplest_point(points: Sequence[tuple[Point, Figures]]) -> Point:
     """Return the point with the fewest options; of several, the point with the least memory."""
     return min(points, key=lambda entry: (len(entry[0].options), peak_plus_steady(entry[1])))[0]
 
 
-def _least_bytes(before: Figures) -> int:
+def _least_saving_bytes(before: Figures) -> int:
     """Return the bytes of peak plus steady memory that justify an option."""
-    return max(_MIN_SAVING, round(_MIN_SHARE * peak_plus_steady(before)))
+    return max(_MIN_OPTION_SAVING_BYTES, round(_MIN_OPTION_SAVING_SHARE * peak_plus_steady(before)))
 
 
-def _saving(after: Figures, before: Figures) -> int:
+def _certain_saving_bytes(after: Figures, before: Figures) -> int:
     """Return the bytes that `after` takes less than `before`; 0 where that may be chance."""
     saving_bytes = peak_plus_steady(before) - peak_plus_steady(after)
     if peaks_are_below(after, before) and steady_is_below(after, before):

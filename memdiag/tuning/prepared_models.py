@@ -19,14 +19,14 @@ from memdiag.runner.optimized_model import save_optimized_model
 from memdiag.tuning.options import TuningOption
 from memdiag.units import format_size
 
-_ROOM = 2
+_ROOM_FACTOR = 2
 """The room for a model that is written, as a multiple of the original's files."""
 
 
 def room_bytes(model: Path) -> int:
     """Return the bytes that another version of `model` needs on disk, at most."""
-    with open_model(model) as file:
-        return _ROOM * sum(path.stat().st_size for path in file.files)
+    with open_model(model) as model_file:
+        return _ROOM_FACTOR * sum(path.stat().st_size for path in model_file.files)
 
 
 class PreparedModels:
@@ -54,12 +54,12 @@ class PreparedModels:
         entries = {name: text for option in chosen for name, text in option.save_options.items()}
         if entries:
             session = replace(job.session, options={**job.session.options, **entries})
-            return replace(job, model=self._optimized(replace(job, session=session)))
+            return replace(job, model=self._optimized_model_path(replace(job, session=session)))
         return job
 
-    def _optimized(self, job: Job) -> Path:
+    def _optimized_model_path(self, job: Job) -> Path:
         key = (job.model, *sorted(job.session.options.items()), *job.session.disabled_optimizers)
-        return self._cached(key, job.model, lambda path: self._save_optimized(job, path))
+        return self._cached_model_path(key, job.model, lambda path: self._save_optimized(job, path))
 
     def _save_optimized(self, job: Job, path: Path) -> None:
         self.saved_count += 1
@@ -69,10 +69,12 @@ class PreparedModels:
                 f"{job.model}: the runtime cannot save its optimized model ({problem}). Use other"
                 " options."
             )
-        with open_model(job.model) as file:
-            remove_initializers_from_inputs(file, path)
+        with open_model(job.model) as model_file:
+            remove_initializers_from_inputs(model_file, path)
 
-    def _cached(self, key: Hashable, model: Path, write: Callable[[Path], object]) -> Path:
+    def _cached_model_path(
+        self, key: Hashable, model: Path, write: Callable[[Path], object]
+    ) -> Path:
         """Return the path of a version of `model` with `key`; `write` writes it if it is missing.
 
         What a failed `write` left is removed.
@@ -98,10 +100,10 @@ class PreparedModels:
         return path
 
 
-def lists_initializers(file: ModelFile) -> bool:
+def lists_initializers(model_file: ModelFile) -> bool:
     """Return whether initializers are among the inputs because the IR version requires it."""
-    has_some = bool(file.graph.initializers or file.graph.sparse_initializers)
-    return file.proto.ir_version < OVERRIDABLE_SINCE_IR and has_some
+    has_some = bool(model_file.graph.initializers or model_file.graph.sparse_initializers)
+    return model_file.proto.ir_version < OVERRIDABLE_SINCE_IR and has_some
 
 
 def remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:

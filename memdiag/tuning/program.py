@@ -9,22 +9,22 @@ from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
 from memdiag.runner.optimized_model import EXTERNAL_DATA_OPTION
 
-_LEVELS = {
+_PYTHON_LEVEL_NAMES = {
     "disable_all": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
 }
-_MALLOPT = {
+_MALLOPT_PARAMETERS = {
     "MALLOC_MMAP_THRESHOLD_": (-3, "M_MMAP_THRESHOLD"),
     "MALLOC_ARENA_MAX": (-8, "M_ARENA_MAX"),
 }
 """Variables of glibc that a running process can set too: numbers and names of malloc.h."""
 
-_MAX_LINE = 71  # of 79, since calls may be indented by 8
+_MAX_CODE_LINE_LENGTH = 71  # of 79, since calls may be indented by 8
 _MAX_DATA_FILES = 8
 """So many files of weights are watched for changes."""
 
-_PROVIDERS = 'providers=["CPUExecutionProvider"]'
+_PROVIDERS_ARGUMENT = 'providers=["CPUExecutionProvider"]'
 
 
 def session_program(
@@ -45,11 +45,15 @@ def session_program(
         listed: whether the IR version lists initializers among the inputs.
         caveats: where changes must not be used, by name, for comments.
     """
-    lines = [*_caveats(caveats or {}), *_latency(point), *_lines(model, point, data, listed)]
-    return "\n".join(_for_prompt(lines)) + "\n"
+    lines = [
+        *_caveat_comments(caveats or {}),
+        *_latency_comments(point),
+        *_point_session_lines(model, point, data, listed),
+    ]
+    return "\n".join(_prompt_lines(lines)) + "\n"
 
 
-def _for_prompt(lines: Sequence[str]) -> Iterator[str]:
+def _prompt_lines(lines: Sequence[str]) -> Iterator[str]:
     """Yield `lines` so that they can be pasted at Python's prompt as well.
 
     There a blank line ends an indented block, and nothing else does.
@@ -66,42 +70,44 @@ def _for_prompt(lines: Sequence[str]) -> Iterator[str]:
         yield line
 
 
-def _lines(model: str, point: Point, data: Sequence[str], listed: bool) -> Iterator[str]:
-    yield from _environment(point.environment)
-    yield from _imports(point)
+def _point_session_lines(
+    model: str, point: Point, data: Sequence[str], listed: bool
+) -> Iterator[str]:
+    yield from _environment_lines(point.environment)
+    yield from _import_lines(point)
     yield f"MODEL = {model!r}"
     if point.saved_options:
-        yield from _save_once(model, point, data, listed)
+        yield from _save_once_lines(model, point, data, listed)
     yield ""
-    yield from _options("options", point.session_options)
+    yield from _python_option_lines("options", point.session_options)
     if point.shared_arena:
-        yield from _shared_arena()
-    yield from _creation(point)
+        yield from _shared_arena_lines()
+    yield from _session_creation_lines(point)
     if point.run_options:
         yield "run_options = ort.RunOptions()"
         for name, value in point.run_options.items():
-            yield from _call("run_options.add_run_config_entry", repr(name), repr(value))
+            yield from _call_lines("run_options.add_run_config_entry", repr(name), repr(value))
         yield "# session.run(outputs, inputs, run_options)"
 
 
-def _caveats(caveats: Mapping[str, str]) -> Iterator[str]:
+def _caveat_comments(caveats: Mapping[str, str]) -> Iterator[str]:
     for name, caveat in caveats.items():
         yield from wrap(f"{name}: {caveat}", 78, initial_indent="# ", subsequent_indent="# ")
 
 
-def _latency(point: Point) -> Iterator[str]:
+def _latency_comments(point: Point) -> Iterator[str]:
     """Yield a comment on the measured latency of the point."""
     if point.ratio is not None and point.slowest_with:
         interval = f" ({point.low:.2f}-{point.high:.2f})" if point.low and point.high else ""
         yield f"# Measured: latency {point.ratio:.2f} ×{interval} that of the defaults, with"
         # Names of dimensions are the model's: one with a line break would end the comment.
         inputs = " ".join(point.slowest_with.replace("×", "x").split())
-        yield f"# {ascii(inputs)[1:-1]}{_why_allowed(point)}."
+        yield f"# {ascii(inputs)[1:-1]}{_allowed_latency_reason(point)}."
         yield "# Outputs were dropped before the next run; kept ones can take more."
         yield ""
 
 
-def _why_allowed(point: Point) -> str:
+def _allowed_latency_reason(point: Point) -> str:
     """Return why a latency above that of the defaults counts as equal; empty if it doesn't."""
     if point.unnoticed:
         return ": too little longer to notice"
@@ -111,9 +117,9 @@ def _why_allowed(point: Point) -> str:
     )
 
 
-def _environment(variables: Mapping[str, str]) -> Iterator[str]:
+def _environment_lines(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield code that has the effect of the `variables`; it comes first, to apply to the rest."""
-    within = {name: text for name, text in variables.items() if name in _MALLOPT}
+    within = {name: text for name, text in variables.items() if name in _MALLOPT_PARAMETERS}
     for name, text in variables.items() - within.items():
         yield f"# Before Python starts: export {name}={text}"
     if within:
@@ -123,13 +129,13 @@ def _environment(variables: Mapping[str, str]) -> Iterator[str]:
         yield f"# Or before Python starts: export {exports}"
         yield "libc = ctypes.CDLL(None)"
     for name, text in within.items():
-        number, constant = _MALLOPT[name]
+        number, constant = _MALLOPT_PARAMETERS[name]
         yield f"libc.mallopt({number}, {text})  # {constant}"
     if within:
         yield ""
 
 
-def _imports(point: Point) -> Iterator[str]:
+def _import_lines(point: Point) -> Iterator[str]:
     if point.saved_options:
         # hashlib and tempfile would take 4 MiB, a part of what the options save.
         yield from ("import os", "import platform", "import zlib")
@@ -142,7 +148,7 @@ def _imports(point: Point) -> Iterator[str]:
     yield ""
 
 
-def _modified(data: Sequence[str]) -> Iterator[str]:
+def _modification_time_lines(data: Sequence[str]) -> Iterator[str]:
     """Yield code that finds out when the model was changed last, with the files of its weights.
 
     Files that are made from the model get its time, and are made again if the times differ: that
@@ -156,7 +162,7 @@ def _modified(data: Sequence[str]) -> Iterator[str]:
         yield f"modified = max(modified, int((Path(MODEL).parent / {path!r}).stat().st_mtime))"
 
 
-def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> Iterator[str]:
+def _save_once_lines(model: str, point: Point, data: Sequence[str], listed: bool) -> Iterator[str]:
     settings = {**point.session_options, **point.saved_options}
     yield ""
     yield "# The saved file fits these settings, one release of onnxruntime and one CPU: its name"
@@ -173,7 +179,7 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield f"OPTIMIZED = {optimized!r}"
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
     yield "saved = Path(OPTIMIZED)"
-    yield from _modified(data)
+    yield from _modification_time_lines(data)
     yield ""
     yield "# Writing it may take more memory than the defaults, and this process may keep that:"
     yield "# let another process write it first, such as the build of an image."
@@ -182,14 +188,16 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield ""
     # Written to another folder: no process ever reads a file that is half written.
     yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"
-    for line in _options("saving", settings):
+    for line in _python_option_lines("saving", settings):
         yield f"        {line}"
     yield "        saving.log_severity_level = 3  # it warns that the file fits one CPU, see above"
     yield '        saving.optimized_model_filepath = f"{folder}/{saved.name}"'
     yield "        saving.add_session_config_entry("
     yield f'            {EXTERNAL_DATA_OPTION!r}, f"{{saved.name}}.data"'
     yield "        )"
-    created = f"ort.InferenceSession(MODEL, saving, {_PROVIDERS}{_disabled(point)})"
+    created = (
+        f"ort.InferenceSession(MODEL, saving, {_PROVIDERS_ARGUMENT}{_disabled_argument(point)})"
+    )
     if listed:
         yield "        import onnx"
         yield ""
@@ -208,10 +216,10 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield "            os.replace(part, saved.with_name(part.name))"
 
 
-def _call(function: str, *arguments: str) -> Iterator[str]:
+def _call_lines(function: str, *arguments: str) -> Iterator[str]:
     """Yield a call in one line, or with each argument in a line of its own if that is too long."""
     line = f"{function}({', '.join(arguments)})"
-    if len(line) <= _MAX_LINE:
+    if len(line) <= _MAX_CODE_LINE_LENGTH:
         yield line
         return
     yield f"{function}("
@@ -219,19 +227,19 @@ def _call(function: str, *arguments: str) -> Iterator[str]:
     yield ")"
 
 
-def _options(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
+def _python_option_lines(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
     yield f"{variable} = ort.SessionOptions()"
     for name, value in settings.items():
         if "." in name:
-            yield from _call(f"{variable}.add_session_config_entry", repr(name), repr(value))
+            yield from _call_lines(f"{variable}.add_session_config_entry", repr(name), repr(value))
         elif name == "graph_optimization_level":
             yield "levels = ort.GraphOptimizationLevel"
-            yield f"{variable}.graph_optimization_level = levels.{_LEVELS[value]}"
+            yield f"{variable}.graph_optimization_level = levels.{_PYTHON_LEVEL_NAMES[value]}"
         else:
-            yield f"{variable}.{name} = {_value(value)}"
+            yield f"{variable}.{name} = {_python_value_text(value)}"
 
 
-def _shared_arena() -> Iterator[str]:
+def _shared_arena_lines() -> Iterator[str]:
     yield "info = kinds.OrtMemoryInfo("
     yield '    "Cpu",'
     yield "    kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR,"
@@ -242,22 +250,22 @@ def _shared_arena() -> Iterator[str]:
     yield 'options.add_session_config_entry("session.use_env_allocators", "1")'
 
 
-def _creation(point: Point) -> Iterator[str]:
+def _session_creation_lines(point: Point) -> Iterator[str]:
     source = "OPTIMIZED" if point.saved_options else "MODEL"
-    disabled = _disabled(point).removeprefix(", ")
+    disabled = _disabled_argument(point).removeprefix(", ")
     yield "session = ort.InferenceSession("
-    yield f"    {source}, options, {_PROVIDERS}{',' if disabled else ''}"
+    yield f"    {source}, options, {_PROVIDERS_ARGUMENT}{',' if disabled else ''}"
     if disabled:
         yield f"    {disabled},"
     yield ")"
 
 
-def _disabled(point: Point) -> str:
+def _disabled_argument(point: Point) -> str:
     names = list(point.disabled_optimizers)
     return f", disabled_optimizers={names!r}" if names else ""
 
 
-def _value(text: str) -> str:
+def _python_value_text(text: str) -> str:
     """Return an attribute's value as Python writes it."""
     if text in ("true", "false"):
         return text.capitalize()

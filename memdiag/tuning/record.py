@@ -61,7 +61,7 @@ def rewrite_option(
 
 
 def fix_record(
-    file: ModelFile,
+    model_file: ModelFile,
     search: OptionSearch,
     published: Publication,
     *,
@@ -73,10 +73,10 @@ def fix_record(
     dimensions: tuple[Dimension, ...],
     duration_s: float,
 ) -> Fix:
-    """Return the record of the fix of `file` by `search`, after the end of the search.
+    """Return the record of the fix of `model_file` by `search`, after the end of the search.
 
     Args:
-        file: the original model.
+        model_file: the original model.
         search: the search, after its end.
         published: the new model, if there is one, and the outcomes of rewrites.
         only: the names of what was to be tried.
@@ -92,10 +92,10 @@ def fix_record(
     difference = evaluation.difference if evaluation else None
     # What was not verified is no program, nor what loads a missing model.
     has_program = bool(chosen.options) and not chosen.undecided and not published.problem
-    loaded = Path(published.output_files[0]) if published.output_files else file.path
+    loaded = Path(published.output_files[0]) if published.output_files else model_file.path
     return Fix(
         schema=FIX_SCHEMA,
-        model=path_text(file.path),
+        model=path_text(model_file.path),
         onnxruntime=evaluator.model_evaluator.onnxruntime,
         before=evaluator.before,
         after=chosen.figures,
@@ -104,12 +104,12 @@ def fix_record(
         bound=evaluator.bound.relative,
         bound_reason=evaluator.bound.why,
         ended_by=search.ended_by,
-        notes=_distinct(
+        notes=_distinct_notes(
             [
                 *published.notes,
                 *notes,
                 *unread_table_notes(chosen.figures.unread_table_bytes if chosen.figures else 0),
-                *_notes(search),
+                *_search_notes(search),
                 *([] if published.problem else unused_data_notes(published.output_files)),
             ]
         ),
@@ -124,7 +124,7 @@ def fix_record(
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
         sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),
-        program=_program(loaded, chosen, search) if has_program else "",
+        program=_point_program(loaded, chosen, search) if has_program else "",
         budget=dict(search.budget),
         max_slowdown=search.max_slowdown,
         session_count=evaluator.session_count,
@@ -138,11 +138,11 @@ def fix_record(
     )
 
 
-def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
+def _distinct_notes(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _notes(search: OptionSearch) -> Iterator[str]:
+def _search_notes(search: OptionSearch) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
@@ -168,20 +168,21 @@ def _notes(search: OptionSearch) -> Iterator[str]:
         )
     if (undecided := search.best_undecided()) is not None:
         yield (
-            f"undecided: {' + '.join(undecided.options)} would take {_sizes(undecided)}, but"
-            f" whether it is too slow is uncertain: {_latency(undecided)} with"
+            f"undecided: {' + '.join(undecided.options)} would take {_point_sizes_text(undecided)},"
+            f" but whether it is too slow is uncertain: {_latency_interval_text(undecided)} with"
             f" {undecided.slowest_with};"
             f" --max-slowdown {_accepting_slowdown(undecided)} or more accepts it"
         )
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (
-            f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: a little less than what"
-            " was chosen, but too little for more options"
+            f"{' + '.join(smaller.options)} takes {_point_sizes_text(smaller)}: a little less than"
+            " what was chosen, but too little for more options"
         )
     if (slower := search.smallest_of_too_slow()) is not None:
         yield (
-            f"slower: {' + '.join(slower.options)} would take {_sizes(slower)} at"
-            f" {_latency(slower)}; --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
+            f"slower: {' + '.join(slower.options)} would take {_point_sizes_text(slower)} at"
+            f" {_latency_interval_text(slower)}; --max-slowdown {_accepting_slowdown(slower)} or"
+            " more accepts it"
         )
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
@@ -191,7 +192,8 @@ def _notes(search: OptionSearch) -> Iterator[str]:
         slower = search.fastest_of_too_slow()
         if slower is not None:
             yield (
-                f"{' + '.join(slower.options)} would fit the budget at {_latency(slower)};"
+                f"{' + '.join(slower.options)} would fit the budget at"
+                f" {_latency_interval_text(slower)};"
                 f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
             )
     if chosen.run_options:
@@ -207,22 +209,22 @@ def _accepting_slowdown(point: Point) -> str:
     return f"{ceil(100 * point.largest_high) / 100:.2f}"
 
 
-def _latency(point: Point) -> str:
+def _latency_interval_text(point: Point) -> str:
     interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
     return f"latency {point.ratio:.2f} ×{interval}"
 
 
-def _sizes(point: Point) -> str:
+def _point_sizes_text(point: Point) -> str:
     assert point.figures is not None
     peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
     return f"{peak} at the peak, {steady} steady"
 
 
-def _program(model: Path, point: Point, search: OptionSearch) -> str:
+def _point_program(model: Path, point: Point, search: OptionSearch) -> str:
     """Return the program that sets up `point` for `model`."""
-    with open_model(model) as file:
-        listed = lists_initializers(file)
-        external = [weight for weight in file.weights if weight.storage == "external"]
+    with open_model(model) as model_file:
+        listed = lists_initializers(model_file)
+        external = [weight for weight in model_file.weights if weight.storage == "external"]
         data = sorted({weight.file for weight in external if weight.file is not None})
     caveats = {each.name: each.caveat for each in search.options_of(point) if each.caveat}
     return session_program(path_text(model), point, data=data, listed=listed, caveats=caveats)

@@ -4,34 +4,37 @@ from memdiag.records.measured_change import Figures
 from memdiag.units import format_sizes
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
-from memdiag.verify.model_evaluator import Comparisons
+from memdiag.verify.model_evaluator import LatencyComparisons
 
-MIN_SHARE = 0.01
+MIN_SAVING_SHARE = 0.01
 """The share of the peak that a rewrite has to save: less may be chance."""
 
-_MIN_SAVING = 1 << 20
-_MIN_SAVING_SMALL = 1 << 19
-_MIN_SHARE_SMALL = 0.05
-_CLEARLY_FASTER = 0.9
+_MIN_CERTAIN_SAVING_BYTES = 1 << 20
+_MIN_SMALL_SAVING_BYTES = 1 << 19
+_MIN_SMALL_SAVING_SHARE = 0.05
+_CLEARLY_FASTER_RATIO = 0.9
 
 
 def is_worth_it(
-    before: Figures, after: Figures, comparisons: Comparisons, before_comparisons: Comparisons
+    before: Figures,
+    after: Figures,
+    comparisons: LatencyComparisons,
+    before_comparisons: LatencyComparisons,
 ) -> bool:
     """Return whether a change saves memory; or disk space or much time without taking more memory.
 
     `before_comparisons` compare the model before the change, `comparisons` the model after it, each
     with the original.
     """
-    if takes_less(before, after):
+    if saves_memory_or_disk(before, after):
         return True
-    return is_faster(comparisons, before_comparisons) and not _grows(before, after)
+    return is_faster(comparisons, before_comparisons) and not _has_certain_growth(before, after)
 
 
-def takes_less(before: Figures, after: Figures) -> bool:
+def saves_memory_or_disk(before: Figures, after: Figures) -> bool:
     """Return whether `after` takes less memory beyond doubt, or less disk and no more memory."""
-    is_smaller = before.disk_bytes - after.disk_bytes > MIN_SHARE * before.disk_bytes
-    return saves_memory(before, after) or (is_smaller and not _grows(before, after))
+    is_smaller = before.disk_bytes - after.disk_bytes > MIN_SAVING_SHARE * before.disk_bytes
+    return saves_memory(before, after) or (is_smaller and not _has_certain_growth(before, after))
 
 
 def saves_memory(before: Figures, after: Figures) -> bool:
@@ -42,11 +45,11 @@ def saves_memory(before: Figures, after: Figures) -> bool:
     spread does not matter where every process took less after the change than any before it: what
     malloc retains of some models differs by half from one process to the next.
     """
-    is_gained = any(gain > doubt for gain, doubt in _gains(before, after))
-    return is_gained and not _grows(before, after)
+    is_gained = any(gain > doubt for gain, doubt in _gains_and_doubts(before, after))
+    return is_gained and not _has_certain_growth(before, after)
 
 
-def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
+def is_faster(comparisons: LatencyComparisons, before: LatencyComparisons) -> bool:
     """Return whether a model is faster beyond doubt with some inputs, and slower with none.
 
     `before` are the comparisons of the model that was changed; both are with the original. Fixes of
@@ -55,18 +58,19 @@ def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
     ratios_before = {name: comparison.ratio for name, comparison in before}
     pairs = [(comparison.ratio, ratios_before.get(name)) for name, comparison in comparisons]
     faster = any(
-        new.high < _CLEARLY_FASTER * (old.low if old is not None else 1.0) for new, old in pairs
+        new.high < _CLEARLY_FASTER_RATIO * (old.low if old is not None else 1.0)
+        for new, old in pairs
     )
     return faster and all(
         new.median <= (old.median if old is not None else 1.0) for new, old in pairs
     )
 
 
-def slowness(comparisons: Comparisons, limit: float) -> str | None:
+def slowness_text(comparisons: LatencyComparisons, limit: float) -> str | None:
     """Return with which inputs a model is slower by more than `limit`; None where with none."""
     for name, comparison in comparisons:
         if comparison.is_slower(limit):
-            return f"slower: {_interval(comparison)} with {name}"
+            return f"slower: {_ratio_interval_text(comparison)} with {name}"
     return None
 
 
@@ -77,7 +81,7 @@ def takes_less_memory(first: Figures, second: Figures, *, least_share: float = 0
     below `least_share` of the larger peak does not count.
     """
     peak_bytes = max(first.peak_bytes, second.peak_bytes)
-    floor = max(_floor(peak_bytes), round(least_share * peak_bytes))
+    floor = max(_chance_floor_bytes(peak_bytes), round(least_share * peak_bytes))
     steady = max(floor, first.steady_spread_bytes, second.steady_spread_bytes)
     peak = max(floor, first.peak_spread_bytes, second.peak_spread_bytes)
     for first_bytes, second_bytes, doubt_bytes in (
@@ -90,15 +94,15 @@ def takes_less_memory(first: Figures, second: Figures, *, least_share: float = 0
     return None
 
 
-def takes_less_time(first: Comparisons, second: Comparisons) -> bool | None:
+def takes_less_time(first: LatencyComparisons, second: LatencyComparisons) -> bool | None:
     """Return whether `first` is faster with some inputs and slower with none; None if uncertain.
 
     Both are comparisons with the same original.
     """
     ratios = {name: found.ratio for name, found in second}
     pairs = [(found.ratio, ratios[name]) for name, found in first if name in ratios]
-    wins = any(_is_below(first_ratio, second_ratio) for first_ratio, second_ratio in pairs)
-    losses = any(_is_below(second_ratio, first_ratio) for first_ratio, second_ratio in pairs)
+    wins = any(_is_ratio_below(first_ratio, second_ratio) for first_ratio, second_ratio in pairs)
+    losses = any(_is_ratio_below(second_ratio, first_ratio) for first_ratio, second_ratio in pairs)
     return None if wins == losses else wins
 
 
@@ -108,7 +112,8 @@ def exchanged_memory(before: Figures, after: Figures) -> tuple[str, str] | None:
     None if not one falls while the other grows.
     """
     peak, steady = (
-        (gain > 0) - (gain < 0) if abs(gain) > doubt else 0 for gain, doubt in _gains(before, after)
+        (gain > 0) - (gain < 0) if abs(gain) > doubt else 0
+        for gain, doubt in _gains_and_doubts(before, after)
     )
     if peak * steady >= 0:
         return None
@@ -129,17 +134,17 @@ def memory_beside(best: Figures, other: Figures) -> str:
     return f"peak {peak}, steady {steady}"
 
 
-def _interval(found: LatencyComparison) -> str:
+def _ratio_interval_text(found: LatencyComparison) -> str:
     return f"{found.ratio.median:.2f} × ({found.ratio.low:.2f}–{found.ratio.high:.2f})"
 
 
-def _grows(before: Figures, after: Figures) -> bool:
-    return any(gain < -doubt for gain, doubt in _gains(before, after))
+def _has_certain_growth(before: Figures, after: Figures) -> bool:
+    return any(gain < -doubt for gain, doubt in _gains_and_doubts(before, after))
 
 
-def _gains(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int, int]]:
+def _gains_and_doubts(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the bytes saved at peak and steady state, each with the bytes that may be chance."""
-    floor = _floor(before.peak_bytes)
+    floor = _chance_floor_bytes(before.peak_bytes)
     peak = steady = floor
     if not peaks_are_below(after, before):
         peak = max(floor, before.peak_spread_bytes, after.peak_spread_bytes)
@@ -163,11 +168,11 @@ def steady_is_below(first: Figures, second: Figures) -> bool:
     return highest is not None and lowest is not None and highest < lowest
 
 
-def _floor(*peaks: int) -> int:
+def _chance_floor_bytes(*peaks: int) -> int:
     largest = max(peaks)
-    for_small = max(_MIN_SAVING_SMALL, round(_MIN_SHARE_SMALL * largest))
-    return max(min(_MIN_SAVING, for_small), round(MIN_SHARE * largest))
+    for_small = max(_MIN_SMALL_SAVING_BYTES, round(_MIN_SMALL_SAVING_SHARE * largest))
+    return max(min(_MIN_CERTAIN_SAVING_BYTES, for_small), round(MIN_SAVING_SHARE * largest))
 
 
-def _is_below(first: LatencyRatio, second: LatencyRatio) -> bool:
+def _is_ratio_below(first: LatencyRatio, second: LatencyRatio) -> bool:
     return first.high < second.low

@@ -29,8 +29,8 @@ _WARM_RUNS = 3
 _TURN_S = 0.05
 """Approximate duration of a turn: several runs of a fast model, one of a slow one."""
 
-_MAX_RUNS = 5
-_LONG_S = 0.25
+_MAX_TURN_RUNS = 5
+_LONG_RUN_S = 0.25
 """A run that takes longer needs no warm-up run before it."""
 
 _CLEAR_PAIRS = QUICK_PAIRS
@@ -114,11 +114,11 @@ def compare_latency(
     for server in both:
         server.restart_inputs()
     if then:
-        turn = _turn_of_several((feeds, *then))
+        turn = _several_inputs_turn((feeds, *then))
         for server in both:
             turn(server)
     else:
-        turn = _turn_of_one(both, feeds)
+        turn = _single_input_turn(both, feeds)
     started = clock()
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
@@ -129,10 +129,12 @@ def compare_latency(
         for index in (0, 1) if number % 2 == 0 else (1, 0):
             rest(_REST_S)
             seconds[index].append(turn(both[index]))
-    return _comparison(seconds)
+    return _latency_comparison(seconds)
 
 
-def expected_s(run_s: Sequence[float], *, pairs: int, max_s: float = MAX_COMPARISON_S) -> float:
+def comparison_duration_s(
+    run_s: Sequence[float], *, pairs: int, max_s: float = MAX_COMPARISON_S
+) -> float:
     """Return the expected duration of a comparison of two models as fast as each other.
 
     `run_s` is the duration of a run: of one set of inputs, or of each of several in turn. Whether a
@@ -153,22 +155,24 @@ def _is_decided(
 ) -> bool:
     """Return whether `number` pairs decide if the ratio is above `limit`."""
     if number == _CLEAR_PAIRS:
-        return _comparison(seconds).is_slower(CLEARLY_ABOVE * limit)
+        return _latency_comparison(seconds).is_slower(CLEARLY_ABOVE * limit)
     if number not in CHECKPOINTS:
         return False
-    found = _comparison(seconds)
+    found = _latency_comparison(seconds)
     return found.is_slower(limit) or found.is_within(limit)
 
 
-def _comparison(seconds: tuple[Sequence[float], Sequence[float]]) -> LatencyComparison:
+def _latency_comparison(seconds: tuple[Sequence[float], Sequence[float]]) -> LatencyComparison:
     before, after = seconds
     return LatencyComparison(_upper_median(before), _upper_median(after), paired_ratio(*seconds))
 
 
-def _turn_of_one(both: Sequence[SessionServer], feeds: int) -> Callable[[SessionServer], float]:
+def _single_input_turn(
+    both: Sequence[SessionServer], feeds: int
+) -> Callable[[SessionServer], float]:
     """Return a function that returns the fastest of a few runs, after warm-up runs."""
     longest = max(max(server.run(feeds)) for server in both)
-    if longest <= _LONG_S:
+    if longest <= _LONG_RUN_S:
         for server in both:
             server.run(feeds, _WARM_RUNS - 1)
         longest = max(max(server.run(feeds)) for server in both)
@@ -178,12 +182,14 @@ def _turn_of_one(both: Sequence[SessionServer], feeds: int) -> Callable[[Session
 
 def _runs_per_turn(longest_s: float) -> tuple[int, int]:
     """Return how many warm-up runs and timed runs a turn has if a run takes up to `longest_s`."""
-    timed = max(1, min(_MAX_RUNS, int(_TURN_S / longest_s))) if longest_s > 0 else _MAX_RUNS
-    warm = _WARM_RUNS if timed > 1 else int(longest_s <= _LONG_S)
+    timed = (
+        max(1, min(_MAX_TURN_RUNS, int(_TURN_S / longest_s))) if longest_s > 0 else _MAX_TURN_RUNS
+    )
+    warm = _WARM_RUNS if timed > 1 else int(longest_s <= _LONG_RUN_S)
     return warm, timed
 
 
-def _turn_of_several(feeds: Sequence[int]) -> Callable[[SessionServer], float]:
+def _several_inputs_turn(feeds: Sequence[int]) -> Callable[[SessionServer], float]:
     """Return a function that returns the sum of one run with each of `feeds`."""
     return lambda server: sum(server.run(index)[0] for index in feeds)
 

@@ -15,10 +15,10 @@ from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.errors import MemdiagError, XrayError
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
-from memdiag.model.readers import readers
+from memdiag.model.readers import find_readers
 from memdiag.units import MIB, format_size
 
-_TABLE_INPUTS = {"Gather": (0,), "EmbedLayerNormalization": (2, 3, 4)}
+_ROW_TABLE_INPUTS = {"Gather": (0,), "EmbedLayerNormalization": (2, 3, 4)}
 """The inputs of operators that are read row by row, by operator."""
 
 
@@ -36,31 +36,32 @@ def row_tables(model: Path) -> tuple[RowTable, ...]:
     Empty if the model cannot be read.
     """
     try:
-        return _row_tables(model, model.stat().st_mtime_ns)
+        return _cached_row_tables(model, model.stat().st_mtime_ns)
     except (OSError, MemdiagError):
         return ()
 
 
 @lru_cache(maxsize=8)
-def _row_tables(model: Path, modified_ns: int) -> tuple[RowTable, ...]:
+def _cached_row_tables(model: Path, modified_ns: int) -> tuple[RowTable, ...]:
     """Return the tables of `row_tables`; `modified_ns` makes the cache forget another version."""
-    with open_model(model) as file:
-        if file.is_ort_format:
+    with open_model(model) as model_file:
+        if model_file.is_ort_format:
             return ()
-        index = GraphIndex(file)
+        index = GraphIndex(model_file)
         return tuple(
             RowTable((model.parent / weight.file).resolve(), weight.offset, weight.nbytes)
-            for weight in file.weights
+            for weight in model_file.weights
             if weight.storage == "external"
             if weight.file is not None and weight.offset is not None
             if any(
-                not reader.path and reader.input_index in _TABLE_INPUTS.get(reader.node.op_type, ())
-                for reader in readers(index, weight)
+                not reader.path
+                and reader.input_index in _ROW_TABLE_INPUTS.get(reader.node.op_type, ())
+                for reader in find_readers(index, weight)
             )
         )
 
 
-def unread_bytes(pid: int, tables: Sequence[RowTable]) -> int:
+def unread_row_bytes(pid: int, tables: Sequence[RowTable]) -> int:
     """Return the bytes of `tables` that process `pid` maps and has not read.
 
     Tables that the runtime copied are in memory as a whole. 0 if the process cannot be read.
@@ -69,18 +70,18 @@ def unread_bytes(pid: int, tables: Sequence[RowTable]) -> int:
         space = read_address_space(pid)
     except XrayError:
         return 0
-    return sum(_unread_bytes(space, table) for table in tables)
+    return sum(_table_unread_bytes(space, table) for table in tables)
 
 
-def _unread_bytes(space: AddressSpace, table: RowTable) -> int:
+def _table_unread_bytes(space: AddressSpace, table: RowTable) -> int:
     """Return the unread bytes of the first mapping of `table`; 0 if it is not mapped."""
-    for start, end in _mappings(space, table):
+    for start, end in _table_mappings(space, table):
         resident_bytes = space.resident_bytes_of(np.array([[start, end]], np.int64))
         return end - start - resident_bytes
     return 0
 
 
-def _mappings(space: AddressSpace, table: RowTable) -> Iterator[tuple[int, int]]:
+def _table_mappings(space: AddressSpace, table: RowTable) -> Iterator[tuple[int, int]]:
     """Yield the addresses of each mapping that contains all of `table`."""
     for region in space.regions:
         start = region.start + table.offset - region.offset

@@ -9,13 +9,13 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.phases import CREATION_PHASES
 from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
-from memdiag.runner.run import AtSteady, Measurement, ReadMoment, measure
-from memdiag.verify.mapped_rows import row_tables, unread_bytes
+from memdiag.runner.run import AtSteady, Measurement, ReadMoment, measure_job
+from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
 
 MAX_TRIES = 2
 """Processes to start for one measurement, if the first one is killed from outside."""
 
-_ACTIONS = {
+_OUTCOME_ADVICE = {
     "failed": "Check with memdiag profile that the model runs here.",
     "killed": "Free memory, and run the command again.",
     "timeout": "Try it with fewer or smaller inputs.",
@@ -36,7 +36,7 @@ class JobError(MeasurementError):
         self.reason = reason
 
 
-def reason_of(error: MemdiagError) -> str:
+def job_error_reason(error: MemdiagError) -> str:
     """Return why a changed model does not run: the advice is for models of the user."""
     return error.reason if isinstance(error, JobError) else str(error)
 
@@ -63,7 +63,7 @@ def measure_once(job: Job) -> MeasuredProcess:
     """
     for _ in range(MAX_TRIES):
         job.limits.deadline.check()
-        seen, unread = _measured(job)
+        seen, unread = _measurement_with_unread(job)
         if seen.interrupted:
             raise KeyboardInterrupt
         if seen.outcome.cause != "sigkill":
@@ -75,21 +75,21 @@ def measure_once(job: Job) -> MeasuredProcess:
         raise JobError(
             job,
             f"{outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}",
-            _ACTIONS.get(outcome.status, ""),
+            _OUTCOME_ADVICE.get(outcome.status, ""),
         )
     return MeasuredProcess(seen, unread)
 
 
-def _measured(job: Job) -> tuple[Measurement, int]:
+def _measurement_with_unread(job: Job) -> tuple[Measurement, int]:
     tables = row_tables(job.model)
     unread = 0
 
     def read(moment: ReadMoment) -> None:
         nonlocal unread
         if isinstance(moment, AtSteady):
-            unread = unread_bytes(moment.pid, tables)
+            unread = unread_row_bytes(moment.pid, tables)
 
-    measurement = measure(job, on_moment=read if tables else None)
+    measurement = measure_job(job, on_moment=read if tables else None)
     return measurement, unread
 
 
@@ -107,19 +107,19 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredPr
     return seen
 
 
-def summarize(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figures:
+def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figures:
     """Return the medians of the processes `measured`, memory above the baseline of each process."""
     measurements = [each.measurement for each in measured]
-    peaks = [*map(_peak, measurements)]
-    steady = [_steady(each)[0] for each in measurements]
+    peaks = [*map(_peak_above_baseline, measurements)]
+    steady = [_steady_above_baseline(each)[0] for each in measurements]
     latencies = [run.latency_s for each in measurements for run in each.runs]
     return Figures(
         peak_bytes=round(median(peaks)),
         peak_spread_bytes=max(peaks) - min(peaks),
         steady_bytes=round(median(steady)),
         steady_spread_bytes=max(steady) - min(steady),
-        anonymous_bytes=round(median(_steady(each)[1] for each in measurements)),
-        file_bytes=round(median(_steady(each)[2] for each in measurements)),
+        anonymous_bytes=round(median(_steady_above_baseline(each)[1] for each in measurements)),
+        file_bytes=round(median(_steady_above_baseline(each)[2] for each in measurements)),
         load_s=median(_creation_s(each) for each in measurements),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
@@ -130,13 +130,13 @@ def summarize(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figure
     )
 
 
-def _peak(measurement: Measurement) -> int:
+def _peak_above_baseline(measurement: Measurement) -> int:
     assert measurement.baseline is not None
     later = [phase.peak_rss_bytes for phase in measurement.phases if phase.name != "start"]
     return max(later, default=measurement.baseline.rss_bytes) - measurement.baseline.rss_bytes
 
 
-def _steady(measurement: Measurement) -> tuple[int, int, int]:
+def _steady_above_baseline(measurement: Measurement) -> tuple[int, int, int]:
     """Return the resident, anonymous and file-backed bytes above the baseline at the steady state.
 
     Without runs it is the end of session creation. Systems that do not split the resident set count
@@ -148,10 +148,10 @@ def _steady(measurement: Measurement) -> tuple[int, int, int]:
     if None in (end.anonymous_bytes, base.anonymous_bytes, end.file_bytes, base.file_bytes):
         return resident, resident, 0
     anonymous = (end.anonymous_bytes or 0) - (base.anonymous_bytes or 0)
-    return resident, anonymous, _mapped(end) - _mapped(base)
+    return resident, anonymous, _file_and_shared_bytes(end) - _file_and_shared_bytes(base)
 
 
-def _mapped(memory: Memory) -> int:
+def _file_and_shared_bytes(memory: Memory) -> int:
     return (memory.file_bytes or 0) + (memory.shared_bytes or 0)
 
 

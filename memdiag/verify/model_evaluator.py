@@ -19,9 +19,9 @@ from memdiag.verify.latency import (
     QUICK_PAIRS,
     LatencyComparison,
     compare_latency,
-    expected_s,
+    comparison_duration_s,
 )
-from memdiag.verify.memory import JobError, MeasuredProcess, measure_interleaved, summarize
+from memdiag.verify.memory import JobError, MeasuredProcess, measure_interleaved, median_figures
 from memdiag.verify.outputs import Bound, Difference
 from memdiag.verify.reference_outputs import ReferenceOutputs
 from memdiag.verify.step_estimate import DurationRatio
@@ -34,10 +34,10 @@ _CONFIRMING_S = 60.0
 """Maximum duration of a comparison that has to confirm that a model is slower."""
 
 
-_QUICK_S = 5.0
+_QUICK_COMPARISON_S = 5.0
 """Duration after which a quick comparison in limited time has enough pairs."""
 
-_QUICK_SHARE = 1 / 10
+_QUICK_COMPARISON_SHARE = 1 / 10
 """Share of limited time that a quick comparison with all inputs in turn may take."""
 
 _NO_SPINNING = {
@@ -76,7 +76,7 @@ class _TimedInputs(NamedTuple):
     then: tuple[int, ...] = ()
 
 
-Comparisons = Sequence[tuple[str, LatencyComparison]]
+LatencyComparisons = Sequence[tuple[str, LatencyComparison]]
 """Latency comparisons with the original by the name of the inputs."""
 
 
@@ -92,7 +92,7 @@ class ModelEvaluation:
 
     problem: str | None
     difference: Difference | None = None
-    comparisons: Comparisons = ()
+    comparisons: LatencyComparisons = ()
 
     @property
     def latencies(self) -> tuple[LatencyAt, ...]:
@@ -151,7 +151,7 @@ class ModelEvaluator:
         self._quick_timed = tuple(dict.fromkeys((self._timed[0], self._timed[-1])))
         self._comparing = DurationRatio()
         started = time.monotonic()
-        self._server = self._session(job)
+        self._server = self._started_session(job)
         self._needs_restart = False
         try:
             self.session_s = time.monotonic() - started
@@ -191,14 +191,14 @@ class ModelEvaluator:
 
         Confirmations in new sessions, which slow models need, are not included.
         """
-        comparing_s = sum(self._expected_s(inputs, pairs) for inputs in self._timed)
+        comparing_s = sum(self._inputs_comparison_s(inputs, pairs) for inputs in self._timed)
         return self.session_s + sum(self._reference.run_s) + self._comparing.ratio * comparing_s
 
     @property
     def quickest_s(self) -> float:
         """The expected duration of the shortest `evaluate`: a quick one of a slow model in limited
         time."""
-        pairs_s = self._expected_s(self._timed[0], FEWEST_PAIRS)
+        pairs_s = self._inputs_comparison_s(self._timed[0], FEWEST_PAIRS)
         return self.session_s + sum(self._reference.run_s) + self._comparing.ratio * pairs_s
 
     def renew_original(self) -> None:
@@ -244,7 +244,9 @@ class ModelEvaluator:
         is_again = False
         while True:
             try:
-                return self._evaluated(job, bound, pairs=pairs, limit=limit, is_quick=is_quick)
+                return self._single_evaluation(
+                    job, bound, pairs=pairs, limit=limit, is_quick=is_quick
+                )
             except MeasurementError as error:
                 has_original_failed = isinstance(error, _OriginalFailed) or (
                     not self._needs_restart and self._server.has_ended
@@ -260,7 +262,7 @@ class ModelEvaluator:
                 self._needs_restart = True
                 raise
 
-    def _evaluated(
+    def _single_evaluation(
         self, job: Job, bound: Bound, *, pairs: int, limit: float | None, is_quick: bool
     ) -> ModelEvaluation:
         """Compare once, as `evaluate` does.
@@ -274,13 +276,13 @@ class ModelEvaluator:
         rest = self._quick_inputs() if is_quick else self._timed
         while rest:
             if self._needs_restart:
-                self._restart()
-            with self._session(job) as server:
+                self._restart_original()
+            with self._started_session(job) as server:
                 if not latency_of:
                     problem, worst = self._reference.check(server, bound)
                     if problem is not None:
                         return ModelEvaluation(problem=problem, difference=worst)
-                found = self._compared(
+                found = self._timed_comparisons(
                     server,
                     rest,
                     pairs=pairs,
@@ -290,7 +292,7 @@ class ModelEvaluator:
                 )
             rest = rest[len(found) :]
             if limit is not None and may_confirm:
-                found |= self._confirmed(job, found, limit)
+                found |= self._confirmed_comparisons(job, found, limit)
             latency_of |= found
             if limit is not None and any(each.is_slower(limit) for each in found.values()):
                 break
@@ -305,7 +307,7 @@ class ModelEvaluator:
         """
         self.session_count += times
         (measurements,) = measure_interleaved([self._memory_job(job)], times)
-        return summarize(measurements, disk_bytes=disk_bytes)
+        return median_figures(measurements, disk_bytes=disk_bytes)
 
     def measure_both(
         self,
@@ -334,8 +336,8 @@ class ModelEvaluator:
                 raise
             return known or self.before, self.measure(job, times, disk_bytes=after_bytes)
         return (
-            summarize(old, disk_bytes=before_bytes),
-            summarize(new, disk_bytes=after_bytes),
+            median_figures(old, disk_bytes=before_bytes),
+            median_figures(new, disk_bytes=after_bytes),
         )
 
     def _measured_original(self, disk_bytes: int) -> Figures:
@@ -348,9 +350,9 @@ class ModelEvaluator:
             self._process_s = (time.monotonic() - started) / len(measured)
             if self._process_s > _MAX_PROCESS_SHARE * self.job.limits.deadline.remaining_s:
                 break
-        return summarize(measured, disk_bytes=disk_bytes)
+        return median_figures(measured, disk_bytes=disk_bytes)
 
-    def _compared(
+    def _timed_comparisons(
         self,
         server: SessionServer,
         timed: Sequence[_TimedInputs],
@@ -365,7 +367,7 @@ class ModelEvaluator:
         found: dict[_TimedInputs, LatencyComparison] = {}
         for number, inputs in enumerate(timed):
             parts = len(timed) - number + may_confirm
-            with self._comparing.timed(self._expected_s(inputs, pairs)):
+            with self._comparing.timed(self._inputs_comparison_s(inputs, pairs)):
                 found[inputs] = compare_latency(
                     self._server,
                     server,
@@ -373,8 +375,8 @@ class ModelEvaluator:
                     then=inputs.then,
                     pairs=pairs,
                     limit=limit,
-                    max_s=self._max_s(
-                        _QUICK_S if is_quick and is_limited else MAX_COMPARISON_S, parts
+                    max_s=self._max_comparison_s(
+                        _QUICK_COMPARISON_S if is_quick and is_limited else MAX_COMPARISON_S, parts
                     ),
                     min_pairs=self._min_pairs(is_quick=is_quick),
                 )
@@ -382,7 +384,7 @@ class ModelEvaluator:
                 break
         return found
 
-    def _confirmed(
+    def _confirmed_comparisons(
         self, job: Job, found: Mapping[_TimedInputs, LatencyComparison], limit: float
     ) -> dict[_TimedInputs, LatencyComparison]:
         """Compare again, in new sessions, with the inputs with which a model seems to be slower.
@@ -403,25 +405,25 @@ class ModelEvaluator:
         slow.sort(key=lambda inputs: -found[inputs].ratio.low)
         self._server.close()
         self._needs_restart = True
-        if _threads(job) != _threads(self.job):
-            return self._compared_anew(job, slow, limit, by_cpu=False)
-        again = self._compared_anew(job, slow, limit, by_cpu=True)
+        if _job_thread_option(job) != _job_thread_option(self.job):
+            return self._new_session_comparisons(job, slow, limit, by_cpu=False)
+        again = self._new_session_comparisons(job, slow, limit, by_cpu=True)
         if any(each.is_slower(limit) for each in again.values()):
             return again
         hidden = [inputs for inputs in slow if found[inputs].is_slower(limit)]
         if hidden:
-            by_wall = self._compared_anew(job, hidden, limit, by_cpu=False)
+            by_wall = self._new_session_comparisons(job, hidden, limit, by_cpu=False)
             again |= {inputs: each for inputs, each in by_wall.items() if each.is_slower(limit)}
         return again
 
-    def _compared_anew(
+    def _new_session_comparisons(
         self, job: Job, slow: Sequence[_TimedInputs], limit: float, *, by_cpu: bool
     ) -> dict[_TimedInputs, LatencyComparison]:
         """Compare with the inputs `slow` in new sessions, up to the first that is slower."""
         again: dict[_TimedInputs, LatencyComparison] = {}
         with (
             self._original_session(cpu_time=by_cpu) as original,
-            self._session(job, cpu_time=by_cpu) as changed,
+            self._started_session(job, cpu_time=by_cpu) as changed,
         ):
             for number, inputs in enumerate(slow):
                 try:
@@ -432,7 +434,7 @@ class ModelEvaluator:
                         then=inputs.then,
                         pairs=MAX_PAIRS,
                         limit=limit,
-                        max_s=self._max_s(_CONFIRMING_S, len(slow) - number),
+                        max_s=self._max_comparison_s(_CONFIRMING_S, len(slow) - number),
                         min_pairs=self._min_pairs(is_quick=False),
                     )
                 except MeasurementError as error:
@@ -453,19 +455,23 @@ class ModelEvaluator:
     def _quick_inputs(self) -> tuple[_TimedInputs, ...]:
         """Return the inputs of a quick comparison: the first, and all in turn if there is time."""
         first, *in_turn = self._quick_timed
-        most_s = _QUICK_SHARE * self.job.limits.deadline.remaining_s
-        return first, *(each for each in in_turn if self._expected_s(each, FEWEST_PAIRS) <= most_s)
+        most_s = _QUICK_COMPARISON_SHARE * self.job.limits.deadline.remaining_s
+        return first, *(
+            each for each in in_turn if self._inputs_comparison_s(each, FEWEST_PAIRS) <= most_s
+        )
 
-    def _max_s(self, most_s: float, parts: int) -> float:
+    def _max_comparison_s(self, most_s: float, parts: int) -> float:
         """Return how long a comparison may take: `most_s`, or 1/`parts` of the time left."""
         return min(most_s, max(0.0, self.job.limits.deadline.remaining_s) / parts)
 
-    def _expected_s(self, inputs: _TimedInputs, pairs: int) -> float:
+    def _inputs_comparison_s(self, inputs: _TimedInputs, pairs: int) -> float:
         """Return the expected duration of a comparison of latency, from the original's runs."""
         indices = (inputs.feeds, *inputs.then)
-        return expected_s([self._reference.run_s[index] for index in indices], pairs=pairs)
+        return comparison_duration_s(
+            [self._reference.run_s[index] for index in indices], pairs=pairs
+        )
 
-    def _restart(self) -> None:
+    def _restart_original(self) -> None:
         """Replace the original's session."""
         self._server.close()
         self._needs_restart = True
@@ -479,11 +485,11 @@ class ModelEvaluator:
             _OriginalFailed: it cannot be created.
         """
         try:
-            return self._session(self.job, cpu_time=cpu_time)
+            return self._started_session(self.job, cpu_time=cpu_time)
         except MeasurementError as error:
             raise _OriginalFailed(str(error)) from error
 
-    def _session(self, job: Job, *, cpu_time: bool = False) -> SessionServer:
+    def _started_session(self, job: Job, *, cpu_time: bool = False) -> SessionServer:
         self.session_count += 1
         if cpu_time:  # Threads that spin while they wait take CPU time as well.
             options = {**job.session.options, **_NO_SPINNING}
@@ -502,7 +508,7 @@ class ModelEvaluator:
         return replace(job, feeds=feeds[0], later_feeds=feeds, runs=times * len(feeds))
 
 
-def _threads(job: Job) -> str | None:
+def _job_thread_option(job: Job) -> str | None:
     return job.session.options.get("intra_op_num_threads")
 
 

@@ -15,12 +15,12 @@ SavedOutputs = Mapping[str, Sequence[Path]]
 MAX_RUN_TO_RUN_ROUNDING = 1e-3
 """Outputs that differ by more between two runs of one session are random, not rounded."""
 
-_MIN_REDUCTION = 64
+_MIN_SUMMED_PRODUCTS = 64
 _HALF_UNITS = 2
 """Rounding units of fp16. Sessions with other optimizations of models with 1 to 24 layers differed
 by 0.3 units of the largest value at most."""
 
-_CHUNK = 1 << 22
+_VALUES_PER_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Bound:
         that is removed, changes which way they are rounded: outputs may differ by two units of
         fp16.
         """
-        terms = max(reduction, _MIN_REDUCTION)
+        terms = max(reduction, _MIN_SUMMED_PRODUCTS)
         epsilon = float(np.finfo(np.float32).eps)
         half = _HALF_UNITS * float(np.finfo(np.float16).eps)
         if is_half and half > terms * epsilon:
@@ -94,7 +94,7 @@ def compare_outputs(before: SavedOutputs, after: SavedOutputs) -> tuple[Differen
             found.append(Difference(output=name, relative=inf, reason=reason))
             continue
         parts = [
-            difference(name, np.load(old, mmap_mode="r"), np.load(new, mmap_mode="r"))
+            output_difference(name, np.load(old, mmap_mode="r"), np.load(new, mmap_mode="r"))
             for old, new in zip(files, new_files, strict=True)
         ]
         equal = Difference(output=name, relative=0.0)
@@ -114,7 +114,7 @@ def unstable_outputs(
     )
 
 
-def difference(name: str, before: Array, after: Array) -> Difference:
+def output_difference(name: str, before: Array, after: Array) -> Difference:
     """Return the difference of one output's arrays.
 
     Floating point values are compared relative to the largest finite magnitude of `before`; NaN and
@@ -131,16 +131,16 @@ def difference(name: str, before: Array, after: Array) -> Difference:
         wrong = int(np.count_nonzero(np.asarray(before != after)))
         reason = f"{wrong:,} of {before.size:,} values differ" if wrong else ""
         return Difference(output=name, relative=inf if wrong else 0.0, reason=reason)
-    return _of_floats(name, before.reshape(-1), after.reshape(-1))
+    return _float_difference(name, before.reshape(-1), after.reshape(-1))
 
 
-def _of_floats(name: str, before: Array, after: Array) -> Difference:
+def _float_difference(name: str, before: Array, after: Array) -> Difference:
     largest = furthest = 0.0
     wide = np.complex128 if before.dtype.kind == "c" else np.float64
     # In chunks: an output of gigabytes costs megabytes.
-    for start in range(0, len(before), _CHUNK):
-        old = np.asarray(before[start : start + _CHUNK]).astype(wide)
-        new = np.asarray(after[start : start + _CHUNK]).astype(wide)
+    for start in range(0, len(before), _VALUES_PER_CHUNK):
+        old = np.asarray(before[start : start + _VALUES_PER_CHUNK]).astype(wide)
+        new = np.asarray(after[start : start + _VALUES_PER_CHUNK]).astype(wide)
         finite = np.isfinite(old)
         if not np.array_equal(old[~finite], new[~finite], equal_nan=True):
             return Difference(output=name, relative=inf, reason="NaN or infinity moved")

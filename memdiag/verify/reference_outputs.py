@@ -35,7 +35,7 @@ class ReferenceOutputs:
     def __init__(self, server: SessionServer, count: int, folder: Path) -> None:
         self._count, self._folder = count, folder
         self._signature = server.signature
-        self._outputs = self._save(server, "original")
+        self._outputs = self._save_outputs_by_set(server, "original")
         again = []
         run_s = []
         for index in range(count):
@@ -56,16 +56,18 @@ class ReferenceOutputs:
             return change, None
         differences = [
             difference
-            for before, after in zip(self._outputs, self._save(server, "other"), strict=True)
+            for before, after in zip(
+                self._outputs, self._save_outputs_by_set(server, "other"), strict=True
+            )
             for difference in compare_outputs(before, after)
             if difference.output not in self.unstable
         ]
         worst = max(differences, key=lambda difference: difference.relative, default=None)
         if worst is None or worst.relative <= bound.relative:
             return None, worst
-        return _problem(worst, bound), worst
+        return _difference_problem(worst, bound), worst
 
-    def _save(self, server: SessionServer, name: str) -> list[SavedOutputs]:
+    def _save_outputs_by_set(self, server: SessionServer, name: str) -> list[SavedOutputs]:
         return [
             server.save(index, self._folder / f"{name}-{index}") for index in range(self._count)
         ]
@@ -91,7 +93,7 @@ def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str
         for (name, type_before, shape_before), (_, type_after, shape_after) in zip(
             old_values, new_values, strict=True
         ):
-            if type_before != type_after or not _compatible(shape_before, shape_after):
+            if type_before != type_after or not _is_compatible_shape(shape_before, shape_after):
                 old, new = (
                     _type_text(type_before, shape_before),
                     _type_text(type_after, shape_after),
@@ -102,7 +104,7 @@ def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str
     return f"metadata {changed[0]!r} changed" if changed else None
 
 
-def _compatible(before: Sequence[Any], after: Sequence[Any]) -> bool:
+def _is_compatible_shape(before: Sequence[Any], after: Sequence[Any]) -> bool:
     """Return whether two shapes that the runtime reports can belong to one value.
 
     The runtime reports an empty shape for scalars and for values of unknown rank.
@@ -125,7 +127,7 @@ def _type_text(type_name: str, shape: Sequence[Any]) -> str:
     return f"{element}[{sizes}]" if shape else element
 
 
-def _problem(worst: Difference, bound: Bound) -> str:
+def _difference_problem(worst: Difference, bound: Bound) -> str:
     if worst.relative == inf:
         return f"output {worst.output} {worst.reason or 'is all zeros in the original only'}"
     if not bound.relative:

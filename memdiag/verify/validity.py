@@ -11,13 +11,13 @@ from typing import NamedTuple
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from memdiag.errors import MeasurementError
-from memdiag.model.graph_index import subgraphs
+from memdiag.model.graph_index import subgraphs_of_node
 from memdiag.runner.job import Deadline
 from memdiag.runner.temporary import DIE_WITH_PARENT
 
-_TIMEOUT_S = 120.0
-_MAX_ERROR = 200
-_CHECK = f"""{DIE_WITH_PARENT}
+_CHECKER_TIMEOUT_S = 120.0
+_MAX_ERROR_LENGTH = 200
+_CHECKER_PROGRAM = f"""{DIE_WITH_PARENT}
 import onnx
 try:
     onnx.checker.check_model(sys.argv[2])
@@ -50,7 +50,10 @@ class ValidityChecker:
     """
 
     def __init__(
-        self, original: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | None = None
+        self,
+        original: Path,
+        timeout_s: float = _CHECKER_TIMEOUT_S,
+        deadline: Deadline | None = None,
     ) -> None:
         self._original = original
         self._timeout_s = timeout_s
@@ -68,7 +71,7 @@ class ValidityChecker:
 
 
 def checker_error(
-    model: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | None = None
+    model: Path, timeout_s: float = _CHECKER_TIMEOUT_S, deadline: Deadline | None = None
 ) -> str:
     """Return the first error that `onnx.checker` reports for a model; empty if there is none.
 
@@ -83,7 +86,7 @@ def checker_error(
     try:
         done = subprocess.run(
             # Without -P a module of the working directory could be taken for onnx.
-            [sys.executable, "-P", "-c", _CHECK, str(os.getpid()), str(model)],
+            [sys.executable, "-P", "-c", _CHECKER_PROGRAM, str(os.getpid()), str(model)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=min(timeout_s, deadline.remaining_s),
@@ -101,10 +104,10 @@ def checker_error(
     message = done.stdout if not done.returncode else done.stderr.strip().rpartition(b"\n")[2]
     # The lines after the first give the location, which differs with every change.
     first = message.decode("utf-8", "replace").strip().partition("\n")[0]
-    return first.replace(f"{model.parent}/", "")[:_MAX_ERROR].rstrip(" .")
+    return first.replace(f"{model.parent}/", "")[:_MAX_ERROR_LENGTH].rstrip(" .")
 
 
-def undeclared_before(before: ModelProto, after: ModelProto) -> str | None:
+def newer_declaration(before: ModelProto, after: ModelProto) -> str | None:
     """Return the declaration of `after` that needs a newer runtime than `before`; None if none.
 
     The versions of the IR and of operator sets must not change. A domain that a node uses may be
@@ -112,21 +115,21 @@ def undeclared_before(before: ModelProto, after: ModelProto) -> str | None:
     """
     if after.ir_version > before.ir_version:
         return f"version {after.ir_version} of the IR instead of {before.ir_version}"
-    old, new = _versions(before.opset_import), _versions(after.opset_import)
+    old, new = _opset_versions(before.opset_import), _opset_versions(after.opset_import)
     for domain, version in new.items():
         name = domain or "ai.onnx"
-        if domain not in old and domain not in _domains(after):
+        if domain not in old and domain not in _node_domains(after):
             return f"an import of {name}, which no node uses"
         if old.get(domain, version) != version:
             return f"opset {version} of {name} instead of {old[domain]}"
     return None
 
 
-def _versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
-    return {_domain(entry.domain): entry.version for entry in imports}
+def _opset_versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    return {_canonical_domain(entry.domain): entry.version for entry in imports}
 
 
-def _domains(model: ModelProto) -> set[str]:
+def _node_domains(model: ModelProto) -> set[str]:
     """Return the domains of all nodes, subgraphs and functions included."""
     found: set[str] = set()
     pending: list[Iterable[NodeProto]] = [
@@ -135,10 +138,10 @@ def _domains(model: ModelProto) -> set[str]:
     ]
     while pending:
         for node in pending.pop():
-            found.add(_domain(node.domain))
-            pending += [subgraph.node for _, subgraph in subgraphs(node)]
+            found.add(_canonical_domain(node.domain))
+            pending += [subgraph.node for _, subgraph in subgraphs_of_node(node)]
     return found
 
 
-def _domain(name: str) -> str:
+def _canonical_domain(name: str) -> str:
     return "" if name == "ai.onnx" else name

@@ -11,7 +11,7 @@ from onnx import parser
 import memdiag
 from memdiag.api.comparing import column_growth
 from memdiag.api.comparing.column_plans import ColumnPlan
-from memdiag.api.comparing.version_search import VersionSearch, bisect
+from memdiag.api.comparing.version_search import VersionSearch, bisect_versions
 from memdiag.api.leak import LeakConfig
 from memdiag.comparison import runtimes
 from memdiag.errors import MeasurementError, ModelError, UsageError
@@ -60,7 +60,7 @@ def search(
         assert other.measured is not None
         return abs(one.measured.steady.median - other.measured.steady.median) > 100 * MIB
 
-    found = bisect(VERSIONS, measure, differs)
+    found = bisect_versions(VERSIONS, measure, differs)
     return (found[0].label, found[1].label) if found else None, asked
 
 
@@ -113,8 +113,8 @@ def test_the_version_in_which_growth_begins_is_found(
     text = '<ir_version: 9, opset_import: ["" : 17]> g (float[8] x) => (float[8] y) { y = Abs(x) }'
     onnx.save(parser.parse_model(text), model)
     pythons = {"1.1.0": Path(sys.executable), "1.2.0": leaking_python}
-    monkeypatch.setattr(runtimes, "versions", lambda: tuple(pythons))
-    monkeypatch.setattr(runtimes, "runtime", pythons.__getitem__)
+    monkeypatch.setattr(runtimes, "registry_versions", lambda: tuple(pythons))
+    monkeypatch.setattr(runtimes, "runtime_interpreter", pythons.__getitem__)
     found = memdiag.compare(model, bisect="growth", repeats=1, runs=80, xray=False)
     assert found.bisection is not None
     assert (found.bisection.before, found.bisection.after) == ("1.1.0", "1.2.0")
@@ -181,8 +181,8 @@ def test_versions_whose_growth_is_not_known_are_passed_over(
         return msgspec.structs.replace(growths.VERDICTS[verdicts[version]](), message="")
 
     monkeypatch.setattr(column_growth, "observe_model", observe)
-    monkeypatch.setattr(runtimes, "versions", lambda: tuple(verdicts))
-    monkeypatch.setattr(runtimes, "runtime", Path)
+    monkeypatch.setattr(runtimes, "registry_versions", lambda: tuple(verdicts))
+    monkeypatch.setattr(runtimes, "runtime_interpreter", Path)
     search = VersionSearch(
         job=Job(model=Path("model.onnx")),
         metric="growth",

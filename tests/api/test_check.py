@@ -9,32 +9,32 @@ from onnx import parser
 
 import memdiag
 from memdiag.api import check as module
-from memdiag.api.check import Selection, check_models, with_peak_shares
+from memdiag.api.check import RuleSelection, check_models, with_peak_shares
 from memdiag.errors import ModelError, UsageError
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 from tests.reports.checks import finding
 
 SampleModel = Callable[..., Path]
 GRAPH = "g (float[2] x) => (float[2] y) { y = Abs(x) }"
 
 
-def codes(selection: Selection) -> list[str]:
+def codes(selection: RuleSelection) -> list[str]:
     return [each.rule.code for each in selection.chosen]
 
 
 def test_rules_are_chosen_by_name_code_and_beginning() -> None:
-    every = [each.rule.code for each in detectors()]
-    assert codes(Selection()) == every
-    assert codes(Selection(select=("shared-weight-transposed",))) == ["MD103"]
-    assert codes(Selection(select=("md103",))) == ["MD103"]
+    every = [each.rule.code for each in model_detectors()]
+    assert codes(RuleSelection()) == every
+    assert codes(RuleSelection(select=("shared-weight-transposed",))) == ["MD103"]
+    assert codes(RuleSelection(select=("md103",))) == ["MD103"]
     ones = [code for code in every if code.startswith("MD1")]
-    assert codes(Selection(select=("MD1",))) == ones
-    assert codes(Selection(select=("MD1",), ignore=("MD103",))) == [
+    assert codes(RuleSelection(select=("MD1",))) == ones
+    assert codes(RuleSelection(select=("MD1",), ignore=("MD103",))) == [
         code for code in ones if code != "MD103"
     ]
-    assert codes(Selection(ignore=("MD",))) == []
+    assert codes(RuleSelection(ignore=("MD",))) == []
 
 
 def test_a_dimension_that_no_model_has_is_refused(
@@ -47,13 +47,13 @@ def test_a_dimension_that_no_model_has_is_refused(
     with pytest.raises(UsageError, match=r"unknown dimension 'seqence'.* Did you mean s"):
         memdiag.check(free, dims={"seqence": 4})
     with pytest.raises(UsageError, match="unknown dimension 'seqence'"):
-        check_models([free, fixed], selection=Selection(), dims={"seqence": 4})
+        check_models([free, fixed], selection=RuleSelection(), dims={"seqence": 4})
     # One of several models is enough, for each of several dimensions.
     other = tmp_path / "other.onnx"
     text = f'<ir_version: 9, opset_import: ["" : 17]> {GRAPH.replace("2", "rows")}'
     onnx.save(parser.parse_model(text), other)
     sizes = {"sequence": 4, "rows": 3}
-    found = check_models([free, fixed, other], selection=Selection(), dims=sizes)
+    found = check_models([free, fixed, other], selection=RuleSelection(), dims=sizes)
     assert [each.error for each in found.models] == [None, None, None]
     with pytest.raises(UsageError, match="unknown dimension 'seqence'"):
         memdiag.fix(fixed, tmp_path / "out.onnx", dims={"seqence": 4})
@@ -62,11 +62,11 @@ def test_a_dimension_that_no_model_has_is_refused(
 @pytest.mark.parametrize("name", ["no-such-rule", "MD999", ""])
 def test_a_rule_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="unknown rule"):
-        Selection(select=(name,))
+        RuleSelection(select=(name,))
 
 
 def test_small_costs_are_left_out_but_not_what_costs_no_bytes() -> None:
-    selection = Selection(min_bytes=1000)
+    selection = RuleSelection(min_bytes=1000)
     assert not selection.keeps(finding(bytes=10, peak_bytes=999))
     assert selection.keeps(finding(bytes=10, peak_bytes=1000))
     assert selection.keeps(finding(bytes=0, peak_bytes=0))
@@ -97,7 +97,7 @@ def test_one_note_names_a_release_that_was_never_measured(
     sample_model: SampleModel, version: str, notes: int
 ) -> None:
     checked = check_models(
-        [sample_model("tied_if")], selection=Selection(), for_onnxruntime=version
+        [sample_model("tied_if")], selection=RuleSelection(), for_onnxruntime=version
     ).models[0]
     assert sum(f"onnxruntime {version} is newer than" in note for note in checked.notes) == notes
 
@@ -110,7 +110,7 @@ def test_one_broken_model_of_several_does_not_hide_the_others(
     good = sample_model("tied_if")
     seen: list[Path] = []
     result = check_models(
-        [broken, good], selection=Selection(), for_onnxruntime="1.31.1", on_model=seen.append
+        [broken, good], selection=RuleSelection(), for_onnxruntime="1.31.1", on_model=seen.append
     )
     assert seen == [broken, good]
     assert [one.path for one in result.models] == [str(broken), str(good)]
@@ -126,14 +126,14 @@ def test_a_file_that_is_cut_meanwhile_is_no_defect_of_a_rule(
     path = tmp_path / "m.onnx"
     whole = sample_model("tied_if").read_bytes()
     path.write_bytes(whole)
-    (denormals,) = [each for each in detectors() if each.rule.code == "MD501"]
+    (denormals,) = [each for each in model_detectors() if each.rule.code == "MD501"]
 
     def cut(ctx: AnalysisContext) -> Iterator[Finding]:
         os.truncate(path, len(whole) // 2)
         yield from denormals.detect(ctx)
 
     monkeypatch.setattr("memdiag.api.check.detectors", lambda: (denormals._replace(detect=cut),))
-    checked = check_models([path], selection=Selection()).models[0]
+    checked = check_models([path], selection=RuleSelection()).models[0]
     assert "became shorter while it was read" in (checked.error or "")
     assert checked.notes == ()
 
@@ -145,10 +145,11 @@ def test_a_rule_that_fails_does_not_lose_the_others(
         raise KeyError("a defect")
 
     ours = tuple(
-        each._replace(detect=broken) if each.rule.code == "MD101" else each for each in detectors()
+        each._replace(detect=broken) if each.rule.code == "MD101" else each
+        for each in model_detectors()
     )
     monkeypatch.setattr("memdiag.api.check.detectors", lambda: ours)
-    result = check_models([sample_model("tied_if")], selection=Selection(min_bytes=0))
+    result = check_models([sample_model("tied_if")], selection=RuleSelection(min_bytes=0))
     assert "MD103" in {one.rule for one in result.findings}
     (note,) = [one for one in result.models[0].notes if "failed" in one]
     assert "identical-weights" in note
@@ -199,9 +200,9 @@ def test_an_estimate_that_fails_is_a_note(
 
     monkeypatch.setattr(module, "SessionEstimate", Broken)
     path = sample_model("tied_if")
-    found = check_models([path], selection=Selection(select=("MD103",)))
+    found = check_models([path], selection=RuleSelection(select=("MD103",)))
     assert [each.peak_share for each in found.findings] == [None]
     assert found.models[0].notes[-1] == "the peak could not be estimated (KeyError: 'x')"
     # Without a finding that costs memory at the peak there is nothing to compare.
-    nothing = check_models([path], selection=Selection(ignore=("MD",)))
+    nothing = check_models([path], selection=RuleSelection(ignore=("MD",)))
     assert nothing.models[0].notes == ()

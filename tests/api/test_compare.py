@@ -51,7 +51,7 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     path.write_text("import os, shutil, time\nfrom types import SimpleNamespace\nOPTIMIZERS = {}\n")
     table: dict[str, Optimizer] = {}
     monkeypatch.setattr(run_optimizer, "OPTIMIZERS", table)
-    monkeypatch.setattr(run_optimizer, "TABLE", path)
+    monkeypatch.setattr(run_optimizer, "OPTIMIZER_TABLE", path)
 
     def add(name: str, body: str) -> None:
         with path.open("a") as file:
@@ -213,7 +213,7 @@ def test_interpreters_are_columns_called_by_their_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMDIAG_CACHE", str(tmp_path / "cache"))
-    version = runtimes.installed()
+    version = runtimes.distribution_version()
     assert version is not None
     bare = tmp_path / "bare" / "bin" / "python"
     bare.parent.mkdir(parents=True)
@@ -242,7 +242,7 @@ def test_a_version_that_cannot_be_had_is_a_column_that_says_so(
         raise ProvisionError("onnxruntime==0.1.2: there is no such version.")
 
     monkeypatch.setattr(runtimes, "environment", unavailable)
-    version = runtimes.installed()
+    version = runtimes.distribution_version()
     assert version is not None
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
     found = memdiag.compare(model, onnxruntime=["0.1.2", version], repeats=1, runs=1, xray=False)
@@ -253,8 +253,8 @@ def test_a_bisection_measures_as_few_versions_as_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
-    monkeypatch.setattr(runtimes, "versions", lambda: ("1.1.0", "1.2.0", "1.3.0", "1.4.0"))
-    monkeypatch.setattr(runtimes, "runtime", lambda version: Path(sys.executable))
+    monkeypatch.setattr(runtimes, "registry_versions", lambda: ("1.1.0", "1.2.0", "1.3.0", "1.4.0"))
+    monkeypatch.setattr(runtimes, "runtime_interpreter", lambda version: Path(sys.executable))
     found = memdiag.compare(
         model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"], repeats=1, runs=1, xray=False
     )

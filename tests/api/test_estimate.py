@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import memdiag
 from memdiag.api import estimate as module
-from memdiag.api.check import Selection, check_models
+from memdiag.api.check import RuleSelection, check_models
 from memdiag.errors import ModelError, UsageError
 from memdiag.ort import overheads
 from memdiag.ort.runtime import Runtime
@@ -42,8 +42,8 @@ def estimate(model: Path, **arguments: object) -> Estimate:
 @pytest.fixture(autouse=True)
 def no_overheads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a session nor the process before it takes anything of its own."""
-    monkeypatch.setattr(overheads, "OVERHEADS", {Runtime(1, 24): {}})
-    monkeypatch.setattr(module, "_baseline", lambda runtime: None)
+    monkeypatch.setattr(overheads, "SESSION_OVERHEADS", {Runtime(1, 24): {}})
+    monkeypatch.setattr(module, "_runtime_baseline", lambda runtime: None)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_half_precision_that_is_in_memory_in_fp32_is_named_with_its_remedy(
 
 
 def test_sizes_are_those_of_a_profile_unless_given(weighted: Path) -> None:
-    [checked] = check_models([weighted], selection=Selection()).models
+    [checked] = check_models([weighted], selection=RuleSelection()).models
     assert estimate(weighted).dimensions == checked.dimensions
     found = estimate(weighted, dims={"tokens": 7})
     assert [(each.name, each.size, each.source) for each in found.dimensions] == [
@@ -229,7 +229,7 @@ def test_the_answer_does_not_depend_on_the_sizes_that_were_given(
 def test_the_limit_includes_the_process_if_its_size_is_known(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_baseline", lambda runtime: 50 * MIB)
+    monkeypatch.setattr(module, "_runtime_baseline", lambda runtime: 50 * MIB)
     found = fit_of(chain, 54 * MIB)
     assert found.probably is not None
     point = estimate(chain, dims={"n": found.probably}).point
@@ -486,7 +486,7 @@ def test_what_a_run_shows_at_one_size_is_not_known_at_others(
 ) -> None:
     body = "m1 = Reshape(m, one) c = Cast<to = 7>(x) h = OneHot(c, m1, onoff) y = Neg(h)"
     path, dims = saved(tmp_path, body), {"n": [64, 128, 256, 512]}
-    monkeypatch.setattr(module, "_measured", lambda path, sizes, *rest: sizes["n"] * MIB)
+    monkeypatch.setattr(module, "_measured_peak", lambda path, sizes, *rest: sizes["n"] * MIB)
     before = memdiag.estimate(path, dims=dims)
     found = memdiag.estimate(path, dims=dims, measure=True)
     assert [point.is_floor for point in found.points] == [False, True, False, False]
@@ -534,7 +534,7 @@ def test_measured_points_correct_the_others(chain: Path, monkeypatch: pytest.Mon
         asked.append(sizes["n"])
         return 2 * known[sizes["n"]] + MIB
 
-    monkeypatch.setattr(module, "_measured", measured)
+    monkeypatch.setattr(module, "_measured_peak", measured)
     found = memdiag.estimate(chain, dims={"n": [64, 256, 512]}, measure=True)
     assert asked == [64, 512, 256]
     assert [point.peak_bytes for point in found.points] == [
@@ -557,7 +557,7 @@ def test_a_line_that_misses_a_measured_point_corrects_nothing_else(
     before = estimate(chain, dims={"n": sizes})
     known = {point.dims["n"]: point.peak_bytes for point in before.points}
     taken = {64: known[64], 256: known[256] + MIB, 512: known[512] + 100 * MIB}
-    monkeypatch.setattr(module, "_measured", lambda path, sizes, *rest: taken[sizes["n"]])
+    monkeypatch.setattr(module, "_measured_peak", lambda path, sizes, *rest: taken[sizes["n"]])
     found = memdiag.estimate(chain, dims={"n": sizes}, measure=True)
     assert [point.peak_bytes for point in found.points] == [
         *(taken[64], known[128], taken[256], taken[512])
@@ -578,7 +578,7 @@ def test_one_point_is_measured_for_real(chain: Path) -> None:
 def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_measured", lambda *arguments: pytest.fail("it was run"))
+    monkeypatch.setattr(module, "_measured_peak", lambda *arguments: pytest.fail("it was run"))
     with pytest.raises(UsageError, match="Give smaller sizes"):
         memdiag.estimate(chain, dims={"n": [1, 1 << 30]}, measure=True)
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from memdiag.api.estimating.fit import NEAR, Peaks, find_fit, searched_dimensions
-from memdiag.api.estimating.fit_trial import at_sizes_that_run, with_next
+from memdiag.api.estimating.fit import NEAR, ProcessPeaks, find_fit, searched_dimensions
+from memdiag.api.estimating.fit_trial import fit_at_running_sizes, with_next_size
 from memdiag.api.estimating.sizes import SizeGrid
-from memdiag.model.dimensions import Axis
+from memdiag.model.dimensions import InputAxis
 from memdiag.records.dimension import Dimension
 from memdiag.records.estimate import Fit
-from memdiag.runner.try_inputs import Trial
+from memdiag.runner.try_inputs import InputTrial
 from memdiag.units import GIB, KIB, MIB
 
 
@@ -31,7 +31,8 @@ def grid(*names: str, first: int = 128, steps: Mapping[str, list[int]] | None = 
         notes=(),
         steps=steps or {},
         inputs={
-            name: (Axis(input=name, position=0, rank=1, size=None, symbol=name),) for name in names
+            name: (InputAxis(input=name, position=0, rank=1, size=None, symbol=name),)
+            for name in names
         },
         totals={},
     )
@@ -40,9 +41,9 @@ def grid(*names: str, first: int = 128, steps: Mapping[str, list[int]] | None = 
 def fit(peak: Callable[[int], int | None], limit: int, first: int = 128) -> Fit:
     """Return what fits if the most probable peak is `peak`, in an interval of 10 %."""
 
-    def peaks_at(sizes: Mapping[str, int]) -> Peaks | None:
+    def peaks_at(sizes: Mapping[str, int]) -> ProcessPeaks | None:
         usual = peak(sizes["n"])
-        return None if usual is None else Peaks(usual * 9 // 10, usual, usual * 11 // 10)
+        return None if usual is None else ProcessPeaks(usual * 9 // 10, usual, usual * 11 // 10)
 
     return find_fit(grid("n", first=first), limit, peaks_at)
 
@@ -145,7 +146,7 @@ def test_sizes_are_those_that_run(
         return runs(size)
 
     found = Fit(limit_bytes=GIB, dims=("n",), surely=800, probably=1003, too_large=1100)
-    found = at_sizes_that_run(found, 1003, "an index is out of bounds", tried)
+    found = fit_at_running_sizes(found, 1003, "an index is out of bounds", tried)
     assert (found.surely, found.probably, found.fails_at) == (surely, probably, fails_at)
     assert (found.trial, found.too_large) == ("ran", 1100)
     assert len(asked) < 25
@@ -153,18 +154,20 @@ def test_sizes_are_those_that_run(
 
 def test_a_model_that_runs_at_no_size_fails() -> None:
     found = Fit(limit_bytes=GIB, dims=("n",), surely=800, probably=1003)
-    found = at_sizes_that_run(found, 1003, "an index is out of bounds", lambda size: False)
+    found = fit_at_running_sizes(found, 1003, "an index is out of bounds", lambda size: False)
     assert (found.trial, found.problem) == ("fails", "an index is out of bounds")
 
 
 @pytest.mark.parametrize(
     ("trial", "fails_at"),
     [
-        (Trial("an index is out of bounds"), 513),
-        (Trial(None), None),
-        (Trial("killed", has_answer=False), None),
+        (InputTrial("an index is out of bounds"), 513),
+        (InputTrial(None), None),
+        (InputTrial("killed", has_answer=False), None),
     ],
 )
-def test_the_size_after_the_last_known_one_is_tried(trial: Trial, fails_at: int | None) -> None:
-    found = with_next(Fit(limit_bytes=GIB, dims=("n",), surely=512, probably=512), trial)
+def test_the_size_after_the_last_known_one_is_tried(
+    trial: InputTrial, fails_at: int | None
+) -> None:
+    found = with_next_size(Fit(limit_bytes=GIB, dims=("n",), surely=512, probably=512), trial)
     assert found.fails_at == fails_at

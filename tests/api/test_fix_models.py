@@ -90,7 +90,7 @@ def optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the optimizers above, and one whose package is not installed, in place of all others."""
     table = tmp_path / "optimizers.py"
     table.write_text(OPTIMIZERS)
-    monkeypatch.setattr("memdiag.comparison.run_optimizer.TABLE", table)
+    monkeypatch.setattr("memdiag.comparison.run_optimizer.OPTIMIZER_TABLE", table)
     packages = {name: ("onnx",) for name in ("smaller", "another", "crashing")}
     packages["absent"] = ("no_such_package",)
     known = {name: Optimizer(needed, lambda *_: None) for name, needed in packages.items()}
@@ -350,7 +350,7 @@ def check_only_the_fix_is_left(fix: Fix, target: Path) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "fixing.rewrite_search.RewriteSearch._try",
+        "fixing.rewrite_search.RewriteSearch._try_change",
         "fixing.state.FixState.possible",
     ],
 )
@@ -579,7 +579,7 @@ def test_optimizers_for_which_there_was_no_time_are_named_as_untried(
     only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only()
-    monkeypatch.setattr("memdiag.api.optimizer_outputs.MAX_SHARE", 0.0)
+    monkeypatch.setattr("memdiag.api.optimizer_outputs.MAX_OPTIMIZERS_SHARE", 0.0)
     fix = memdiag.fix(gathering(tmp_path / "m.onnx"), sizes=[1], time_limit_s=120)
     assert fix.untried == ("smaller", "another", "crashing")
     assert tried(fix) == [()]
@@ -630,7 +630,7 @@ def test_what_an_optimizer_still_lists_as_an_input_is_not_asked_for(
     only()
     table = tmp_path / "optimizers.py"
     table.write_text(LISTING)
-    monkeypatch.setattr("memdiag.comparison.run_optimizer.TABLE", table)
+    monkeypatch.setattr("memdiag.comparison.run_optimizer.OPTIMIZER_TABLE", table)
     known = {"listing": Optimizer(("onnx",), lambda *_: None)}
     monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", known)
     model = parser.parse_model("""<ir_version: 3, opset_import: ["": 9]>

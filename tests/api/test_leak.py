@@ -14,7 +14,7 @@ from memdiag.growth.model_runs import RunPlan
 from memdiag.growth.moment import MemoryMoment
 from memdiag.records.growth import Moment, RunSample
 from memdiag.runner.job import Job
-from memdiag.runner.try_inputs import Trial
+from memdiag.runner.try_inputs import InputTrial
 
 INTERRUPTED_AT = 45
 
@@ -56,7 +56,7 @@ class FakeRuns:
 @pytest.fixture
 def fake_runs(monkeypatch: pytest.MonkeyPatch) -> type[FakeRuns]:
     monkeypatch.setattr("memdiag.api.leak.ModelRuns", FakeRuns)
-    monkeypatch.setattr("memdiag.api.leak_inputs.try_once", lambda job, feeds: Trial(None))
+    monkeypatch.setattr("memdiag.api.leak_inputs.try_once", lambda job, feeds: InputTrial(None))
     return FakeRuns
 
 
@@ -97,14 +97,18 @@ def test_the_time_limit_is_beyond_the_duration(
 @pytest.mark.parametrize(
     ("trial", "error", "sentence"),
     [
-        (Trial("bad node", has_session=False), MeasurementError, "the session cannot be created"),
-        (Trial("bad size"), UsageError, "it does not run with these inputs"),
+        (
+            InputTrial("bad node", has_session=False),
+            MeasurementError,
+            "the session cannot be created",
+        ),
+        (InputTrial("bad size"), UsageError, "it does not run with these inputs"),
     ],
 )
 def test_a_model_that_does_not_run_is_refused_with_the_reason(
     sample_model: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
-    trial: Trial,
+    trial: InputTrial,
     error: type[Exception],
     sentence: str,
 ) -> None:

@@ -11,7 +11,7 @@ from memdiag.api import limit as limit_api
 from memdiag.api import limit_program as program_api
 from memdiag.api.arguments import deadline_after
 from memdiag.api.limit_program import limit_program
-from memdiag.api.limit_search import LimitSearch, longest_trial_s, require_completed
+from memdiag.api.limit_search import LimitSearch, longest_trial_s, require_completed_trial
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
@@ -167,7 +167,7 @@ def test_a_nested_limit_is_named(tmp_path: Path) -> None:
     assert any("is itself limited to 256 MiB" in note for note in record.notes)
     killed = LimitPoint(limit_bytes=None, outcome="killed", peak_bytes=None, message="killed")
     with pytest.raises(MeasurementError, match=r"limited to 256 MiB\. Run memdiag limit outside"):
-        require_completed(killed, "m", parent)
+        require_completed_trial(killed, "m", parent)
 
 
 def test_what_does_not_work_without_a_limit_is_an_error() -> None:
@@ -177,7 +177,7 @@ def test_what_does_not_work_without_a_limit_is_an_error() -> None:
     with pytest.raises(
         MeasurementError, match=r"m: it does not work without a limit either in parse: bad"
     ):
-        require_completed(failed, "m", PARENT)
+        require_completed_trial(failed, "m", PARENT)
 
 
 def test_arguments_are_checked() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from memdiag.api.check import Selection, check_models
+from memdiag.api.check import RuleSelection, check_models
 from memdiag.api.estimate import estimate
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import MAX_COPIED_NAMES, copied_name_count
@@ -224,7 +224,7 @@ def test_work_grows_as_the_graph_does(
 
     def run() -> object:
         if command == "check":
-            return check_models([path], selection=Selection())
+            return check_models([path], selection=RuleSelection())
         return estimate(path)
 
     steps = []
@@ -247,8 +247,8 @@ def test_what_the_native_inference_repeats_is_limited(
             counts.append(copied_name_count(opened.graph, opened.functions))
     assert counts[1] > 3 * counts[0]
     assert counts[1] < MAX_COPIED_NAMES
-    (found,) = check_models([path], selection=Selection()).models
+    (found,) = check_models([path], selection=RuleSelection()).models
     assert not any("could not be inferred" in note for note in found.notes)
     monkeypatch.setattr("memdiag.model.shapes.MAX_COPIED_NAMES", counts[1] - 1)
-    (found,) = check_models([path], selection=Selection()).models
+    (found,) = check_models([path], selection=RuleSelection()).models
     assert any("too many subgraphs or functions" in note for note in found.notes)

@@ -10,8 +10,8 @@ from onnx import parser
 import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
-from memdiag.api.check import Selection, check_models
-from memdiag.api.sweep_job import needed_bytes
+from memdiag.api.check import RuleSelection, check_models
+from memdiag.api.sweep_job import estimated_job_bytes
 from memdiag.errors import UsageError
 from memdiag.ort import releases
 from memdiag.ort.runtime import Runtime
@@ -22,7 +22,10 @@ NAME_ANOTHER = "Name a newer release with --for-onnxruntime."
 CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
     "check": (lambda path: memdiag.check(path), NAME_ANOTHER),
     "check for it": (lambda path: memdiag.check(path, for_onnxruntime="1.22.1"), NAME_ANOTHER),
-    "check of several": (lambda path: check_models([path], selection=Selection()), NAME_ANOTHER),
+    "check of several": (
+        lambda path: check_models([path], selection=RuleSelection()),
+        NAME_ANOTHER,
+    ),
     "estimate": (lambda path: memdiag.estimate(path), NAME_ANOTHER),
     "estimate for it": (
         lambda path: memdiag.estimate(path, for_onnxruntime="1.22.1"),
@@ -67,13 +70,13 @@ def test_a_sweep_plans_its_jobs_without_an_estimate(
     path: Path, release: str, is_estimated: bool
 ) -> None:
     request = JobRequest(job=job(onnxruntime=release), work="estimate", path=str(path))
-    assert (needed_bytes(request) is not None) == is_estimated
+    assert (estimated_job_bytes(request) is not None) == is_estimated
 
 
 def test_a_profile_has_one_note_in_place_of_predictions(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(releases, "OLDEST_PREDICTED", Runtime(99, 0))
+    monkeypatch.setattr(releases, "OLDEST_PREDICTED_RELEASE", Runtime(99, 0))
     profile = memdiag.profile(path, runs=1, xray="none", run_peak=True)
     assert (profile.outcome.status, profile.estimate, profile.findings) == ("completed", None, ())
     assert sum("no estimate and no findings" in note for note in profile.notes) == 1

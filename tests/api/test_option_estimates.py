@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from memdiag.api.option_estimates import expected_savings
+from memdiag.api.option_estimates import estimated_savings
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.runner.job import Job
@@ -15,7 +15,7 @@ SampleModel = Callable[..., Path]
 
 def savings(path: Path) -> dict[str, int]:
     with open_model(path) as file:
-        return expected_savings(
+        return estimated_savings(
             file, Runtime.installed(), Job(model=path), {"tokens": 1}, tuning_options()
         )
 

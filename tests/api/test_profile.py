@@ -17,8 +17,8 @@ from rich.console import Console
 
 import memdiag
 from memdiag.api import profile as profile_module
-from memdiag.api.check import Selection
-from memdiag.api.profile import Interrupted, _analysis
+from memdiag.api.check import RuleSelection
+from memdiag.api.profile import ProfileInterrupted, _analysis_steps
 from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import open_model
@@ -94,7 +94,7 @@ def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(
     session = msgspec.structs.replace(on_cpu.session, providers=("MyProvider", CPU_PROVIDER))
     other = msgspec.structs.replace(on_cpu, session=session, findings=())
     with open_model(path) as file:
-        for add in _analysis(other, file, Selection(), {}):
+        for add in _analysis_steps(other, file, RuleSelection(), {}):
             other = add(other)
     assert other.findings == ()
     assert other.notes[-1].startswith("no rule was applied: ")
@@ -117,7 +117,7 @@ def test_activations_that_would_not_fit_fall_back_to_ones(
     assert sizes(memdiag.profile(path, runs=1, xray="none")) == {"batch": 1, "length": 128}
     total = psutil.virtual_memory().total
     # At a length of 128 the product takes 65,536 bytes, the input 1,024; Transpose may be fused.
-    monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", 66_000 / total)
+    monkeypatch.setattr("memdiag.api.inputs.MAX_ACTIVATIONS_SHARE", 66_000 / total)
     profile = memdiag.profile(path, runs=1, xray="none")
     assert sizes(profile) == {"batch": 1, "length": 1}
     assert any("would take about 65 KiB, more than a quarter of" in note for note in profile.notes)
@@ -132,13 +132,13 @@ def test_a_large_image_that_would_not_fit_is_smaller(
     path = saved(tmp_path, PICTURE)
     total = psutil.virtual_memory().total
     # Input and output: 3.1 MiB at a side of 640, 392 KiB at 224.
-    monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", (1 << 20) / total)
+    monkeypatch.setattr("memdiag.api.inputs.MAX_ACTIVATIONS_SHARE", (1 << 20) / total)
     profile = memdiag.profile(path, runs=1, xray="none")
     assert sizes(profile) == {"n": 1, "h": 224, "w": 224}
     assert any("sides of images are 224 instead" in note for note in profile.notes)
     given = memdiag.profile(path, runs=1, xray="none", dims={"h": 640, "w": 640})
     assert sizes(given) == {"n": 1, "h": 640, "w": 640}
-    monkeypatch.setattr("memdiag.api.inputs.MAX_MEMORY_SHARE", (1 << 18) / total)
+    monkeypatch.setattr("memdiag.api.inputs.MAX_ACTIVATIONS_SHARE", (1 << 18) / total)
     assert sizes(memdiag.profile(path, runs=1, xray="none")) == {"n": 1, "h": 1, "w": 1}
 
 
@@ -235,7 +235,7 @@ def test_ctrl_c_while_sizes_are_tried_keeps_the_run_that_failed(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("memdiag.api.inputs.try_inputs", interrupted)
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(ProfileInterrupted) as caught:
         memdiag.profile(saved(tmp_path, NEEDS_64), runs=1)
     assert caught.value.profile.outcome.phase == "first_run"
 
@@ -366,7 +366,7 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
         ("memdiag.api.profile.with_estimate", False, False),
         ("memdiag.api.profile.find_waste", True, False),
         ("memdiag.api.profile.with_run_peak", True, True),
-        ("memdiag.fixing.applicable.with_rewrites", True, True),
+        ("memdiag.fixing.applicable.findings_with_rewrites", True, True),
     ],
 )
 def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
@@ -380,7 +380,7 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(step, interrupted)
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(ProfileInterrupted) as caught:
         memdiag.profile(sample_model("tied_if"), runs=1, run_peak=True)
     profile = caught.value.profile
     assert profile.outcome.status == "completed"

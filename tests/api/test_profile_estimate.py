@@ -14,14 +14,14 @@ from onnx import parser
 import memdiag
 from memdiag.api.check import analysis_context
 from memdiag.api.estimating import profiled
-from memdiag.defaults import PINNING
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.records.estimate import EstimatedPhase, EstimatedPoint
 from memdiag.records.profile import Profile
-from memdiag.reports.profile.peak import peak_sentence
+from memdiag.reports.profile.peak import transient_peak_sentence
 from memdiag.units import MIB
 from tests.reports import profiles
 from tests.reports.profiles import Step
@@ -47,7 +47,7 @@ def measured(*, is_pinned: bool = True, options: dict[str, str] | None = None) -
     session = msgspec.structs.replace(
         found.session,
         options=options or {},
-        environment={PINNING: "131072"} if is_pinned else {},
+        environment={MMAP_THRESHOLD_VARIABLE: "131072"} if is_pinned else {},
     )
     return msgspec.structs.replace(found, session=session)
 
@@ -211,5 +211,5 @@ def test_the_cause_of_a_measured_peak_is_the_weight_that_is_being_converted(tmp_
     onnx.save(onnx.helper.make_model(graph, ir_version=9, opset_imports=[opset]), path)
     found = memdiag.profile(path, runs=2, dims={"n": 8}, xray="none")
     assert found.peak_phase == "optimize"
-    sentence = peak_sentence(found)
+    sentence = transient_peak_sentence(found)
     assert "optimize briefly keeps a converted copy of embed.weight (39 MiB)" in sentence

@@ -15,11 +15,11 @@ from memdiag.api.options import (
     EstimatedOptions,
     InputOptions,
     ProfileOptions,
-    filled,
     options_of,
+    options_with_defaults,
 )
 from memdiag.api.profile_config import ProfileConfig
-from memdiag.budgets.baselines import baseline_entry, differences
+from memdiag.budgets.baselines import baseline_entry, condition_differences
 from memdiag.cli.app import command_parser
 from memdiag.cli.commands import profile as command
 from memdiag.errors import MemdiagError
@@ -87,7 +87,7 @@ def of_function(monkeypatch: pytest.MonkeyPatch, **options: Any) -> ProfileConfi
 def of_command(*words: str) -> ProfileConfig:
     """Return the configuration that `memdiag profile` makes of the `words`."""
     options = command_parser("profile", command).parse_args(["m.onnx", *words])
-    return command._config(options, pinned=False)
+    return command._chosen_profile_config(options, pinned=False)
 
 
 def groups(config: ProfileConfig) -> tuple[object, ...]:
@@ -137,7 +137,7 @@ def test_a_function_reads_each_of_its_options(
     read: list[Read] = []
 
     def recorded(group: type, options: dict[str, Any]) -> Read:
-        read.append(Read(filled(group, options)))
+        read.append(Read(options_with_defaults(group, options)))
         return read[-1]
 
     monkeypatch.setattr(f"memdiag.api.{module}.filled", recorded)
@@ -189,7 +189,7 @@ def test_each_recorded_setting_is_compared_with_the_baseline(name: str) -> None:
     profile = profiles.tied_if()
     session = msgspec.structs.replace(profile.session, **{name: CHANGED_SESSION[name]})
     changed = msgspec.structs.replace(profile, session=session)
-    assert differences(baseline_entry([profile]), changed), (
+    assert condition_differences(baseline_entry([profile]), changed), (
         f"budgets/baselines.py does not compare {name}"
     )
     assert name == "runs" or session.settings != profile.session.settings, (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 
 PRELUDE = """
 import ctypes, json, mmap, os, sys
@@ -84,7 +84,7 @@ def starting() -> Iterator[Start]:
             process.communicate()
 
 
-def contains(ranges: Ranges, address: int) -> bool:
+def contains(ranges: ByteRanges, address: int) -> bool:
     """Return whether the byte at `address` is in the set `ranges`."""
     return any(start <= address < end for start, end in ranges.tolist())
 

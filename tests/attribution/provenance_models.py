@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.provenance import with_provenance
+from memdiag.attribution.provenance import attribution_with_makers
 from memdiag.attribution.search_target import SearchTarget, fused_search_target, search_target
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Owner, ScanTiming
@@ -129,7 +129,7 @@ def made_by(
         timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),
     )
     targets = [target] if isinstance(target, SearchTarget) else list(target)
-    (found,) = with_provenance(attribution, targets, evidence).copies
+    (found,) = attribution_with_makers(attribution, targets, evidence).copies
     assert found == Copy(**{name: getattr(copy, name) for name in COPY}, made_by=found.made_by)
     return found.made_by
 

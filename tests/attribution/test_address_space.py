@@ -9,7 +9,7 @@ import pytest
 
 from memdiag.attribution import address_space, intervals
 from memdiag.attribution.address_space import (
-    PAGE,
+    PAGE_BYTES,
     AddressSpace,
     Region,
     parse_smaps,
@@ -59,10 +59,14 @@ def test_the_parts_sum_to_the_resident_set_of_the_kernel(start: Start) -> None:
     space = read_address_space(child.pid)
     status = status_of(child.pid)
     assert space.resident_bytes == pytest.approx(status["VmRSS"], abs=SLACK)
-    assert intervals.total(space.anonymous) == pytest.approx(status["RssAnon"], abs=SLACK)
+    assert intervals.total_bytes(space.anonymous) == pytest.approx(status["RssAnon"], abs=SLACK)
     # The kernel counts pages that the child touches between the two readings.
-    assert abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE
-    assert intervals.total(space.anonymous) == sum(region.anonymous for region in space.regions)
+    assert (
+        abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE_BYTES
+    )
+    assert intervals.total_bytes(space.anonymous) == sum(
+        region.anonymous for region in space.regions
+    )
     for region in space.regions:
         assert resident_bytes(space, region) == region.rss, region
     assert not space.partial
@@ -71,20 +75,22 @@ def test_the_parts_sum_to_the_resident_set_of_the_kernel(start: Start) -> None:
 
 def test_only_pages_that_were_written_are_resident(start: Start) -> None:
     child = start(f"""
-area = mmap.mmap(-1, 64 * {PAGE}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area = mmap.mmap(-1, 64 * {PAGE_BYTES}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for page in (0, 3, 4, 40):
-    area[page * {PAGE}] = 1
+    area[page * {PAGE_BYTES}] = 1
 for page in (10, 11, 63):
-    area[page * {PAGE}]
+    area[page * {PAGE_BYTES}]
 out["at"] = address_of(area)
 """)
     space = read_address_space(child.pid)
     at = child.out["at"]
-    here = intervals.intersect(space.resident, np.array([[at, at + 64 * PAGE]]))
+    here = intervals.intersect(space.resident, np.array([[at, at + 64 * PAGE_BYTES]]))
     expected = [(0, 1), (3, 5), (40, 41)]
-    assert ((here - at) // PAGE).tolist() == [list(run) for run in expected]
+    assert ((here - at) // PAGE_BYTES).tolist() == [list(run) for run in expected]
     # The kernel counts pages that the child touches between the two readings.
-    assert abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE
+    assert (
+        abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE_BYTES
+    )
 
 
 def test_a_region_of_pages_read_but_never_written_is_not_resident(start: Start) -> None:
@@ -92,41 +98,43 @@ def test_a_region_of_pages_read_but_never_written_is_not_resident(start: Start) 
         "import numpy; kept = numpy.zeros(1 << 20); kept.sum(); out['at'] = kept.ctypes.data"
     )
     space = read_address_space(child.pid)
-    assert within(space, child.out["at"] + PAGE, (8 << 20) - PAGE) == 0
+    assert within(space, child.out["at"] + PAGE_BYTES, (8 << 20) - PAGE_BYTES) == 0
 
 
 def test_pages_shared_with_a_fork_stay_resident(start: Start) -> None:
     child = start(f"""
 import os
-area = mmap.mmap(-1, 32 * {PAGE}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area = mmap.mmap(-1, 32 * {PAGE_BYTES}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for page in range(8):
-    area[page * {PAGE}] = 1
+    area[page * {PAGE_BYTES}] = 1
 for page in range(20, 24):
-    area[page * {PAGE}]
+    area[page * {PAGE_BYTES}]
 out["at"] = address_of(area)
 if not os.fork():
     sys.stdin.read()
     os._exit(0)
 for page in range(3):
-    area[page * {PAGE}] = 2
+    area[page * {PAGE_BYTES}] = 2
 """)
     space = read_address_space(child.pid)
-    assert within(space, child.out["at"], 32 * PAGE) == 8 * PAGE
-    area = np.array([[child.out["at"], child.out["at"] + 32 * PAGE]])
-    assert intervals.total(intervals.intersect(space.exclusive, area)) == 3 * PAGE
+    assert within(space, child.out["at"], 32 * PAGE_BYTES) == 8 * PAGE_BYTES
+    area = np.array([[child.out["at"], child.out["at"] + 32 * PAGE_BYTES]])
+    assert intervals.total_bytes(intervals.intersect(space.exclusive, area)) == 3 * PAGE_BYTES
     # The kernel counts pages that the child touches between the two readings.
-    assert abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE
+    assert (
+        abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE_BYTES
+    )
 
 
 def test_pages_of_a_file_are_told_from_copies_of_them(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "weights with a space.bin"
-    file.write_bytes(bytes(range(256)) * (8 * PAGE // 256))
+    file.write_bytes(bytes(range(256)) * (8 * PAGE_BYTES // 256))
     child = start(f"""
 with open({str(file)!r}, "r+b") as file:
-    area = mmap.mmap(file.fileno(), 8 * {PAGE}, flags=mmap.MAP_PRIVATE)
+    area = mmap.mmap(file.fileno(), 8 * {PAGE_BYTES}, flags=mmap.MAP_PRIVATE)
 for page in range(8):
-    area[page * {PAGE}]
-area[2 * {PAGE}] = 7
+    area[page * {PAGE_BYTES}]
+area[2 * {PAGE_BYTES}] = 7
 out["at"] = address_of(area)
 """)
     space = read_address_space(child.pid)
@@ -135,9 +143,9 @@ out["at"] = address_of(area)
     assert region is not None
     assert (region.path, region.offset, region.file_backed) == (str(file), 0, True)
     assert region.inode == file.stat().st_ino
-    assert resident_bytes(space, region) == 8 * PAGE
-    copied = intervals.intersect(space.anonymous, np.array([[at, at + 8 * PAGE]]))
-    assert ((copied - at) // PAGE).tolist() == [[2, 3]]
+    assert resident_bytes(space, region) == 8 * PAGE_BYTES
+    copied = intervals.intersect(space.anonymous, np.array([[at, at + 8 * PAGE_BYTES]]))
+    assert ((copied - at) // PAGE_BYTES).tolist() == [[2, 3]]
     link = tmp_path / "link.bin"
     link.symlink_to(file)
     other = tmp_path / "other.bin"

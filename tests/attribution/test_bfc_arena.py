@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, read_address_space
-from memdiag.attribution.bfc_arena import Arenas, read_arenas
+from memdiag.attribution.bfc_arena import ProcessArenas, read_arenas
 from memdiag.attribution.heap import Heap, read_heap
 from memdiag.attribution.process_memory import ProcessMemory
 from tests.attribution.conftest import Start
@@ -32,10 +32,10 @@ from tests.attribution.fake_arena import (
     expected,
 )
 
-ALL = intervals.normal([(0, 1 << 47)])
+ALL = intervals.normalized_ranges([(0, 1 << 47)])
 
 
-def space_of(resident: intervals.Ranges) -> AddressSpace:
+def space_of(resident: intervals.ByteRanges) -> AddressSpace:
     return AddressSpace(
         pid=os.getpid(),
         regions=(),
@@ -47,7 +47,7 @@ def space_of(resident: intervals.Ranges) -> AddressSpace:
     )
 
 
-def read(*made: Made, resident: intervals.Ranges = ALL) -> Arenas:
+def read(*made: Made, resident: intervals.ByteRanges = ALL) -> ProcessArenas:
     together = Made.__new__(Made)
     together.blocks = [block for one in made for block in one.blocks]
     together.blocks = list({block[0]: block for block in together.blocks}.values())
@@ -55,7 +55,7 @@ def read(*made: Made, resident: intervals.Ranges = ALL) -> Arenas:
         return read_arenas(space_of(resident), memory, together.heap)
 
 
-def seen(arenas: Arenas) -> list[tuple[int, int, bool]]:
+def seen(arenas: ProcessArenas) -> list[tuple[int, int, bool]]:
     pairs = zip(arenas.chunks.tolist(), arenas.used.tolist(), strict=True)
     return [(start, end, used) for (start, end), used in pairs]
 
@@ -71,8 +71,8 @@ CUTS: dict[int, Cut] = {
 def test_chunks_are_read_whatever_the_size_of_their_records(record: int) -> None:
     arenas = read(Made(CUTS, record=record))
     assert seen(arenas) == expected(CUTS)
-    assert intervals.total(arenas.in_use) == 5 * 256
-    assert intervals.total(arenas.slack) == (3 + 4088 + 512) * 256
+    assert intervals.total_bytes(arenas.in_use) == 5 * 256
+    assert intervals.total_bytes(arenas.slack) == (3 + 4088 + 512) * 256
     assert len(arenas.in_use) == 2  # neighbours are joined
     (arena,) = arenas.objects
     assert arena.in_use.tolist() == arenas.in_use.tolist()
@@ -133,7 +133,7 @@ def test_a_device_has_no_region_in_a_block_of_malloc(state: int) -> None:
 def test_records_of_no_known_size_are_not_guessed(record: int) -> None:
     arenas = read(Made(CUTS, record=record))
     assert not len(arenas.chunks)
-    assert intervals.total(arenas.inconsistent) == (4096 + 512) * 256
+    assert intervals.total_bytes(arenas.inconsistent) == (4096 + 512) * 256
 
 
 cuts = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=8)
@@ -147,7 +147,7 @@ def test_every_chunk_of_any_cut_is_told(first: Cut, second: Cut, at: int, nbytes
     assert seen(arenas) == chunks
     for used, ranges in ((True, arenas.in_use), (False, arenas.slack)):
         of = [(start, end) for start, end, state in chunks if state is used]
-        assert ranges.tolist() == intervals.normal(of).tolist()
+        assert ranges.tolist() == intervals.normalized_ranges(of).tolist()
     low, high = FIRST + at, FIRST + at + nbytes
     touched = [chunk for chunk in chunks if chunk[0] < high and low < chunk[1]]
     inside = [used for start, end, used in touched if start <= low and high <= end]
@@ -320,7 +320,7 @@ def test_a_block_that_is_not_wholly_resident_is_left_alone() -> None:
     made = Made(CUTS)
     start, end = made.object.ctypes.data, made.object.ctypes.data + made.object.nbytes
     for hole, found in ((start - 8, True), (start, False), (end - 8, False), (end, True)):
-        resident = intervals.subtract(ALL, intervals.normal([(hole, hole + 8)]))
+        resident = intervals.subtract(ALL, intervals.normalized_ranges([(hole, hole + 8)]))
         assert read(made, resident=resident).found is found
 
 
@@ -422,7 +422,7 @@ if SETTINGS["end"]:
 
 def session(
     start: Start, folder: Path, *, arena: bool = True, thread: bool = False, end: bool = False
-) -> tuple[Arenas, Heap, dict[str, Any]]:
+) -> tuple[ProcessArenas, Heap, dict[str, Any]]:
     pytest.importorskip("onnxruntime")
     model = folder / "m.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), model)
@@ -443,7 +443,7 @@ def session(
 def test_a_real_session_counts_the_same(start: Start, tmp_path: Path, thread: bool) -> None:
     arenas, heap, out = session(start, tmp_path, thread=thread)
     assert not len(arenas.inconsistent)
-    used, free = intervals.total(arenas.in_use), intervals.total(arenas.slack)
+    used, free = intervals.total_bytes(arenas.in_use), intervals.total_bytes(arenas.slack)
     assert not (arenas.chunks % 256 != arenas.chunks[0, 0] % 256).any()
     for address, nbytes in out["kept"]:
         assert arenas.is_in_use(address, nbytes) is True

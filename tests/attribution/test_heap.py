@@ -35,8 +35,8 @@ def assert_sound(heap: Heap) -> None:
         assert ends <= chunk.start < chunk.end
         ends = chunk.end
         sizes[chunk.state] += chunk.end - chunk.start
-    assert intervals.total(heap.in_use) == sizes["in_use"]
-    assert intervals.total(heap.retained) == sizes["free"] + sizes["top"]
+    assert intervals.total_bytes(heap.in_use) == sizes["in_use"]
+    assert intervals.total_bytes(heap.retained) == sizes["free"] + sizes["top"]
 
 
 def test_blocks_in_use_are_told_from_freed_ones(start: Start) -> None:
@@ -85,7 +85,7 @@ doomed = out["all"][4:5]
     assert found == sorted([(at[1], 2016), (at[2], 2016), (at[3], 2032)])
     assert all(2016 <= end - start <= 2032 for start, end in blocks)
     everything = heap.blocks_in_use(0, 1 << 60)
-    assert intervals.total(everything) == intervals.total(heap.in_use)
+    assert intervals.total_bytes(everything) == intervals.total_bytes(heap.in_use)
 
 
 def test_retained_memory_is_what_trimming_gives_back(start: Start) -> None:
@@ -101,7 +101,7 @@ libc.free(block)
     kept = space.resident_bytes_of(before.retained)
     assert kept >= 19_000_000  # Python may have taken a little of it again
     assert trimmed.resident_bytes_of(after.retained) < MIB
-    assert intervals.total(after.retained) >= 19_000_000
+    assert intervals.total_bytes(after.retained) >= 19_000_000
 
 
 def test_large_blocks_are_known_alone_and_beside_each_other(start: Start) -> None:
@@ -277,7 +277,7 @@ def mapped(*names: str) -> AddressSpace:
         )
         for at, name in enumerate((*names, "[heap]"))
     ]
-    none = intervals.empty()
+    none = intervals.empty_ranges()
     return AddressSpace(
         pid=1,
         regions=tuple(regions),

@@ -15,7 +15,7 @@ from memdiag.attribution.layout_hints import layout_hints
 from memdiag.attribution.provenance import reads_transposed
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
-from memdiag.model.readers import Reader, readers
+from memdiag.model.readers import WeightReader, find_readers
 
 RANDOM = np.random.default_rng(7)
 node = helper.make_node
@@ -41,7 +41,7 @@ def used(
     *tensors: onnx.TensorProto,
     functions: Sequence[onnx.FunctionProto] = (),
     weight: str = "w",
-) -> tuple[LayoutHints, tuple[Reader, ...]]:
+) -> tuple[LayoutHints, tuple[WeightReader, ...]]:
     """Return the hints and the readers of the weight called `weight`, in whatever graph it is."""
     graph = helper.make_graph(
         nodes,
@@ -56,7 +56,7 @@ def used(
     with open_model(path) as model:
         (of_name,) = (one for one in model.weights if one.name == weight)
         graphs = GraphIndex(model)
-        of_weight = tuple(readers(graphs, of_name))
+        of_weight = tuple(find_readers(graphs, of_name))
         return layout_hints(graphs, of_name, of_weight), of_weight
 
 

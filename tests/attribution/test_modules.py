@@ -6,7 +6,7 @@ import pytest
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, read_address_space
-from memdiag.attribution.modules import Module, kind_of, read_modules
+from memdiag.attribution.modules import LoadedModule, module_kind, read_modules
 from memdiag.attribution.process_memory import ProcessMemory
 from tests.attribution.conftest import Start, contains
 
@@ -45,7 +45,7 @@ from tests.attribution.conftest import Start, contains
     ],
 )
 def test_modules_are_sorted_by_name_and_folder(path: str, kind: str) -> None:
-    assert kind_of(path) == kind
+    assert module_kind(path) == kind
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_modules_are_sorted_by_name_and_folder(path: str, kind: str) -> None:
     ],
 )
 def test_without_onnxruntime_no_library_is_a_providers(path: str, kind: str) -> None:
-    assert kind_of(path, with_runtime=False) == kind
+    assert module_kind(path, with_runtime=False) == kind
 
 
-def modules_of(pid: int) -> tuple[AddressSpace, tuple[Module, ...]]:
+def modules_of(pid: int) -> tuple[AddressSpace, tuple[LoadedModule, ...]]:
     space = read_address_space(pid)
     with ProcessMemory(pid) as memory:
         return space, read_modules(space, memory)
@@ -70,14 +70,18 @@ def test_every_mapped_page_of_a_library_and_its_zeros_are_the_modules(start: Sta
     space, modules = modules_of(child.pid)
     assert {"runtime", "python", "other"} == {module.kind for module in modules}
     all_ranges = intervals.union(*(module.ranges for module in modules))
-    assert intervals.total(all_ranges) == sum(intervals.total(m.ranges) for m in modules)
+    assert intervals.total_bytes(all_ranges) == sum(
+        intervals.total_bytes(m.ranges) for m in modules
+    )
     for region in space.regions:
         if region.file_backed and "x" in region.permissions:
             here = np.array([[region.start, region.end]])
-            assert intervals.total(intervals.intersect(all_ranges, here)) == region.size, region
+            assert intervals.total_bytes(intervals.intersect(all_ranges, here)) == region.size, (
+                region
+            )
     # Variables that start as zeros: beyond what the file is mapped to.
-    anonymous = intervals.normal([(r.start, r.end) for r in space.regions if r.nameless])
-    assert intervals.total(intervals.intersect(all_ranges, anonymous)) > 0
+    anonymous = intervals.normalized_ranges([(r.start, r.end) for r in space.regions if r.nameless])
+    assert intervals.total_bytes(intervals.intersect(all_ranges, anonymous)) > 0
 
 
 def test_the_memory_behind_a_library_is_not_all_taken_for_it(start: Start) -> None:

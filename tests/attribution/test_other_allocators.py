@@ -9,7 +9,7 @@ from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.heap import recognise_allocator
 from memdiag.attribution.owners import BaselinePages
 from memdiag.attribution.process_xray import take_xray
-from memdiag.records.attribution import HEAP_IN_USE, HEAP_UNKNOWN, Attribution
+from memdiag.records.attribution import HEAP_IN_USE_NAME, HEAP_UNKNOWN_NAME, Attribution
 from memdiag.runner.scripts import child as script
 from tests.attribution.conftest import Start, Started
 
@@ -61,7 +61,7 @@ def test_what_stays_of_a_trimmed_heap_is_in_use(start: Start, allocator: str) ->
     found, out = attributed(start, allocator, f"TRIMS = True{CODE}")
     assert found.allocator == allocator
     # The interpreter has a few MB of its own.
-    assert out["kept"] <= found.bytes_of("other_heap", HEAP_IN_USE) < out["kept"] + 12 * MB
+    assert out["kept"] <= found.bytes_of("other_heap", HEAP_IN_USE_NAME) < out["kept"] + 12 * MB
     assert found.bytes_of("unnamed") < MB
     assert found.notes == ()
 
@@ -70,9 +70,9 @@ def test_what_stays_of_a_trimmed_heap_is_in_use(start: Start, allocator: str) ->
 def test_of_any_other_heap_freed_blocks_are_not_known(start: Start, allocator: str) -> None:
     found, out = attributed(start, allocator, f"TRIMS = False{CODE}")
     assert found.allocator == allocator
-    heap = found.bytes_of("other_heap", HEAP_UNKNOWN)
+    heap = found.bytes_of("other_heap", HEAP_UNKNOWN_NAME)
     assert out["kept"] + 0.5 * out["freed"] < heap < out["kept"] + out["freed"] + 12 * MB
-    assert found.bytes_of("other_heap", HEAP_IN_USE) == 0
+    assert found.bytes_of("other_heap", HEAP_IN_USE_NAME) == 0
     (note,) = found.notes
     assert note.startswith(f"the allocator is {allocator}, not glibc's: freed blocks cannot be")
 
@@ -80,8 +80,8 @@ def test_of_any_other_heap_freed_blocks_are_not_known(start: Start, allocator: s
 def test_mimalloc_may_keep_freed_pages_when_it_is_trimmed(start: Start) -> None:
     found, out = attributed(start, "mimalloc", f"TRIMS = True{CODE}")
     assert out["trimmed"]
-    assert found.bytes_of("other_heap", HEAP_UNKNOWN) >= out["kept"]
-    assert found.bytes_of("other_heap", HEAP_IN_USE) == 0
+    assert found.bytes_of("other_heap", HEAP_UNKNOWN_NAME) >= out["kept"]
+    assert found.bytes_of("other_heap", HEAP_IN_USE_NAME) == 0
 
 
 def test_memory_from_before_the_model_is_pythons(start: Start) -> None:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE, AddressSpace, Region, read_address_space
-from memdiag.attribution.bfc_arena import Arenas
+from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, Region, read_address_space
+from memdiag.attribution.bfc_arena import ProcessArenas
 from memdiag.attribution.heap import Heap
-from memdiag.attribution.modules import Module, ModuleKind
+from memdiag.attribution.modules import LoadedModule, ModuleKind
 from memdiag.attribution.owners import BaselinePages, CopyExtent, Ownership, assign_owners
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
@@ -18,15 +18,15 @@ from memdiag.records.attribution import CopyKind, OwnerKind
 from tests.attribution.conftest import Start
 
 PAGES = 40
-NOTHING = intervals.empty()
+NOTHING = intervals.empty_ranges()
 
 pages = st.integers(0, PAGES)
 page_ranges = st.lists(st.tuples(pages, pages), max_size=4).map(
-    lambda pairs: intervals.normal([(a * PAGE, b * PAGE) for a, b in pairs])
+    lambda pairs: intervals.normalized_ranges([(a * PAGE_BYTES, b * PAGE_BYTES) for a, b in pairs])
 )
-byte_pairs = st.tuples(st.integers(0, PAGES * PAGE), st.integers(1, 9 * PAGE))
+byte_pairs = st.tuples(st.integers(0, PAGES * PAGE_BYTES), st.integers(1, 9 * PAGE_BYTES))
 byte_ranges = st.lists(byte_pairs, max_size=4).map(
-    lambda pairs: intervals.normal([(at, at + nbytes) for at, nbytes in pairs])
+    lambda pairs: intervals.normalized_ranges([(at, at + nbytes) for at, nbytes in pairs])
 )
 kinds: st.SearchStrategy[CopyKind] = st.sampled_from(["original", "transposed", "packed"])
 extents = st.builds(lambda pair, kind: CopyExtent(pair[0], pair[1], kind), byte_pairs, kinds)
@@ -34,17 +34,19 @@ module_kinds: st.SearchStrategy[ModuleKind] = st.sampled_from(
     ["runtime", "provider", "python", "other"]
 )
 modules = st.builds(
-    lambda kind, ranges: Module(path="/m", kind=kind, ranges=ranges), module_kinds, page_ranges
+    lambda kind, ranges: LoadedModule(path="/m", kind=kind, ranges=ranges),
+    module_kinds,
+    page_ranges,
 )
 
 
 def space_of(
-    resident: intervals.Ranges,
-    anonymous: intervals.Ranges = NOTHING,
+    resident: intervals.ByteRanges,
+    anonymous: intervals.ByteRanges = NOTHING,
     paths: tuple[str, ...] = ("", "/lib/a.so", "/data/model.bin", "[vdso]"),
 ) -> AddressSpace:
     """A space of equal regions, with the resident ranges given."""
-    size = PAGES // len(paths) * PAGE
+    size = PAGES // len(paths) * PAGE_BYTES
     regions = tuple(
         Region(
             start=at * size,
@@ -55,7 +57,7 @@ def space_of(
             inode=at + 1 if path.startswith("/") else 0,
             path=path,
             deleted=False,
-            rss=PAGE,
+            rss=PAGE_BYTES,
             anonymous=0,
         )
         for at, path in enumerate(paths)
@@ -76,7 +78,7 @@ def heap_of(*chunks: tuple[int, int, int]) -> Heap:
     return Heap("glibc", array("q", starts), array("q", ends), array("b", states))
 
 
-heaps = st.lists(st.tuples(st.integers(16, 9 * PAGE), st.integers(0, 2)), max_size=8).map(
+heaps = st.lists(st.tuples(st.integers(16, 9 * PAGE_BYTES), st.integers(0, 2)), max_size=8).map(
     lambda parts: heap_of(
         *(
             (sum(size for size, _ in parts[:n]), sum(size for size, _ in parts[: n + 1]), state)
@@ -86,9 +88,11 @@ heaps = st.lists(st.tuples(st.integers(16, 9 * PAGE), st.integers(0, 2)), max_si
 )
 
 
-def arenas_of(*chunks: tuple[int, int, bool], inconsistent: intervals.Ranges = NOTHING) -> Arenas:
+def arenas_of(
+    *chunks: tuple[int, int, bool], inconsistent: intervals.ByteRanges = NOTHING
+) -> ProcessArenas:
     extents = np.array([chunk[:2] for chunk in chunks], np.int64).reshape(-1, 2)
-    return Arenas(extents, np.array([chunk[2] for chunk in chunks], np.bool_), inconsistent)
+    return ProcessArenas(extents, np.array([chunk[2] for chunk in chunks], np.bool_), inconsistent)
 
 
 arenas = st.builds(
@@ -103,7 +107,7 @@ arenas = st.builds(
         ),
         inconsistent=inconsistent,
     ),
-    st.integers(0, PAGES * PAGE),
+    st.integers(0, PAGES * PAGE_BYTES),
     st.lists(st.tuples(st.integers(1, 99), st.booleans()), max_size=5),
     byte_ranges,
 )
@@ -111,14 +115,14 @@ arenas = st.builds(
 
 def layout_of(
     heap: Heap | None = None,
-    modules: tuple[Module, ...] = (),
-    stacks: intervals.Ranges = NOTHING,
-    pools: intervals.Ranges = NOTHING,
-    arenas: Arenas | None = None,
+    modules: tuple[LoadedModule, ...] = (),
+    stacks: intervals.ByteRanges = NOTHING,
+    pools: intervals.ByteRanges = NOTHING,
+    arenas: ProcessArenas | None = None,
 ) -> ProcessLayout:
     return ProcessLayout(
         heap=heap or Heap(None),
-        arenas=arenas or Arenas(),
+        arenas=arenas or ProcessArenas(),
         modules=modules,
         stacks=stacks,
         python_pools=pools,
@@ -138,17 +142,18 @@ def bytes_of(ownership: Ownership, kind: OwnerKind, name: str | None = None) -> 
     pools=byte_ranges,
     in_memory=arenas,
     logged=st.none() | byte_ranges,
-    baseline=st.none() | st.builds(BaselinePages, st.integers(0, 2 * PAGES * PAGE), page_ranges),
+    baseline=st.none()
+    | st.builds(BaselinePages, st.integers(0, 2 * PAGES * PAGE_BYTES), page_ranges),
 )
 def test_the_owners_have_every_byte_once(
-    resident: intervals.Ranges,
+    resident: intervals.ByteRanges,
     copies: list[CopyExtent],
     heap: Heap,
-    known: list[Module],
-    stacks: intervals.Ranges,
-    pools: intervals.Ranges,
-    in_memory: Arenas,
-    logged: intervals.Ranges | None,
+    known: list[LoadedModule],
+    stacks: intervals.ByteRanges,
+    pools: intervals.ByteRanges,
+    in_memory: ProcessArenas,
+    logged: intervals.ByteRanges | None,
     baseline: BaselinePages | None,
 ) -> None:
     found = assign_owners(
@@ -159,24 +164,26 @@ def test_the_owners_have_every_byte_once(
         logged_arena=logged,
         model_files=[Path("/data/model.bin")],
     )
-    assert sum(owner.bytes for owner in found.owners) == intervals.total(resident)
+    assert sum(owner.bytes for owner in found.owners) == intervals.total_bytes(resident)
     assert all(owner.bytes > 0 for owner in found.owners)
     assert len({(owner.kind, owner.name) for owner in found.owners}) == len(found.owners)
-    sizes = [intervals.total(theirs) for theirs in found.ranges]
+    sizes = [intervals.total_bytes(theirs) for theirs in found.ranges]
     assert sizes == [owner.bytes for owner in found.owners]
-    assert intervals.total(intervals.union(*found.ranges)) == intervals.total(resident)
+    assert intervals.total_bytes(intervals.union(*found.ranges)) == intervals.total_bytes(resident)
     assert 0 <= found.named_share <= 1
     kept = intervals.intersect(resident, heap.retained)
-    assert bytes_of(found, "allocator_retained") == intervals.total(kept)
-    every = intervals.normal([(copy.address, copy.address + copy.nbytes) for copy in copies])
+    assert bytes_of(found, "allocator_retained") == intervals.total_bytes(kept)
+    every = intervals.normalized_ranges(
+        [(copy.address, copy.address + copy.nbytes) for copy in copies]
+    )
     slack = intervals.subtract(intervals.intersect(resident, in_memory.slack), heap.retained)
-    assert bytes_of(found, "arena", "slack") == intervals.total(slack)
+    assert bytes_of(found, "arena", "slack") == intervals.total_bytes(slack)
     free = intervals.union(heap.retained, in_memory.slack)
     weights = intervals.subtract(intervals.intersect(resident, every), free)
-    assert bytes_of(found, "weights") == intervals.total(weights)
+    assert bytes_of(found, "weights") == intervals.total_bytes(weights)
 
 
-ALL = intervals.normal([(0, PAGES * PAGE)])
+ALL = intervals.normalized_ranges([(0, PAGES * PAGE_BYTES)])
 
 
 def test_copies_that_overlap_are_counted_once_for_the_first() -> None:
@@ -191,9 +198,11 @@ def test_copies_that_overlap_are_counted_once_for_the_first() -> None:
 
 
 def test_only_what_is_resident_of_a_copy_counts() -> None:
-    resident = intervals.normal([(0, PAGE), (2 * PAGE, 3 * PAGE)])
-    found = assign_owners(space_of(resident), [CopyExtent(10, 3 * PAGE, "original")], layout_of())
-    assert bytes_of(found, "weights") == PAGE - 10 + PAGE
+    resident = intervals.normalized_ranges([(0, PAGE_BYTES), (2 * PAGE_BYTES, 3 * PAGE_BYTES)])
+    found = assign_owners(
+        space_of(resident), [CopyExtent(10, 3 * PAGE_BYTES, "original")], layout_of()
+    )
+    assert bytes_of(found, "weights") == PAGE_BYTES - 10 + PAGE_BYTES
     assert bytes_of(found, "unnamed") == 10
 
 
@@ -210,7 +219,7 @@ def test_a_stale_copy_is_the_allocators() -> None:
 def test_private_memory_is_the_heap_of_another_allocator_only_if_it_is_named() -> None:
     copies = [CopyExtent(0, 1000, "original")]
     named = assign_owners(space_of(ALL), copies, layout_of(), other_heap="blocks in use")
-    private = PAGES // 4 * PAGE  # the first region; the others are files, and the vdso
+    private = PAGES // 4 * PAGE_BYTES  # the first region; the others are files, and the vdso
     assert bytes_of(named, "other_heap", "blocks in use") == private - 1000
     unnamed = assign_owners(space_of(ALL), copies, layout_of())
     assert bytes_of(unnamed, "other_heap") == 0
@@ -221,55 +230,57 @@ def test_private_memory_is_the_heap_of_another_allocator_only_if_it_is_named() -
     assert bytes_of(both, "other_heap", "of another allocator") == private - 2000
 
 
-ARENA = arenas_of((0, 2048, True), (2048, 3 * PAGE, False), (3 * PAGE, 4 * PAGE, True))
+ARENA = arenas_of(
+    (0, 2048, True), (2048, 3 * PAGE_BYTES, False), (3 * PAGE_BYTES, 4 * PAGE_BYTES, True)
+)
 
 
 def test_the_arena_is_what_is_in_use_and_what_is_slack() -> None:
     found = assign_owners(space_of(ALL), [], layout_of(arenas=ARENA))
-    assert bytes_of(found, "arena", "in use") == 2048 + PAGE
-    assert bytes_of(found, "arena", "slack") == 3 * PAGE - 2048
+    assert bytes_of(found, "arena", "in use") == 2048 + PAGE_BYTES
+    assert bytes_of(found, "arena", "slack") == 3 * PAGE_BYTES - 2048
     assert bytes_of(found, "arena", "in use or slack") == 0
 
 
 def test_a_stale_copy_in_the_arena_is_slack() -> None:
-    copies = [CopyExtent(512, 1000, "original"), CopyExtent(PAGE, PAGE, "packed")]
+    copies = [CopyExtent(512, 1000, "original"), CopyExtent(PAGE_BYTES, PAGE_BYTES, "packed")]
     found = assign_owners(space_of(ALL), copies, layout_of(arenas=ARENA))
     assert bytes_of(found, "weights", "original") == 1000
     assert bytes_of(found, "weights", "packed") == 0
-    assert bytes_of(found, "arena", "in use") == 2048 + PAGE - 1000
-    assert bytes_of(found, "arena", "slack") == 3 * PAGE - 2048
+    assert bytes_of(found, "arena", "in use") == 2048 + PAGE_BYTES - 1000
+    assert bytes_of(found, "arena", "slack") == 3 * PAGE_BYTES - 2048
 
 
 def test_only_what_is_resident_of_the_arena_counts() -> None:
-    resident = intervals.normal([(0, PAGE), (3 * PAGE, 4 * PAGE)])
+    resident = intervals.normalized_ranges([(0, PAGE_BYTES), (3 * PAGE_BYTES, 4 * PAGE_BYTES)])
     found = assign_owners(space_of(resident), [], layout_of(arenas=ARENA))
-    assert bytes_of(found, "arena", "in use") == 2048 + PAGE
-    assert bytes_of(found, "arena", "slack") == PAGE - 2048
+    assert bytes_of(found, "arena", "in use") == 2048 + PAGE_BYTES
+    assert bytes_of(found, "arena", "slack") == PAGE_BYTES - 2048
 
 
 def test_the_arena_of_the_log_counts_where_memory_shows_none() -> None:
-    logged = np.array([[0, 2 * PAGE], [PAGE, 8 * PAGE]])
+    logged = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
     copies = [CopyExtent(0, 1000, "original")]
     silent = assign_owners(space_of(ALL), copies, layout_of(), logged_arena=logged)
-    assert bytes_of(silent, "arena", "in use or slack") == 8 * PAGE - 1000
-    assert bytes_of(silent, "arena") == 8 * PAGE - 1000
+    assert bytes_of(silent, "arena", "in use or slack") == 8 * PAGE_BYTES - 1000
+    assert bytes_of(silent, "arena") == 8 * PAGE_BYTES - 1000
     # What the log says beyond what was found was given back since.
     found = assign_owners(space_of(ALL), copies, layout_of(arenas=ARENA), logged_arena=logged)
     assert bytes_of(found, "arena", "in use or slack") == 0
-    assert bytes_of(found, "arena") == 4 * PAGE - 1000
+    assert bytes_of(found, "arena") == 4 * PAGE_BYTES - 1000
 
 
 def test_an_arena_that_contradicts_itself_is_not_divided() -> None:
-    inconsistent = intervals.normal([(0, 2 * PAGE)])
-    arenas = arenas_of((5 * PAGE, 6 * PAGE, False), inconsistent=inconsistent)
+    inconsistent = intervals.normalized_ranges([(0, 2 * PAGE_BYTES)])
+    arenas = arenas_of((5 * PAGE_BYTES, 6 * PAGE_BYTES, False), inconsistent=inconsistent)
     copies = [CopyExtent(0, 1000, "original")]
     found = assign_owners(space_of(ALL), copies, layout_of(arenas=arenas))
-    assert bytes_of(found, "arena", "in use or slack") == 2 * PAGE - 1000
-    assert bytes_of(found, "arena", "slack") == PAGE
+    assert bytes_of(found, "arena", "in use or slack") == 2 * PAGE_BYTES - 1000
+    assert bytes_of(found, "arena", "slack") == PAGE_BYTES
 
 
 def test_mapped_files_and_models_are_told_apart() -> None:
-    quarter = PAGES // 4 * PAGE
+    quarter = PAGES // 4 * PAGE_BYTES
     found = assign_owners(
         space_of(ALL),
         [CopyExtent(2 * quarter, 100, "original")],
@@ -284,29 +295,29 @@ def test_mapped_files_and_models_are_told_apart() -> None:
 
 
 def test_what_was_there_before_is_pythons_unless_it_is_someone_elses() -> None:
-    baseline = BaselinePages(3 * PAGE, intervals.normal([(0, 3 * PAGE)]))
-    heap = heap_of((0, 8 * PAGE, 0))
-    copies = [CopyExtent(PAGE, PAGE, "original")]
+    baseline = BaselinePages(3 * PAGE_BYTES, intervals.normalized_ranges([(0, 3 * PAGE_BYTES)]))
+    heap = heap_of((0, 8 * PAGE_BYTES, 0))
+    copies = [CopyExtent(PAGE_BYTES, PAGE_BYTES, "original")]
     found = assign_owners(space_of(ALL), copies, layout_of(heap), baseline=baseline)
-    assert bytes_of(found, "weights") == PAGE
-    assert bytes_of(found, "python") == 2 * PAGE
-    assert bytes_of(found, "other_heap") == 5 * PAGE
+    assert bytes_of(found, "weights") == PAGE_BYTES
+    assert bytes_of(found, "python") == 2 * PAGE_BYTES
+    assert bytes_of(found, "other_heap") == 5 * PAGE_BYTES
     without = assign_owners(space_of(ALL), copies, layout_of(heap))
     assert bytes_of(without, "python") == 0
-    assert bytes_of(without, "other_heap") == 7 * PAGE
+    assert bytes_of(without, "other_heap") == 7 * PAGE_BYTES
     assert without.baseline_bytes is None
 
 
 def test_the_named_share_is_of_what_is_above_the_baseline() -> None:
-    resident = intervals.normal([(0, 10 * PAGE)])
-    baseline = BaselinePages(2 * PAGE, intervals.normal([(0, 2 * PAGE)]))
-    copies = [CopyExtent(2 * PAGE, 6 * PAGE, "original")]
+    resident = intervals.normalized_ranges([(0, 10 * PAGE_BYTES)])
+    baseline = BaselinePages(2 * PAGE_BYTES, intervals.normalized_ranges([(0, 2 * PAGE_BYTES)]))
+    copies = [CopyExtent(2 * PAGE_BYTES, 6 * PAGE_BYTES, "original")]
     found = assign_owners(space_of(resident), copies, layout_of(), baseline=baseline)
     assert found.named_share == pytest.approx(1 - 2 / 8)
     assert assign_owners(space_of(resident), copies, layout_of()).named_share == pytest.approx(0.6)
     nothing = assign_owners(space_of(NOTHING), [], layout_of(), baseline=baseline)
     assert nothing.named_share == 1
-    smaller = BaselinePages(50 * PAGE, NOTHING)
+    smaller = BaselinePages(50 * PAGE_BYTES, NOTHING)
     assert assign_owners(space_of(resident), [], layout_of(), baseline=smaller).named_share == 0
 
 
@@ -339,8 +350,8 @@ out["weight"] = weight
     found = assign_owners(space, copies, around, model_files=[model])
     assert sum(owner.bytes for owner in found.owners) == space.resident_bytes
     assert bytes_of(found, "weights") == 8_000_000
-    assert 0 <= bytes_of(found, "external_data") - 3_000_000 < PAGE
-    assert 20_000_000 - PAGE <= bytes_of(found, "allocator_retained") < 26_000_000
+    assert 0 <= bytes_of(found, "external_data") - 3_000_000 < PAGE_BYTES
+    assert 20_000_000 - PAGE_BYTES <= bytes_of(found, "allocator_retained") < 26_000_000
     assert 4_000_000 <= bytes_of(found, "other_heap") < 16_000_000
     assert bytes_of(found, "thread_stacks") > 0
     assert bytes_of(found, "python", "interpreter and extension modules") > 1_000_000

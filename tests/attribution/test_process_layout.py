@@ -5,7 +5,7 @@ import pytest
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.bfc_arena import Arenas
+from memdiag.attribution.bfc_arena import ProcessArenas
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
@@ -15,7 +15,9 @@ from tests.attribution.conftest import Start
 HEAP = Heap(
     "glibc", array("q", [900, 3000, 4000]), array("q", [3000, 4000, 5000]), array("b", [0, 1, 0])
 )
-ARENAS = Arenas(np.array([[1000, 1512], [1512, 2024], [2024, 2280]]), np.array([True, False, True]))
+ARENAS = ProcessArenas(
+    np.array([[1000, 1512], [1512, 2024], [2024, 2280]]), np.array([True, False, True])
+)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ ARENAS = Arenas(np.array([[1000, 1512], [1512, 2024], [2024, 2280]]), np.array([
 def test_a_block_lives_where_malloc_and_the_arena_say_so(
     address: int, nbytes: int, live: bool | None
 ) -> None:
-    nothing = intervals.empty()
+    nothing = intervals.empty_ranges()
     around = ProcessLayout(
         heap=HEAP, arenas=ARENAS, modules=(), stacks=nothing, python_pools=nothing
     )
@@ -45,7 +47,7 @@ def test_a_block_lives_where_malloc_and_the_arena_say_so(
 
 
 def test_a_chunk_lives_also_where_the_heap_is_not_known() -> None:
-    nothing = intervals.empty()
+    nothing = intervals.empty_ranges()
     around = ProcessLayout(
         heap=Heap(None), arenas=ARENAS, modules=(), stacks=nothing, python_pools=nothing
     )
@@ -59,5 +61,5 @@ def test_a_process_without_a_runtime_has_no_arena(start: Start) -> None:
     with ProcessMemory(child.pid) as memory:
         around = read_process_layout(read_address_space(child.pid), memory)
     assert not around.arenas.found
-    assert intervals.total(around.stacks) > 0
+    assert intervals.total_bytes(around.stacks) > 0
     assert any(module.kind == "python" for module in around.modules)

@@ -67,11 +67,11 @@ def test_runs_are_gathered_up_to_the_first_hole(child: Started) -> None:
     buffer = np.zeros(64, np.uint8)
     with ProcessMemory(child.pid) as memory:
         runs = [(at + 15 * PAGE, 2), (at + PAGE - 1, 2), (at + 3 * PAGE, 1)]
-        assert memory.read_runs(runs, buffer) == 5
+        assert memory.read_spans(runs, buffer) == 5
         assert buffer[:5].tolist() == [15, 15, 0, 1, 3]
         runs = [(at + 2 * PAGE, 2), (at + 8 * PAGE, 4), (at + 9 * PAGE, 4)]
-        assert memory.read_runs(runs, buffer) == 2
-        assert memory.read_runs([], buffer) == 0
+        assert memory.read_spans(runs, buffer) == 2
+        assert memory.read_spans([], buffer) == 0
 
 
 @pytest.mark.usefixtures("way")
@@ -80,7 +80,7 @@ def test_more_runs_than_a_call_takes(child: Started) -> None:
     runs = np.stack((child.out["at"] + pages * PAGE, np.full(2500, 3)), axis=1)
     buffer = np.zeros(7500, np.uint8)
     with ProcessMemory(child.pid) as memory:
-        assert memory.read_runs(runs, buffer) == 7500
+        assert memory.read_spans(runs, buffer) == 7500
     assert buffer.reshape(-1, 3).tolist() == np.repeat(pages[:, None], 3, axis=1).tolist()
 
 
@@ -111,7 +111,7 @@ def test_threads_that_read_at_the_same_time_each_get_what_they_asked_for(child: 
 
 def test_runs_must_fit_the_buffer(child: Started) -> None:
     with ProcessMemory(child.pid) as memory, pytest.raises(ValueError, match="smaller than"):
-        memory.read_runs([(child.out["at"], 65)], np.zeros(64, np.uint8))
+        memory.read_spans([(child.out["at"], 65)], np.zeros(64, np.uint8))
 
 
 @pytest.mark.usefixtures("way")
@@ -141,7 +141,7 @@ def test_a_process_that_ends_reads_as_nothing(child: Started) -> None:
         assert memory.read_into(child.out["at"], buffer) == PAGE
         child.end()
         assert memory.read_into(child.out["at"], buffer) == 0
-        assert memory.read_runs([(child.out["at"], 8)], buffer) == 0
+        assert memory.read_spans([(child.out["at"], 8)], buffer) == 0
         assert memory.ended
 
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from memdiag.attribution.search_target import SearchTarget
-from memdiag.records.attribution import MODEL_FILE, Backing
+from memdiag.records.attribution import WHOLE_FILE_COPY_NAME, Backing
 from tests.attribution.provenance_models import (
     NCHWC,
     Models,
@@ -35,7 +35,7 @@ def models(tmp_path: Path) -> Iterator[Models]:
 def test_an_original_was_parsed_and_the_file_loaded(models: Models) -> None:
     target = models.target(*product(noise(200, 200)))
     assert made_by(target, log(), copy("original")) == "parse"
-    assert made_by(target, log(), copy("original", MODEL_FILE)) == "loading from bytes"
+    assert made_by(target, log(), copy("original", WHOLE_FILE_COPY_NAME)) == "loading from bytes"
 
 
 def test_nobody_made_what_is_mapped_or_not_known(models: Models) -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def pools_of(pid: int, known: intervals.Ranges) -> intervals.Ranges:
+def pools_of(pid: int, known: intervals.ByteRanges) -> intervals.ByteRanges:
     space = read_address_space(pid)
     with ProcessMemory(pid) as memory:
         return read_pools(space, memory, known=known)
@@ -26,8 +26,8 @@ def test_small_objects_lie_in_pools(start: Start) -> None:
 kept = [str(number) for number in range(100_000)]
 out["at"] = [id(kept[number]) for number in range(0, 100_000, 1000)]
 """)
-    pools = pools_of(child.pid, intervals.empty())
-    assert intervals.total(pools) >= 100_000 * 48
+    pools = pools_of(child.pid, intervals.empty_ranges())
+    assert intervals.total_bytes(pools) >= 100_000 * 48
     assert all(contains(pools, at) for at in child.out["at"])
 
 
@@ -37,9 +37,9 @@ import numpy
 kept = numpy.random.default_rng(1).integers(0, 40, 1 << 20, dtype=numpy.uint32)
 out["at"] = kept.ctypes.data
 """)
-    pools = pools_of(child.pid, intervals.empty())
+    pools = pools_of(child.pid, intervals.empty_ranges())
     array = np.array([[child.out["at"], child.out["at"] + (4 << 20)]])
-    assert intervals.total(intervals.intersect(pools, array)) == 0
+    assert intervals.total_bytes(intervals.intersect(pools, array)) == 0
 
 
 def test_one_wrong_field_makes_no_pool(start: Start) -> None:
@@ -61,7 +61,7 @@ header(6)
 out["at"] = at + first
 """)
     at = child.out["at"]
-    pools = pools_of(child.pid, intervals.empty())
+    pools = pools_of(child.pid, intervals.empty_ranges())
     assert [contains(pools, at + n * POOL_BYTES) for n in range(7)] == [
         True, False, False, False, False, False, True,
     ]  # fmt: skip
@@ -74,4 +74,4 @@ def test_a_process_that_is_gone_has_none(start: Start) -> None:
     space = read_address_space(child.pid)
     with ProcessMemory(child.pid) as memory:
         child.end()
-        assert len(read_pools(space, memory, known=intervals.empty())) == 0
+        assert len(read_pools(space, memory, known=intervals.empty_ranges())) == 0

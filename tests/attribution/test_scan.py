@@ -10,12 +10,12 @@ import pytest
 
 from memdiag.attribution import scan as scan_module
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.intervals import Ranges
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.layout import LayoutHints
-from memdiag.attribution.layouts import layouts
+from memdiag.attribution.layouts import all_layouts
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.scan import STEP, AnchorFilter, choose_anchors, scan
-from memdiag.attribution.search import Verifier
+from memdiag.attribution.scan import SCAN_STEP_BYTES, AnchorFilter, choose_anchors, scan_for_copies
+from memdiag.attribution.search import CopyVerifier
 from memdiag.attribution.virtual_copy import VirtualCopy
 
 # Stores the arrays of a file at the given alignments, each in its own mapping.
@@ -81,15 +81,17 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
 
 
 def copies_of(weight: np.ndarray) -> list[VirtualCopy]:
-    return [copy for layout in layouts() for copy in layout.candidates(weight, LayoutHints())]
+    return [copy for layout in all_layouts() for copy in layout.candidates(weight, LayoutHints())]
 
 
 def found(pid: int, copies: list[VirtualCopy]) -> set[tuple[str, int]]:
     """Return the verified copies as (layout, address)."""
     with ProcessMemory(pid) as memory:
-        candidates, read = scan(memory, read_address_space(pid).anonymous, choose_anchors(copies))
+        candidates, read = scan_for_copies(
+            memory, read_address_space(pid).anonymous, choose_anchors(copies)
+        )
         assert read > 0
-        verifier = Verifier(memory, lambda: None)
+        verifier = CopyVerifier(memory, lambda: None)
         return {
             (copies[candidate.copy].layout, candidate.address)
             for candidate in candidates
@@ -127,8 +129,8 @@ def test_a_comparison_returns_how_many_bytes_it_compared(child: Child) -> None:
     (original, *_) = copies_of(WEIGHT)
     address = child.addresses["again"]
     with ProcessMemory(child.pid) as memory:
-        assert Verifier(memory, lambda: None).verify(original, address) == WEIGHT.nbytes
-        assert Verifier(memory, lambda: None).verify(original, address + 64) == 0
+        assert CopyVerifier(memory, lambda: None).verify(original, address) == WEIGHT.nbytes
+        assert CopyVerifier(memory, lambda: None).verify(original, address + 64) == 0
 
 
 @pytest.fixture
@@ -142,7 +144,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_number_of_threads_makes_no_difference(child: Child) -> None:
     with ProcessMemory(child.pid) as memory:
         ranges, anchors = read_address_space(child.pid).anonymous, choose_anchors(copies_of(WEIGHT))
-        single, *others = [scan(memory, ranges, anchors, threads=count) for count in (1, 2, 5)]
+        single, *others = [
+            scan_for_copies(memory, ranges, anchors, threads=count) for count in (1, 2, 5)
+        ]
     assert others == [single, single]
     expected = {child.addresses[name] for name in ("plain_0", "plain_16", "again", "transposed")}
     assert expected <= {candidate.address for candidate in single[0]}
@@ -156,7 +160,7 @@ class _EndingMemory(ProcessMemory):
         self._process = process
 
     def iter_chunks(
-        self, ranges: Ranges, buffer: np.ndarray, *, overlap: int = 0
+        self, ranges: ByteRanges, buffer: np.ndarray, *, overlap: int = 0
     ) -> Iterator[tuple[int, int]]:
         for chunk in super().iter_chunks(ranges, buffer, overlap=overlap):
             self._process.kill()
@@ -174,7 +178,7 @@ def test_a_process_that_ends_meanwhile_is_read_up_to_its_end() -> None:
         process.stdout.readline()
         ranges = read_address_space(process.pid).anonymous
         with _EndingMemory(process) as memory:
-            candidates, read = scan(memory, ranges, choose_anchors(copies_of(WEIGHT)))
+            candidates, read = scan_for_copies(memory, ranges, choose_anchors(copies_of(WEIGHT)))
             assert memory.ended
     assert candidates == []
     assert 0 < read < int((ranges[:, 1] - ranges[:, 0]).sum())
@@ -191,7 +195,7 @@ def test_an_error_in_a_thread_is_raised_by_the_scan(
         ranges, anchors = read_address_space(child.pid).anonymous, choose_anchors(copies_of(WEIGHT))
         monkeypatch.setattr(AnchorFilter, "possible_anchors", fail)
         with pytest.raises(MemoryError, match="no memory for marks"):
-            scan(memory, ranges, anchors, threads=2)
+            scan_for_copies(memory, ranges, anchors, threads=2)
 
 
 # The choice of anchors.
@@ -200,7 +204,7 @@ def test_an_error_in_a_thread_is_raised_by_the_scan(
 def original(weight: np.ndarray) -> VirtualCopy:
     (copy,) = (
         copy
-        for layout in layouts()
+        for layout in all_layouts()
         for copy in layout.candidates(weight, LayoutHints())
         if copy.layout == "original"
     )
@@ -210,11 +214,11 @@ def original(weight: np.ndarray) -> VirtualCopy:
 def test_a_large_copy_has_few_anchors_including_its_ends() -> None:
     weight = RANDOM.standard_normal((512, 512), np.float32)
     anchors = choose_anchors([original(weight)])
-    for alignment in range(0, STEP, 8):
-        offsets = np.sort(anchors.offsets[anchors.offsets % STEP == alignment])
+    for alignment in range(0, SCAN_STEP_BYTES, 8):
+        offsets = np.sort(anchors.offsets[anchors.offsets % SCAN_STEP_BYTES == alignment])
         assert len(offsets) == 8
         assert offsets[0] == alignment
-        assert weight.nbytes - offsets[-1] < 4 * STEP
+        assert weight.nbytes - offsets[-1] < 4 * SCAN_STEP_BYTES
         assert np.diff(offsets).max() < weight.nbytes / 4
     assert anchors.counts.tolist() == [64]
 
@@ -232,11 +236,13 @@ def test_each_anchor_matches_only_at_its_offset() -> None:
     anchors = choose_anchors(copies)
     for index, copy in enumerate(copies):
         memory = copy.blocks(np.array([0]), copy.nbytes).reshape(-1)
-        steps = memory[: copy.nbytes // STEP * STEP].view(np.uint64)[:: STEP // 8]
+        steps = memory[: copy.nbytes // SCAN_STEP_BYTES * SCAN_STEP_BYTES].view(np.uint64)[
+            :: SCAN_STEP_BYTES // 8
+        ]
         likely = AnchorFilter(anchors, len(steps)).possible_anchors(steps)
         where, which = anchors.match(steps[likely])
         assert set(anchors.copies[which].tolist()) == {index}
-        assert (likely[where] * STEP).tolist() == anchors.offsets[which].tolist()
+        assert (likely[where] * SCAN_STEP_BYTES).tolist() == anchors.offsets[which].tolist()
         assert len(which) == 8
 
 
@@ -266,4 +272,4 @@ def test_a_key_that_too_many_copies_share_is_no_anchor() -> None:
         weight[0, :16] = start
     copies = [original(weight) for weight in weights]
     assert choose_anchors(copies[:32]).offsets.min() == 0
-    assert choose_anchors(copies).offsets.min() > STEP
+    assert choose_anchors(copies).offsets.min() > SCAN_STEP_BYTES

@@ -10,7 +10,7 @@ from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.layouts.reordered_onednn import ReorderedOnednn
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.search import SearchResult, Verifier, search
+from memdiag.attribution.search import CopyVerifier, SearchResult, search_copies
 from memdiag.attribution.search_target import WeightContent
 from memdiag.attribution.virtual_copy import VirtualCopy
 from tests.attribution.conftest import Start
@@ -47,7 +47,7 @@ def searched(
     child = start(CHILD.format(wanted=paths))
     with ProcessMemory(child.pid) as memory:
         space = read_address_space(child.pid)
-        return search(space, memory, contents, lambda: None), child.out["at"]
+        return search_copies(space, memory, contents, lambda: None), child.out["at"]
 
 
 def test_each_copy_is_found_once_and_in_order(start: Start, tmp_path: Path) -> None:
@@ -98,15 +98,15 @@ def test_content_that_repeats_itself_is_found_once_where_it_starts(
 def test_content_that_only_looks_alike_is_not_tried_without_end(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_module, "_MAX_FAILURES", 5)
+    monkeypatch.setattr(search_module, "_MAX_FAILED_CANDIDATES", 5)
     tried: list[int] = []
 
-    class Counting(Verifier):
+    class Counting(CopyVerifier):
         def verify(self, copy: VirtualCopy, address: int) -> int:
             tried.append(id(copy))
             return super().verify(copy, address)
 
-    monkeypatch.setattr(search_module, "Verifier", Counting)
+    monkeypatch.setattr(search_module, "CopyVerifier", Counting)
     repeated = np.tile(RANDOM.standard_normal(256, np.float32), (1000, 1))
     result, _ = searched(start, tmp_path, [(repeated[:500], 1)], [content(repeated)])
     assert result.found == ()

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE, AddressSpace, read_address_space
+from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, read_address_space
 from memdiag.attribution.stacks import read_stacks
 from tests.attribution.conftest import Start
 
@@ -51,7 +51,7 @@ def test_each_thread_that_waits_has_a_stack(start: Start) -> None:
         assert any(low <= pointer < high for low, high in stacks)
     own = next(region for region in space.regions if region.path == "[stack]")
     assert any(low <= own.start and own.end <= high for low, high in stacks)
-    assert 4 * PAGE <= space.resident_bytes_of(np.array(stacks)) < 4 << 20
+    assert 4 * PAGE_BYTES <= space.resident_bytes_of(np.array(stacks)) < 4 << 20
 
 
 def test_a_thread_that_runs_is_known_by_its_stacks_make(start: Start) -> None:
@@ -64,13 +64,13 @@ def test_a_mapping_behind_a_guard_is_no_stack_without_a_thread(start: Start) -> 
     child = start(f"""
 import threading
 threading.Thread(target=libc.pause, daemon=True).start()
-area = mmap.mmap(-1, 300 * {PAGE}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-area.write(b"x" * (300 * {PAGE}))
+area = mmap.mmap(-1, 300 * {PAGE_BYTES}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area.write(b"x" * (300 * {PAGE_BYTES}))
 out["at"] = address_of(area)
-assert not libc.mprotect(ctypes.c_void_p(out["at"]), {PAGE}, 0)
+assert not libc.mprotect(ctypes.c_void_p(out["at"]), {PAGE_BYTES}, 0)
 """)
     stacks = stacks_of(child.pid)[1]
-    assert not any(low <= child.out["at"] + 2 * PAGE < high for low, high in stacks)
+    assert not any(low <= child.out["at"] + 2 * PAGE_BYTES < high for low, high in stacks)
 
 
 def test_a_process_that_is_gone_has_its_named_stack_only(start: Start) -> None:
@@ -78,4 +78,4 @@ def test_a_process_that_is_gone_has_its_named_stack_only(start: Start) -> None:
     space = read_address_space(child.pid)
     child.end()
     named = [(r.start, r.end) for r in space.regions if r.path == "[stack]"]
-    assert read_stacks(space).tolist() == intervals.normal(named).tolist()
+    assert read_stacks(space).tolist() == intervals.normalized_ranges(named).tolist()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memdiag.attribution.strided_copy import (
-    MAX_RUNS,
+    MAX_BOX_SPANS,
     contiguous_axes,
     copy_strided,
     iter_boxes,
@@ -36,7 +36,7 @@ def test_tiles_cover_a_shape_once_within_the_limits(
         seen[box] += 1
         sides = tuple(part.stop - part.start for part in box)
         outer = len(sides) - contiguous_axes(sides, strides, 4)
-        assert prod(sides[:outer]) <= MAX_RUNS
+        assert prod(sides[:outer]) <= MAX_BOX_SPANS
     assert (seen == 1).all()
 
 

@@ -5,8 +5,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.layout import BlockQuantization, LayoutHints, Quantization
-from memdiag.attribution.layouts import layouts
-from memdiag.attribution.virtual_copy import ExpectedRuns, VirtualCopy
+from memdiag.attribution.layouts import all_layouts
+from memdiag.attribution.virtual_copy import ExpectedSpans, VirtualCopy
 from tests.attribution.layouts.sessions import integers, noise
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
@@ -31,29 +31,29 @@ def every_copy() -> list[VirtualCopy]:
     return [
         copy
         for weight in weights
-        for layout in layouts()
+        for layout in all_layouts()
         for copy in layout.candidates(weight, USES)
     ]
 
 
 def test_pieces_take_bounded_memory_and_few_large_runs() -> None:
     copies = every_copy()
-    assert {copy.layout for copy in copies} == {layout.name for layout in layouts()} - {
+    assert {copy.layout for copy in copies} == {layout.name for layout in all_layouts()} - {
         "reordered_qconv"
     }
     tracemalloc.start()
     for copy in copies:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        specified = sum(len(piece.expected) for piece in copy.expected_runs())
+        specified = sum(len(piece.expected) for piece in copy.expected_spans())
         assert tracemalloc.get_traced_memory()[1] - before < LIMIT
         assert specified == copy.nbytes - sum(length for _, length in copy.unspecified)
     tracemalloc.stop()
 
 
 def test_a_piece_lists_its_runs() -> None:
-    piece = ExpectedRuns(np.array([64, 0]), 3, np.arange(6, dtype=np.uint8))
-    assert piece.runs == [(64, 3), (0, 3)]
+    piece = ExpectedSpans(np.array([64, 0]), 3, np.arange(6, dtype=np.uint8))
+    assert piece.spans == [(64, 3), (0, 3)]
 
 
 def test_unspecified_bytes_and_those_past_the_end_read_as_zero() -> None:
@@ -70,7 +70,7 @@ def test_a_changed_element_changes_the_pieces_that_hold_it() -> None:
     weight = noise(40, 33)
     changed = weight.copy()
     changed[39, 32] += 1
-    for layout in layouts():
+    for layout in all_layouts():
         pairs = zip(
             layout.candidates(weight, LayoutHints()),
             layout.candidates(changed, LayoutHints()),

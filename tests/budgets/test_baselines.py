@@ -1,6 +1,11 @@
 import msgspec
 
-from memdiag.budgets.baselines import baseline_entry, differences, matches_entry, with_entry
+from memdiag.budgets.baselines import (
+    baseline_entry,
+    condition_differences,
+    matches_entry,
+    with_entry,
+)
 from memdiag.records.baseline import BaselineEntry
 from tests.reports import profiles
 from tests.reports.profiles import MIB
@@ -22,12 +27,14 @@ def test_the_setup_says_what_is_not_as_usual() -> None:
 
 
 def test_the_same_setup_differs_in_nothing() -> None:
-    assert differences(taken(), profiles.tied_if()) == ()
+    assert condition_differences(taken(), profiles.tied_if()) == ()
     inputs = tuple(
         msgspec.structs.replace(each, shape=(1, 32)) for each in profiles.tied_if().inputs
     )
     other = msgspec.structs.replace(profiles.tied_if(), inputs=inputs)
-    assert differences(taken(), other) == ("inputs ids int64[1, 32] instead of ids int64[1, 16]",)
+    assert condition_differences(taken(), other) == (
+        "inputs ids int64[1, 32] instead of ids int64[1, 16]",
+    )
 
 
 def test_what_is_about_as_much_is_the_same() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from memdiag.budgets.baselines import baseline_entry, max_figure
-from memdiag.budgets.evaluation import judge, judge_probe
+from memdiag.budgets.evaluation import judge_budget, judge_probe
 from memdiag.budgets.figures import figures_of
 from memdiag.errors import UsageError
 from memdiag.records.baseline import BaselineEntry
@@ -27,26 +27,28 @@ def taken(profile: Profile, **figures: int) -> BaselineEntry:
 
 def test_exactly_the_budget_passes_and_a_byte_less_does_not() -> None:
     profile = profiles.tied_if()
-    assert judge([profile], Budget(limits={"peak": PEAK})).is_met
-    (breach,) = judge([profile], Budget(limits={"peak": PEAK - 1})).breaches
+    assert judge_budget([profile], Budget(limits={"peak": PEAK})).is_met
+    (breach,) = judge_budget([profile], Budget(limits={"peak": PEAK - 1})).breaches
     assert (breach.over, breach.against, breach.phase) == (1, "budget", profile.peak_phase)
 
 
 def test_the_tolerance_widens_the_limit() -> None:
     limit = round(PEAK / 1.02) + 1
-    assert judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.02)).is_met
-    assert not judge([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.019)).is_met
+    assert judge_budget([profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.02)).is_met
+    assert not judge_budget(
+        [profiles.tied_if()], Budget(limits={"peak": limit}, tolerance=0.019)
+    ).is_met
 
 
 def test_breaches_come_in_the_order_of_the_phases() -> None:
     limits = {"steady": 1, "prepack": 1, "parse": 1}
-    breaches = judge([profiles.tied_if()], Budget(limits=limits)).breaches
+    breaches = judge_budget([profiles.tied_if()], Budget(limits=limits)).breaches
     assert [breach.figure for breach in breaches] == ["parse", "prepack", "steady"]
 
 
 def test_a_figure_that_cannot_be_had_is_a_usage_error_with_the_alternatives() -> None:
     with pytest.raises(UsageError, match="cannot check the 'steady' budget") as caught:
-        judge([profiles.not_run()], Budget(limits={"steady": 1}))
+        judge_budget([profiles.not_run()], Budget(limits={"steady": 1}))
     assert "the model was not run" in str(caught.value)
     assert "prepack" in str(caught.value)
 
@@ -55,9 +57,9 @@ def test_growth_beyond_the_baselines_tolerance_is_a_breach() -> None:
     profile = profiles.tied_if()
     figures = figures_of(profile)
     before = taken(profile, parse=figures["parse"] - 20 * MIB)
-    (breach,) = judge([profile], Budget(), entry=before).breaches
+    (breach,) = judge_budget([profile], Budget(), entry=before).breaches
     assert (breach.figure, breach.against, breach.over) == ("parse", "baseline", 20 * MIB)
-    assert judge([profile], Budget(tolerance=0.05), entry=before).is_met
+    assert judge_budget([profile], Budget(tolerance=0.05), entry=before).is_met
 
 
 def test_what_a_busy_machine_saw_late_is_no_breach_of_a_baseline() -> None:
@@ -66,22 +68,22 @@ def test_what_a_busy_machine_saw_late_is_no_breach_of_a_baseline() -> None:
     before = taken(profile, parse=figures["parse"] - 30 * MIB)
     sampling = msgspec.structs.replace(profile.sampling, boundary_lag_s=0.02)
     busy = msgspec.structs.replace(profile, sampling=sampling)
-    judgement = judge([busy], Budget(), entry=before)
+    judgement = judge_budget([busy], Budget(), entry=before)
     assert judgement.is_met
     assert judgement.notes[0].startswith("the machine was busy: up to 114 MiB may count")
-    assert not judge([busy, profile], Budget(), entry=before).is_met
+    assert not judge_budget([busy, profile], Budget(), entry=before).is_met
     kept_when_busy = msgspec.structs.replace(before, late_bytes=40 * MIB)
-    assert judge([profile], Budget(), entry=kept_when_busy).is_met
+    assert judge_budget([profile], Budget(), entry=kept_when_busy).is_met
     lower = taken(profile, peak=figures["peak"] - 40 * MIB)
-    assert not judge([busy], Budget(), entry=lower).is_met
-    assert not judge([busy], Budget(limits={"parse": figures["parse"] - 1})).is_met
+    assert not judge_budget([busy], Budget(), entry=lower).is_met
+    assert not judge_budget([busy], Budget(limits={"parse": figures["parse"] - 1})).is_met
 
 
 def test_the_baseline_knows_no_process_peak_and_one_more_copy_is_a_breach() -> None:
     profile = tied_xray.with_attribution()
     before = taken(profile, copies=2)
     assert "process_peak" not in before.figures
-    (breach,) = judge([profile], Budget(tolerance=0.5), entry=before).breaches
+    (breach,) = judge_budget([profile], Budget(tolerance=0.5), entry=before).breaches
     assert (breach.figure, breach.over) == ("copies", 1)
 
 
@@ -100,10 +102,10 @@ def test_what_is_new_since_the_baseline_is_named_and_its_finding() -> None:
     figures = {**kept.figures, "steady": kept.figures["steady"] // 2}
     copies = tuple(row for row in kept.copies if row.kind != "transposed")
     before = msgspec.structs.replace(kept, copies=copies, figures=figures)
-    judgement = judge([profile], Budget(), entry=before)
+    judgement = judge_budget([profile], Budget(), entry=before)
     assert judgement.copies_are_new
     assert [row.kind for row in judgement.copies] == ["transposed"]
-    assert not judge([profile], Budget(limits={"peak": 1}), entry=kept).copies_are_new
+    assert not judge_budget([profile], Budget(limits={"peak": 1}), entry=kept).copies_are_new
 
 
 def test_another_setup_cannot_be_compared() -> None:
@@ -111,7 +113,7 @@ def test_another_setup_cannot_be_compared() -> None:
     session = msgspec.structs.replace(profile.session, options={})
     other = msgspec.structs.replace(profile, session=session)
     with pytest.raises(UsageError, match="options default instead of intra_op_num_threads=2"):
-        judge([other], Budget(), entry=baseline_entry([profile]))
+        judge_budget([other], Budget(), entry=baseline_entry([profile]))
 
 
 def sized(length: int, *dimensions: str) -> Profile:
@@ -145,7 +147,7 @@ def test_other_sizes_than_those_of_the_baseline_are_told_with_the_remedy(
 ) -> None:
     before = baseline_entry([sized(512)])
     with pytest.raises(UsageError, match=re.escape(message)):
-        judge(
+        judge_budget(
             [sized(128, *dimensions)],
             Budget(),
             entry=before,
@@ -156,7 +158,7 @@ def test_other_sizes_than_those_of_the_baseline_are_told_with_the_remedy(
 def test_another_runtime_is_compared() -> None:
     profile = profiles.tied_if()
     before = msgspec.structs.replace(baseline_entry([profile]), onnxruntime="1.24.4")
-    judgement = judge([profile], Budget(), entry=before)
+    judgement = judge_budget([profile], Budget(), entry=before)
     assert judgement.is_met
     assert (judgement.baseline_onnxruntime, judgement.onnxruntime) == ("1.24.4", "1.31.1")
 
@@ -164,16 +166,18 @@ def test_another_runtime_is_compared() -> None:
 def test_much_less_than_the_baseline_is_worth_a_word() -> None:
     profile = profiles.tied_if()
     before = taken(profile, peak=2 * PEAK)
-    notes = judge([profile], Budget(), entry=before).notes
+    notes = judge_budget([profile], Budget(), entry=before).notes
     assert [note.split(" is ")[0] for note in notes] == ["peak"]
-    assert judge([profile], Budget(), entry=baseline_entry([profile])).notes == ()
+    assert judge_budget([profile], Budget(), entry=baseline_entry([profile])).notes == ()
 
 
 def test_a_phase_that_only_the_baseline_has_is_worth_a_word() -> None:
     profile = profiles.tied_if()
     before = baseline_entry([profile])
     phases = tuple(phase for phase in profile.phases if phase.name != "optimize")
-    judgement = judge([msgspec.structs.replace(profile, phases=phases)], Budget(), entry=before)
+    judgement = judge_budget(
+        [msgspec.structs.replace(profile, phases=phases)], Budget(), entry=before
+    )
     assert judgement.is_met
     assert judgement.notes == ("the baseline has optimize, which this run did not distinguish",)
 
@@ -199,20 +203,20 @@ def test_a_pinned_malloc_is_said(is_pinned: bool) -> None:
     environment = {"MALLOC_MMAP_THRESHOLD_": "131072"} if is_pinned else {}
     session = msgspec.structs.replace(profile.session, environment=environment)
     pinned = msgspec.structs.replace(profile, session=session)
-    notes = judge([pinned], Budget(limits={"peak": 10_000 * MIB})).notes
+    notes = judge_budget([pinned], Budget(limits={"peak": 10_000 * MIB})).notes
     assert notes == ((PINNED_NOTE,) if is_pinned else ())
 
 
 def test_two_groups_of_processes_are_said() -> None:
     sizes = (81, 94, 81, 94, 94)
-    judgement = judge(
+    judgement = judge_budget(
         [steady_at(size * MIB) for size in sizes], Budget(limits={"steady": 95 * MIB})
     )
     assert judgement.figures["steady"] == 94 * MIB
     (note,) = judgement.notes
     assert note.startswith("steady has two values by chance")
     assert "2 of 5 processes are near 81 MiB, 3 near 94 MiB" in note
-    (note,) = judge([steady_at(size * MIB) for size in (81, 85, 88)], Budget()).notes
+    (note,) = judge_budget([steady_at(size * MIB) for size in (81, 85, 88)], Budget()).notes
     assert "from 81 MiB to 88 MiB" in note
     near = [steady_at(size * MIB) for size in (1000, 1001, 1010)]
-    assert judge(near, Budget(limits={"steady": 2000 * MIB})).notes == ()
+    assert judge_budget(near, Budget(limits={"steady": 2000 * MIB})).notes == ()

@@ -2,11 +2,11 @@ import msgspec
 import pytest
 
 from memdiag.budgets.figures import (
-    FIGURES,
-    aggregate,
+    FIGURES_BY_NAME,
+    aggregate_figures,
     figures_of,
     late_bytes,
-    phase_of,
+    phase_of_figure,
     why_missing,
 )
 from memdiag.records.phases import GENERATION_PHASES
@@ -24,7 +24,7 @@ def test_figures_are_above_the_baseline_and_the_whole_process_is_not() -> None:
     assert figures["constant_fold"] == (1563 - 46) * MIB
     assert figures["process_peak"] == 1579 * MIB
     assert figures["steady_anonymous"] + figures["steady_file"] == figures["steady"]
-    assert figures.keys() == FIGURES.keys() - {"copies", *GENERATION_PHASES}
+    assert figures.keys() == FIGURES_BY_NAME.keys() - {"copies", *GENERATION_PHASES}
 
 
 def test_copies_are_counted_where_an_xray_was_taken() -> None:
@@ -93,17 +93,17 @@ def seen_after(lag_s: float | None, peak: int = 0, parse: int = 0) -> Profile:
 
 def test_several_processes_settle_medians_and_the_phases_that_were_seen_soonest() -> None:
     usual = figures_of(profiles.tied_if())
-    figures = aggregate(
+    figures = aggregate_figures(
         [seen_after(0.02, 9 * MIB, 90), seen_after(0.001, 1 * MIB, 7), seen_after(0.01, 3 * MIB)]
     )
     assert figures["peak"] == usual["peak"] + 3 * MIB
     assert figures["parse"] == usual["parse"] + 7
-    assert aggregate([profiles.tied_if()]) == usual
+    assert aggregate_figures([profiles.tied_if()]) == usual
 
 
 def test_the_median_is_of_those_that_have_the_figure() -> None:
     with_copies, without = tied_xray.with_attribution(), profiles.tied_if()
-    assert aggregate([with_copies, without, without])["copies"] == 3
+    assert aggregate_figures([with_copies, without, without])["copies"] == 3
 
 
 def test_what_is_seen_late_may_be_counted_too_early() -> None:
@@ -113,6 +113,10 @@ def test_what_is_seen_late_may_be_counted_too_early() -> None:
 
 def test_figures_have_a_phase() -> None:
     profile = profiles.tied_if()
-    assert phase_of(profile, "peak") == profile.peak_phase == phase_of(profile, "process_peak")
-    assert phase_of(profile, "parse") == "parse"
-    assert phase_of(profile, "growth_per_run") == "steady"
+    assert (
+        phase_of_figure(profile, "peak")
+        == profile.peak_phase
+        == phase_of_figure(profile, "process_peak")
+    )
+    assert phase_of_figure(profile, "parse") == "parse"
+    assert phase_of_figure(profile, "growth_per_run") == "steady"

@@ -1,7 +1,7 @@
 import pytest
 
-from memdiag.budgets.figures import FIGURES
-from memdiag.budgets.parsing import merged, parse_budget, parse_sizes, parse_tolerance
+from memdiag.budgets.figures import FIGURES_BY_NAME
+from memdiag.budgets.parsing import merged_budgets, parse_budget, parse_sizes, parse_tolerance
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
 
@@ -16,7 +16,7 @@ def test_sizes_counts_and_a_tolerance_are_read() -> None:
 def test_an_unknown_figure_names_all_that_there_are() -> None:
     with pytest.raises(UsageError, match=r"^here: unknown figure 'peek'") as caught:
         parse_budget({"peek": "1GB"}, where="here", other_names=("runs",))
-    assert all(name in str(caught.value) for name in (*FIGURES, "tolerance", "runs"))
+    assert all(name in str(caught.value) for name in (*FIGURES_BY_NAME, "tolerance", "runs"))
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_what_is_no_share_is_refused(value: object) -> None:
 
 def test_of_two_budgets_the_second_comes_first_where_it_says_something() -> None:
     usual = Budget(limits={"peak": 1, "steady": 2}, tolerance=0.1)
-    assert merged(usual, Budget(limits={"peak": 3})) == Budget(
+    assert merged_budgets(usual, Budget(limits={"peak": 3})) == Budget(
         limits={"peak": 3, "steady": 2}, tolerance=0.1
     )
-    assert merged(usual, Budget(tolerance=0.0)).tolerance == 0.0
+    assert merged_budgets(usual, Budget(tolerance=0.0)).tolerance == 0.0
 
 
 def test_sizes_by_other_names_are_checked_against_those() -> None:

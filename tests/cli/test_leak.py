@@ -10,7 +10,7 @@ import pytest
 
 from memdiag.api import leak as leak_api
 from memdiag.api import leak_program as program_api
-from memdiag.cli.app import command_module, command_parser, parse, parse_command_line
+from memdiag.cli.app import command_module, command_parser, parse_command_line, parse_options
 from memdiag.cli.commands import leak as command
 from memdiag.cli.output import print_wait
 from memdiag.errors import UsageError
@@ -60,7 +60,7 @@ def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs the command with some words, and returns the exit code."""
     monkeypatch.chdir(tmp_path)
     parser = command_parser("leak", command_module("leak"))
-    return lambda *words: command.run(parse(parser, list(words)))
+    return lambda *words: command.run(parse_options(parser, list(words)))
 
 
 def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from memdiag.api import limit as limit_api
 from memdiag.api import limit_program as program_api
-from memdiag.cli.app import command_module, command_parser, parse
+from memdiag.cli.app import command_module, command_parser, parse_options
 from memdiag.cli.commands import limit as command
 from memdiag.errors import UsageError
 from memdiag.records.limit import MemoryLimit
@@ -47,7 +47,7 @@ def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs the command with some words, and returns the exit code."""
     monkeypatch.chdir(tmp_path)
     parser = command_parser("limit", command_module("limit"))
-    return lambda *words: command.run(parse(parser, list(words)))
+    return lambda *words: command.run(parse_options(parser, list(words)))
 
 
 def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path: Path) -> None:

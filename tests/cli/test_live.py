@@ -24,7 +24,7 @@ from memdiag.errors import UsageError
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
-from memdiag.runner.observer import Reading
+from memdiag.runner.observer import MemoryReading
 
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
@@ -311,11 +311,11 @@ def test_the_view_is_refused_without_a_terminal(
 def test_the_proportional_set_is_of_the_same_moment(rss: int, watches: bool, line: str) -> None:
     with closing(Recorder()) as recorder:
         recorder.peak_rss_bytes = 400 << 20
-        recorder.total_rss.add(0.1, Reading(rss << 20, None, None))
+        recorder.total_rss.add(0.1, MemoryReading(rss << 20, None, None))
         recorder.proportional.append((0.0, 300 << 20, 0))
         recorder.proportional_rss_bytes = 400 << 20
         recorder.is_watched_only = watches
-        head = [str(each) for each in LiveView("", print)._head(recorder, 80, 0)]
+        head = [str(each) for each in LiveView("", print)._head_lines(recorder, 80, 0)]
     assert head[1] == line
     assert head[-1].endswith("process" if watches else "process, sessions")
 

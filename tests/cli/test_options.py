@@ -16,10 +16,10 @@ from memdiag.cli.app import (
     command_module,
     command_parser,
     main_parser,
-    parse,
     parse_command_line,
+    parse_options,
 )
-from memdiag.cli.commands import COMMANDS
+from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.cli.options import add_options
 from memdiag.detail import Detail
 
@@ -100,7 +100,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 def all_options() -> dict[str, list[Option]]:
     """Return the options of all commands by their first long name."""
     found = defaultdict(list)
-    for command in COMMANDS:
+    for command in COMMAND_NAMES:
         for action in parser_of(command)._actions:
             if action.option_strings and action.dest != "help":
                 names = tuple(sorted(action.option_strings, key=len, reverse=True))
@@ -121,9 +121,9 @@ def kind_of(action: argparse.Action) -> str:
 
 
 def test_the_table_names_every_command() -> None:
-    assert [module.name for module in iter_modules(commands.__path__)] == list(COMMANDS)
+    assert [module.name for module in iter_modules(commands.__path__)] == list(COMMAND_NAMES)
     text = main_parser().format_help()
-    assert [name for name in COMMANDS if not re.search(rf"^  {name} ", text, re.M)] == []
+    assert [name for name in COMMAND_NAMES if not re.search(rf"^  {name} ", text, re.M)] == []
 
 
 def test_every_option_has_one_kind_and_one_meaning() -> None:
@@ -149,7 +149,7 @@ def test_short_names_are_those_of_one_option() -> None:
         assert all(len(option.names) == 2 for option in all_options()[name])
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_the_help_has_every_sentence_of_its_source(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +165,7 @@ def test_check_and_profile_name_the_table_of_the_configuration() -> None:
         assert "[tool.memdiag]" in parser_of(name).format_help()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_help_has_no_archaic_words(name: str) -> None:
     archaic = r"\b(to be had|asked for|anew|told|tells?|be it|so many|save that|of which)\b"
     assert re.findall(archaic, " ".join(parser_of(name).format_help().split())) == []
@@ -216,7 +216,7 @@ def test_a_wrong_argument_is_one_sentence(
 def test_options_may_stand_between_arguments(
     words: list[str], models: list[str], detail: Detail
 ) -> None:
-    found = parse(parser_of("check"), words)
+    found = parse_options(parser_of("check"), words)
     assert [str(path) for path in found.models] == models
     assert found.detail is detail
 
@@ -235,7 +235,7 @@ def test_options_may_stand_between_arguments(
 def test_a_program_begins_at_the_first_word_that_is_no_option(
     words: str, out: str | None, command: str
 ) -> None:
-    options = parse(command_parser("run", command_module("run")), words.split())
+    options = parse_options(command_parser("run", command_module("run")), words.split())
     assert options.out == (out and Path(out))
     found = [*options.command]
     assert " ".join(found[1:] if found[:1] == ["--"] else found) == command
@@ -243,7 +243,7 @@ def test_a_program_begins_at_the_first_word_that_is_no_option(
 
 def test_an_option_whose_value_nothing_reads_cannot_be_added() -> None:
     class Unread(TypedDict):
-        size: Annotated[int, options.Option("--size", "NUMBER", "A size.")]
+        size: Annotated[int, options.SharedOption("--size", "NUMBER", "A size.")]
 
     with pytest.raises(KeyError, match="NUMBER"):
         add_options(argparse.ArgumentParser(), Unread)

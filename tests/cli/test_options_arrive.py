@@ -14,8 +14,8 @@ import pytest
 
 from memdiag.api.budget import BudgetResult
 from memdiag.api.sweep import SweepOutcome
-from memdiag.cli.app import command_module, command_parser, parse
-from memdiag.cli.commands import COMMANDS
+from memdiag.cli.app import command_module, command_parser, parse_options
+from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget, Judgement
 from tests.reports import (
@@ -160,7 +160,7 @@ def forms(command: str) -> Iterator[tuple[str, str]]:
 
 
 CASES = [
-    (command, *form) for command in COMMANDS if command != "explain" for form in forms(command)
+    (command, *form) for command in COMMAND_NAMES if command != "explain" for form in forms(command)
 ]
 
 
@@ -204,7 +204,7 @@ def effect(
         calls.clear()
         module = command_module(command)
         try:
-            code = module.run(parse(command_parser(command, module), words))
+            code = module.run(parse_options(command_parser(command, module), words))
         except UsageError as error:
             if "--live" not in words:  # which needs a terminal
                 raise

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.cli.output import Destination
+from memdiag.cli.output import ReportDestination
 from memdiag.errors import ReportError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
@@ -15,7 +15,7 @@ from tests.reports import comparisons, fix_records, profiles
 
 
 def test_without_a_folder_nothing_is_written() -> None:
-    assert Destination(None).write(fix_records.verified()) == ()
+    assert ReportDestination(None).write(fix_records.verified()) == ()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_without_a_folder_nothing_is_written() -> None:
 def test_every_kind_of_record_is_written_as_four_files(
     tmp_path: Path, record: Fix, stem: str
 ) -> None:
-    written = Destination(tmp_path / "new" / "folder").write(record)
+    written = ReportDestination(tmp_path / "new" / "folder").write(record)
     assert [path.name for path in written] == [
         f"{stem}.{end}" for end in ("html", "png", "md", "json")
     ]
@@ -39,40 +39,40 @@ def test_every_kind_of_record_is_written_as_four_files(
 def test_an_early_record_is_replaced_or_removed(tmp_path: Path) -> None:
     early, late = profiles.killed(), profiles.tied_if()
     folder = tmp_path / "out"
-    destination = Destination(folder)
+    destination = ReportDestination(folder)
     destination.save_early(early)
     assert [path.name for path in folder.iterdir()] == ["profile.json"]
     assert load(folder / "profile.json", Profile) == early
     destination.write(late, ["json"])
     assert load(folder / "profile.json", Profile) == late
-    other = Destination(tmp_path / "other")
+    other = ReportDestination(tmp_path / "other")
     other.remove_early()  # nothing was saved
     other.save_early(early)
     other.remove_early()
     assert not (tmp_path / "other").exists()
-    Destination(None).save_early(early)
+    ReportDestination(None).save_early(early)
 
 
 def test_all_files_are_of_one_record_if_two_are_written_at_once(tmp_path: Path) -> None:
     mine, other = profiles.tied_if(), profiles.killed()
 
     def write_other() -> None:
-        Destination(tmp_path).write(other)
+        ReportDestination(tmp_path).write(other)
 
-    Destination(tmp_path).write(mine, when_saved=write_other)
+    ReportDestination(tmp_path).write(mine, when_saved=write_other)
     names = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    Destination(tmp_path / "alone").write(mine)
+    ReportDestination(tmp_path / "alone").write(mine)
     assert names == {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
 
 
 def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(ReportError, match="taken: reports cannot be written there"):
-        Destination(tmp_path / "taken")
+        ReportDestination(tmp_path / "taken")
 
 
 def test_a_record_is_not_lost_where_its_reports_cannot_be_written(tmp_path: Path) -> None:
-    destination = Destination(tmp_path)
+    destination = ReportDestination(tmp_path)
     (tmp_path / "fix.json").mkdir()
     with pytest.raises(
         ReportError, match=r"fix\.json: cannot be .* The fix itself is at "
@@ -89,7 +89,7 @@ def test_the_answer_is_printed_also_where_its_reports_cannot_be_written(tmp_path
         answers.append(len(written))
         return 1
 
-    destination = Destination(tmp_path)
+    destination = ReportDestination(tmp_path)
     assert destination.write_and_print(fix_records.verified(), print_answer) == 1
     (tmp_path / "fix.html").unlink()
     (tmp_path / "fix.html").mkdir()
@@ -105,7 +105,7 @@ def test_nothing_is_left_where_no_file_can_be_written(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with file_size_limit(10), pytest.raises(ReportError, match=r"out/fix\.json: cannot be written"):
-        Destination(tmp_path / "out").write(fix_records.verified())
+        ReportDestination(tmp_path / "out").write(fix_records.verified())
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -115,7 +115,7 @@ def test_another_error_while_reports_are_rendered_has_the_place_of_the_record(
     def render(*arguments: object, **options: object) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr("memdiag.reports.picture.rendered", render)
+    monkeypatch.setattr("memdiag.reports.picture.rendered_picture", render)
     with pytest.raises(MemoryError) as raised:
-        Destination(tmp_path).write(fix_records.verified())
+        ReportDestination(tmp_path).write(fix_records.verified())
     assert raised.value.__notes__ == [f"The fix itself is at {tmp_path / 'fix.json'}."]

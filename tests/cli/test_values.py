@@ -4,10 +4,10 @@ import pytest
 
 from memdiag.cli.commands.profile import read_budget
 from memdiag.cli.options import (
-    command_line,
-    pairs,
+    command_line_words,
     read_dim_sizes,
     read_dims,
+    read_pairs,
     read_provider_options,
     read_sizes,
     sizes_by_name,
@@ -16,7 +16,7 @@ from memdiag.errors import UsageError
 
 
 def test_pairs_split_at_the_first_equals_sign() -> None:
-    assert pairs("--env", ["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
+    assert read_pairs("--env", ["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_pairs_split_at_the_first_equals_sign() -> None:
 )
 def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        pairs("--env", values)
+        read_pairs("--env", values)
 
 
 def test_options_of_providers_are_read_by_provider() -> None:
@@ -103,7 +103,7 @@ def test_sizes_are_sorted() -> None:
 
 def test_the_command_is_text_whatever_the_names_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/memdiag", "fix", "m\udcff.onnx", "--out", "ü"])
-    assert command_line() == ("memdiag", "fix", "m\\udcff.onnx", "--out", "ü")
+    assert command_line_words() == ("memdiag", "fix", "m\\udcff.onnx", "--out", "ü")
 
 
 def test_a_budget_is_read_from_one_text() -> None:

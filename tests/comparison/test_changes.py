@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from memdiag.comparison.changes import changes, interleaved_ratio, is_decided, undecided_note
-from memdiag.comparison.comparable import Comparable
-from memdiag.defaults import PINNED
+from memdiag.comparison.changes import column_changes, interleaved_ratio, is_decided, undecided_note
+from memdiag.comparison.comparable import ComparableFigures
+from memdiag.defaults import PINNED_ENVIRONMENT
 from memdiag.records.attribution import Attribution, Backing, Copy, Owner
 from memdiag.records.comparison import ColumnGrowth, ComparisonColumn, FigureChange, GraphSize
 from memdiag.units import MIB
@@ -18,9 +18,9 @@ BEYOND_XRAY = ": the X-ray shows the steady state only"
 
 
 def between(
-    before: ComparisonColumn, after: ComparisonColumn, comparable: Comparable | None = None
+    before: ComparisonColumn, after: ComparisonColumn, comparable: ComparableFigures | None = None
 ) -> list[FigureChange]:
-    return list(changes(before, after, comparable or Comparable())[0])
+    return list(column_changes(before, after, comparable or ComparableFigures())[0])
 
 
 def metrics(before: ComparisonColumn, after: ComparisonColumn) -> list[str]:
@@ -34,7 +34,7 @@ def test_a_column_beside_itself_has_no_difference() -> None:
 def test_memory_that_became_more_is_told_with_the_copies_that_came() -> None:
     before = column("1.24.4", measured(1500, 1000), attribution=attribution(W))
     after = column("1.31.1", measured(1500, 1500), attribution=attribution(W, PACKED))
-    found, copies = changes(before, after, Comparable())
+    found, copies = column_changes(before, after, ComparableFigures())
     steady, kept = found
     assert (steady.metric, steady.bytes, steady.ratio) == ("steady", 500 * MIB, 1.5)
     assert (steady.from_, steady.to) == ("1.24.4", "1.31.1")
@@ -89,11 +89,11 @@ def test_a_difference_that_may_be_memory_that_malloc_retains_is_noted(
 ) -> None:
     before = column("a", measured(times=1, spread=0, phases=()))
     after = retaining(column("b", measured(1000, steady, times=1, spread=0, phases=())), retained)
-    note = undecided_note(before, after, Comparable())
+    note = undecided_note(before, after, ComparableFigures())
     start = "a, b: they differ in steady by +53 MiB. This may be chance"
     assert note.startswith(start) == is_undecided
     assert bool(note) == is_undecided
-    assert not undecided_note(before, after, Comparable(excluded={"steady": "of a reason"}))
+    assert not undecided_note(before, after, ComparableFigures(excluded={"steady": "of a reason"}))
     assert metrics(before, after) == ["steady"] * is_change
 
 
@@ -106,7 +106,7 @@ def test_only_what_was_measured_once_is_said_to_have_been(
 ) -> None:
     before = column("a", measured(times=times[0], spread=0, phases=()))
     after = column("b", measured(1000, steady, times=times[1], spread=0, phases=()))
-    note = undecided_note(before, retaining(after, 20), Comparable())
+    note = undecided_note(before, retaining(after, 20), ComparableFigures())
     assert bool(note) is bool(said)
     assert said in note
 
@@ -242,9 +242,9 @@ def test_malloc_retains_nothing_by_chance_where_its_setting_differs(*, pinned: b
     once = measured(times=1, spread=0, phases=())
     less = measured(947, 447, times=1, spread=0, phases=())
     first = with_session(retaining(column("a", once), 20), environment={})
-    second = with_session(column("b", less), environment=PINNED if pinned else {})
+    second = with_session(column("b", less), environment=PINNED_ENVIRONMENT if pinned else {})
     assert [one.metric for one in between(first, second)] == ["steady", "peak"] * pinned
-    assert bool(undecided_note(first, second, Comparable())) is not pinned
+    assert bool(undecided_note(first, second, ComparableFigures())) is not pinned
 
 
 def test_what_malloc_hides_is_no_change_of_the_sum() -> None:
@@ -281,7 +281,7 @@ def test_a_doubted_difference_has_causes_and_what_makes_it_certain(
         assert one.profile is not None
         profile = msgspec.structs.replace(one.profile, command=command)
         made[index] = msgspec.structs.replace(one, profile=profile)
-    note = undecided_note(made[0], made[1], Comparable(), are_saved=are_saved)
+    note = undecided_note(made[0], made[1], ComparableFigures(), are_saved=are_saved)
     assert "-500 MiB, lm/MatMul packs w in a, because of session.disable_prepacking" in note
     assert certain in note
     assert "Compare the models" not in note
@@ -541,13 +541,13 @@ def test_a_larger_file_and_other_outputs_are_told() -> None:
 def test_a_column_that_was_not_measured_has_no_differences(missing: str) -> None:
     dead = column("a", measured=None)
     pair = (dead, column("b")) if missing == "before" else (column("b"), dead)
-    assert changes(*pair, Comparable()) == ((), ())
+    assert column_changes(*pair, ComparableFigures()) == ((), ())
 
 
 def test_what_may_not_be_compared_is_not() -> None:
     after = column("b", measured(2000, 1500, load=9.0))
     all_metrics = {one.metric for one in between(column("a"), after)}
-    barred = Comparable(excluded={"load": "they were taken elsewhere"})
+    barred = ComparableFigures(excluded={"load": "they were taken elsewhere"})
     left = {one.metric for one in between(column("a"), after, barred)}
     assert all_metrics - left == {"load"}
 

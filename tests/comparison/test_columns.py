@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.comparison.columns import latency, measured
+from memdiag.comparison.columns import column_figures, column_latency
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
@@ -28,7 +28,7 @@ def grown(by: int) -> Profile:
 
 def test_figures_are_above_the_baseline_with_their_range() -> None:
     one = profiles.tied_if()
-    found = measured([one, grown(10 * MIB), grown(2 * MIB)])
+    found = column_figures([one, grown(10 * MIB), grown(2 * MIB)])
     peak = one.peak_rss_bytes - one.baseline_rss_bytes
     assert (found.times, found.peak_phase) == (3, one.peak_phase)
     assert (found.peak.low, found.peak.median, found.peak.high) == (
@@ -44,7 +44,7 @@ def test_figures_are_above_the_baseline_with_their_range() -> None:
 
 def test_phases_and_the_time_of_creation_are_those_of_the_profile() -> None:
     one = profiles.tied_if()
-    found = measured([one])
+    found = column_figures([one])
     assert "start" not in [each.phase for each in found.phases]
     parse = one.phase("parse")
     assert parse is not None
@@ -59,26 +59,28 @@ def test_phases_and_the_time_of_creation_are_those_of_the_profile() -> None:
 
 def test_without_a_split_there_are_no_parts() -> None:
     whole = profiles.build(profiles.TIED_IF, runs=3, split=False)
-    found = measured([whole])
+    found = column_figures([whole])
     assert found.anonymous is None
     assert found.file is None
 
 
 def test_a_session_that_was_only_created_ends_there() -> None:
     one = profiles.not_run()
-    assert measured([one]).steady.median == one.phases[-1].end.rss_bytes - one.baseline_rss_bytes
-    assert latency([one], None) is None
+    assert (
+        column_figures([one]).steady.median == one.phases[-1].end.rss_bytes - one.baseline_rss_bytes
+    )
+    assert column_latency([one], None) is None
 
 
 def test_latency_is_over_the_timed_runs_of_all() -> None:
     one = profiles.tied_if()
-    found = latency([one, one], None)
+    found = column_latency([one, one], None)
     assert found is not None
     assert found.runs == 2 * len(one.runs)
     assert found.low_s <= found.median_s <= found.high_s
     assert (found.ratio, found.pairs) == (None, 0)
     race = LatencyComparison(0.01, 0.02, LatencyRatio(2.0, 1.9, 2.1, 15))
-    every_other = latency([one], race, slice(1, None, 2))
+    every_other = column_latency([one], race, slice(1, None, 2))
     assert every_other is not None
     assert every_other.runs == len(one.runs) // 2
     assert (every_other.ratio, every_other.ratio_high, every_other.pairs) == (2.0, 2.1, 15)

@@ -1,4 +1,4 @@
-from memdiag.comparison.copies import copy_changes, in_words, phase_of
+from memdiag.comparison.copies import copy_change_text, copy_changes, phase_of_copy_change
 from memdiag.records.attribution import Attribution, Backing, Copy
 from memdiag.records.comparison import CopyChange
 from memdiag.units import MIB
@@ -17,7 +17,7 @@ def found(before: Attribution, after: Attribution, min_bytes: int = MIB) -> tupl
 
 def words(*copies: tuple[tuple[Copy, ...], tuple[Copy, ...]]) -> list[str]:
     ((before, after),) = copies
-    return [in_words(one) for one in found(attribution(*before), attribution(*after))]
+    return [copy_change_text(one) for one in found(attribution(*before), attribution(*after))]
 
 
 def test_the_same_copies_are_no_change() -> None:
@@ -28,14 +28,14 @@ def test_a_copy_that_came_is_told_with_who_made_it() -> None:
     (one,) = found(attribution(W), attribution(W, PACKED))
     assert (one.from_, one.to, one.kind, one.count) == ("a", "b", "packed", 1)
     assert (one.bytes, one.weights) == (64 * MIB, ("w",))
-    assert in_words(one) == "lm/MatMul packs w in b"
-    assert phase_of(one) == "prepack"
+    assert copy_change_text(one) == "lm/MatMul packs w in b"
+    assert phase_of_copy_change(one) == "prepack"
 
 
 def test_a_copy_that_went_is_told() -> None:
     (one,) = found(attribution(W, PACKED), attribution(W))
     assert (one.count, one.bytes) == (-1, -64 * MIB)
-    assert in_words(one) == "lm/MatMul packs w in a"
+    assert copy_change_text(one) == "lm/MatMul packs w in a"
 
 
 def test_every_kind_has_its_words() -> None:
@@ -52,17 +52,17 @@ def test_every_kind_has_its_words() -> None:
 def test_another_copy_of_the_same_is_a_change() -> None:
     (one,) = found(attribution(W), attribution(W, W, W))
     assert (one.count, one.bytes) == (2, 128 * MIB)
-    assert in_words(one) == "b keeps w as it is (and 1 more such copy)"
+    assert copy_change_text(one) == "b keeps w as it is (and 1 more such copy)"
 
 
 def test_copies_of_another_size_are_a_change() -> None:
     larger = copy("packed_fp32", 96 * MIB, "w", made_by="prepack · lm/MatMul")
     (one,) = found(attribution(W, PACKED), attribution(W, larger))
     assert (one.count, one.bytes) == (0, 32 * MIB)
-    assert in_words(one) == "the packed copy of w is larger in b"
-    assert phase_of(one) == "prepack"
+    assert copy_change_text(one) == "the packed copy of w is larger in b"
+    assert phase_of_copy_change(one) == "prepack"
     (one,) = found(attribution(W, larger), attribution(W, PACKED))
-    assert in_words(one) == "the packed copy of w is smaller in b"
+    assert copy_change_text(one) == "the packed copy of w is smaller in b"
     nearly = copy("packed_fp32", 64 * MIB + 4096, "w", made_by="prepack · lm/MatMul")
     assert found(attribution(W, PACKED), attribution(W, nearly)) == ()
 
@@ -93,7 +93,7 @@ def test_equal_content_under_a_further_name_is_told_as_that_name() -> None:
     both = copy("original", 64 * MIB, weights=("w", "w_again"))
     (added,) = found(attribution(W), attribution(both, both))
     assert (added.weights, added.count, added.bytes) == (("w_again",), 1, 64 * MIB)
-    assert in_words(added) == "b keeps w_again as it is, which is equal to w"
+    assert copy_change_text(added) == "b keeps w_again as it is, which is equal to w"
     (removed,) = found(attribution(both, both), attribution(W))
     assert (removed.count, removed.bytes, removed.equal_to) == (-1, -64 * MIB, "w")
     # Another kind of copy is another matter, and so are as many copies under more names.
@@ -112,18 +112,18 @@ def test_phases_are_told_by_the_maker() -> None:
     }
     for made_by, expected in makers.items():
         (one,) = found(attribution(), attribution(copy("original", MIB, "w", made_by=made_by)))
-        assert phase_of(one) == expected
+        assert phase_of_copy_change(one) == expected
 
 
 def test_a_mapped_copy_is_another_copy_than_an_anonymous_one() -> None:
     mapped = copy("original", 64 * MIB, "w", backing=Backing(kind="file", file="d", offset=64))
     changes = found(attribution(W), attribution(mapped))
-    assert {(one.bytes, one.file, in_words(one)) for one in changes} == {
+    assert {(one.bytes, one.file, copy_change_text(one)) for one in changes} == {
         (-64 * MIB, "", "a keeps w as it is"),
         (64 * MIB, "d", "b maps w from d"),
     }
     # Pages become resident when they are read, in any phase.
-    assert {phase_of(one) for one in changes} == {"parse", None}
+    assert {phase_of_copy_change(one) for one in changes} == {"parse", None}
     # The name of the file does not matter, nor the name of the weight.
     moved = copy("original", 64 * MIB, "v", backing=Backing(kind="file", file="e", offset=0))
     assert found(attribution(mapped), attribution(moved)) == ()

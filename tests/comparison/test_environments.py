@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.comparison import environments
-from memdiag.comparison.environments import environment, is_ready, uv
+from memdiag.comparison.environments import is_ready, provided_interpreter, uv_path
 from memdiag.errors import ProvisionError
 from memdiag.temporary_names import own_prefix
 
@@ -47,8 +47,8 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.slow)])
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "pip":
-        monkeypatch.setattr(environments, "uv", lambda: None)
-    elif uv() is None:
+        monkeypatch.setattr(environments, "uv_path", lambda: None)
+    elif uv_path() is None:
         pytest.skip("uv is not installed")
     return str(request.param)
 
@@ -60,17 +60,17 @@ def value(python: Path) -> str:
 
 def test_an_environment_is_made_once(packages: Path, installer: str, tmp_path: Path) -> None:
     home = tmp_path / "cache" / "tool"
-    python = environment(home, [PACKAGE])
+    python = provided_interpreter(home, [PACKAGE])
     assert value(python) == "7"
     shutil.rmtree(packages)  # what is there needs no packages any more
-    assert environment(home, [PACKAGE]) == python
+    assert provided_interpreter(home, [PACKAGE]) == python
     assert [path.name for path in home.parent.iterdir()] == ["tool"]
 
 
 def test_uv_is_given_the_index_that_pip_is_set_up_for(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if uv() is None:
+    if uv_path() is None:
         pytest.skip("uv is not installed")
     name = PACKAGE.replace("_", "-")
     index = tmp_path / "index" / name
@@ -80,7 +80,7 @@ def test_uv_is_given_the_index_that_pip_is_set_up_for(
     for variable in ("UV_NO_INDEX", "UV_FIND_LINKS"):
         monkeypatch.delenv(variable)
     monkeypatch.setenv("PIP_INDEX_URL", index.parent.as_uri())
-    assert value(environment(tmp_path / "cache" / "tool", [PACKAGE])) == "7"
+    assert value(provided_interpreter(tmp_path / "cache" / "tool", [PACKAGE])) == "7"
 
 
 def test_a_package_that_is_not_to_be_had_leaves_nothing(
@@ -88,7 +88,7 @@ def test_a_package_that_is_not_to_be_had_leaves_nothing(
 ) -> None:
     home = tmp_path / "cache" / "tool"
     with pytest.raises(ProvisionError, match=r"^memdiag-not-there==9: there is no such version"):
-        environment(home, ["memdiag-not-there==9"])
+        provided_interpreter(home, ["memdiag-not-there==9"])
     assert [*home.parent.iterdir()] == []
 
 
@@ -112,7 +112,7 @@ def test_a_killed_build_leaves_no_environment(packages: Path, tmp_path: Path) ->
     assert not home.exists()
     (left,) = home.parent.iterdir()
     assert not is_ready(home)
-    assert value(environment(home, [PACKAGE])) == "7"
+    assert value(provided_interpreter(home, [PACKAGE])) == "7"
     assert not left.exists()
 
 
@@ -124,7 +124,7 @@ def test_what_another_process_builds_is_left_alone(
         patched.setattr(os, "getpid", os.getppid)
         theirs = folder / f".{own_prefix()}0f"
     theirs.mkdir(parents=True)
-    environment(folder / "other", [PACKAGE])
+    provided_interpreter(folder / "other", [PACKAGE])
     assert theirs.exists()
 
 
@@ -133,7 +133,7 @@ def test_a_folder_of_the_user_is_left_alone(packages: Path, tmp_path: Path) -> N
     home.mkdir(parents=True)
     (home / "notes.txt").write_text("mine")
     with pytest.raises(ProvisionError, match="cannot be created"):
-        environment(home, [PACKAGE])
+        provided_interpreter(home, [PACKAGE])
     assert [path.name for path in home.parent.rglob("*")] == ["tool", "notes.txt"]
 
 
@@ -144,9 +144,9 @@ def test_ctrl_c_leaves_nothing(
         home.mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(environments, "_build", interrupted)
+    monkeypatch.setattr(environments, "_build_environment", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        environment(tmp_path / "cache" / "tool", [PACKAGE])
+        provided_interpreter(tmp_path / "cache" / "tool", [PACKAGE])
     assert [*(tmp_path / "cache").iterdir()] == []
 
 
@@ -154,9 +154,9 @@ def test_an_environment_without_its_interpreter_is_made_anew(
     packages: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "cache" / "tool"
-    python = environment(home, [PACKAGE])
+    python = provided_interpreter(home, [PACKAGE])
     python.unlink()  # as after an upgrade of the interpreter that it was made with
-    assert value(environment(home, [PACKAGE])) == "7"
+    assert value(provided_interpreter(home, [PACKAGE])) == "7"
 
 
 def test_too_little_room_is_said_before_anything_is_fetched(
@@ -165,17 +165,17 @@ def test_too_little_room_is_said_before_anything_is_fetched(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 30, 1 << 30, 1 << 20))
     with pytest.raises(ProvisionError, match=r"only 1\.0 MiB are free.*MEMDIAG_CACHE"):
-        environment(tmp_path / "cache" / "tool", [PACKAGE])
+        provided_interpreter(tmp_path / "cache" / "tool", [PACKAGE])
 
 
 def test_a_cache_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("mine")
     with pytest.raises(ProvisionError, match="cannot be created"):
-        environment(tmp_path / "cache" / "tool", [PACKAGE])
+        provided_interpreter(tmp_path / "cache" / "tool", [PACKAGE])
 
 
 def test_an_installer_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(environments, "_TOOL_TIMEOUT_S", 0.2)
     started = time.monotonic()
     with pytest.raises(ProvisionError, match=r"^numpy: the installer did not end in time"):
         environments.run_tool([sys.executable, "-c", "import time; time.sleep(60)"], "numpy")

@@ -33,7 +33,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             f"def optimize(source, target, large):\n{body}\n"
             "OPTIMIZERS = {'made': SimpleNamespace(packages=('json',), optimize=optimize)}\n"
         )
-        monkeypatch.setattr("memdiag.comparison.run_optimizer.TABLE", path)
+        monkeypatch.setattr("memdiag.comparison.run_optimizer.OPTIMIZER_TABLE", path)
         return run_optimizer(
             "made",
             model,

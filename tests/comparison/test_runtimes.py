@@ -14,9 +14,9 @@ LISTING = "onnxruntime (1.31.1)\nAvailable versions: 1.31.1, 1.9.0, 1.24.4, 1.25
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("MEMDIAG_CACHE", str(tmp_path))
-    runtimes.versions.cache_clear()
+    runtimes.registry_versions.cache_clear()
     yield tmp_path
-    runtimes.versions.cache_clear()
+    runtimes.registry_versions.cache_clear()
 
 
 def cached(cache: Path, version: str, *, ready: bool = True) -> Path:
@@ -33,15 +33,15 @@ def no_network(words: object, what: str) -> str:
 
 
 def test_the_version_that_is_installed_needs_no_other_interpreter(cache: Path) -> None:
-    version = runtimes.installed()
+    version = runtimes.distribution_version()
     assert version is not None
-    assert runtimes.runtime(version) == Path(sys.executable)
+    assert runtimes.runtime_interpreter(version) == Path(sys.executable)
     assert [*cache.iterdir()] == []
 
 
 def test_a_cached_version_is_taken(cache: Path) -> None:
     python = cached(cache, "1.2.3")
-    assert runtimes.runtime("1.2.3") == python
+    assert runtimes.runtime_interpreter("1.2.3") == python
 
 
 def test_a_version_for_numpy_1_is_made_with_it(
@@ -54,8 +54,8 @@ def test_a_version_for_numpy_1_is_made_with_it(
         return home
 
     monkeypatch.setattr(runtimes, "environment", environment)
-    runtimes.runtime("1.18.1")
-    runtimes.runtime("1.19.2")
+    runtimes.runtime_interpreter("1.18.1")
+    runtimes.runtime_interpreter("1.19.2")
     assert asked == {
         "1.18.1": ("onnxruntime==1.18.1", "numpy<2"),
         "1.19.2": ("onnxruntime==1.19.2", "numpy"),
@@ -65,13 +65,13 @@ def test_a_version_for_numpy_1_is_made_with_it(
 @pytest.mark.parametrize("text", ["", "newest", "1.24.4; rm", "1"])
 def test_what_is_no_version_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"Write it like 1\.24\.4"):
-        runtimes.runtime(text)
+        runtimes.runtime_interpreter(text)
 
 
 def test_releases_are_listed_by_their_age(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "run_tool", lambda words, what: LISTING)
-    assert runtimes.versions() == ("1.9.0", "1.24.4", "1.31.1")
-    assert runtimes.latest() == ("1.31.1", "")
+    assert runtimes.registry_versions() == ("1.9.0", "1.24.4", "1.31.1")
+    assert runtimes.latest_version() == ("1.31.1", "")
 
 
 def test_without_network_the_newest_is_one_that_is_here(
@@ -81,32 +81,32 @@ def test_without_network_the_newest_is_one_that_is_here(
     cached(cache, "99.0.0")
     cached(cache, "99.1.0", ready=False)
     monkeypatch.setattr(runtimes, "run_tool", no_network)
-    version, remark = runtimes.latest()
+    version, remark = runtimes.latest_version()
     assert version == "99.0.0"
     assert "cannot be reached" in remark
-    assert runtimes.available() == ("1.2.3", runtimes.installed(), "99.0.0")
+    assert runtimes.local_versions() == ("1.2.3", runtimes.distribution_version(), "99.0.0")
 
 
 def test_with_nothing_here_there_is_no_newest(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "run_tool", no_network)
-    monkeypatch.setattr(runtimes, "installed", lambda: None)
+    monkeypatch.setattr(runtimes, "distribution_version", lambda: None)
     with pytest.raises(ProvisionError, match="cannot be reached"):
-        runtimes.latest()
+        runtimes.latest_version()
 
 
 def test_a_registry_without_a_release_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "run_tool", lambda words, what: "onnxruntime\n")
     with pytest.raises(ProvisionError, match="has none"):
-        runtimes.versions()
+        runtimes.registry_versions()
 
 
 def test_interpreters_are_found_by_path(cache: Path) -> None:
     python = cached(cache, "1.2.3")
-    assert runtimes.existing(python) == python
-    assert runtimes.existing(cache / "runtimes" / "1.2.3") == python
+    assert runtimes.existing_interpreter(python) == python
+    assert runtimes.existing_interpreter(cache / "runtimes" / "1.2.3") == python
     for path in (cache, cache / "nothing"):
         with pytest.raises(UsageError, match="neither a Python interpreter nor an environment"):
-            runtimes.existing(path)
+            runtimes.existing_interpreter(path)
 
 
 def test_paths_are_told_from_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +121,8 @@ def test_paths_are_told_from_versions(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_interpreter_says_what_it_has(tmp_path: Path) -> None:
-    assert runtimes.version_of(Path(sys.executable)) == runtimes.installed()
-    assert runtimes.version_of(tmp_path / "nothing") is None
+    assert runtimes.interpreter_version(Path(sys.executable)) == runtimes.distribution_version()
+    assert runtimes.interpreter_version(tmp_path / "nothing") is None
 
 
 def test_an_interpreter_is_asked_with_telemetry_off(
@@ -132,7 +132,7 @@ def test_an_interpreter_is_asked_with_telemetry_off(
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho ${ORT_DISABLE_TELEMETRY:-0}.2.3\n")
     python.chmod(0o755)
-    assert runtimes.version_of(python) == "1.2.3"
+    assert runtimes.interpreter_version(python) == "1.2.3"
 
 
 def test_the_cache_is_where_it_is_named_or_where_users_have_theirs(

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import docs_examples
 from memdiag.api.project_settings import read_project_settings
-from memdiag.cli.app import command_module, command_parser, parse
-from memdiag.cli.commands import COMMANDS
+from memdiag.cli.app import command_module, command_parser, parse_options
+from memdiag.cli.commands import COMMAND_NAMES
 from tests.decoders import decoder, saved
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +35,8 @@ def check_command(command: str) -> None:
     if "|" in words:
         words = words[: words.index("|")]
     _, name, *arguments = words
-    assert name in COMMANDS, command
-    parse(command_parser(name, command_module(name)), arguments)
+    assert name in COMMAND_NAMES, command
+    parse_options(command_parser(name, command_module(name)), arguments)
 
 
 def id_of(path: Path) -> str:
@@ -63,7 +63,7 @@ def test_a_command_with_an_unknown_option_is_found() -> None:
 
 def test_options_in_sentences_exist(pytester: pytest.Pytester) -> None:
     known = {"--jobs", "--help", "--version", "--workers"}  # those of make and gunicorn, too
-    for name in COMMANDS:
+    for name in COMMAND_NAMES:
         parser = command_parser(name, command_module(name))
         known |= {each for action in parser._actions for each in action.option_strings}
     known |= set(re.findall(r"--[a-z-]+", pytester.runpytest_inprocess("--help").stdout.str()))

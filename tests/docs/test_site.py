@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import memdiag
-from memdiag.cli.commands import COMMANDS
-from memdiag.records.schemas import RECORDS
+from memdiag.cli.commands import COMMAND_NAMES
+from memdiag.records.schemas import RECORD_BY_SCHEMA
 from memdiag.rewrites import rewriters
 from memdiag.tuning.options import tuning_options
 
@@ -109,7 +109,7 @@ def check_the_top_leads_to_the_start_page(site: Path) -> None:
 
 def check_every_command_and_option_is_in_the_reference(site: Path) -> None:
     page = _Page(site / "docs/reference/command_line.html")
-    assert {f"memdiag-{name}" for name in COMMANDS} <= page.anchors
+    assert {f"memdiag-{name}" for name in COMMAND_NAMES} <= page.anchors
     assert "--session-option KEY=VALUE" in page.text
     assert "Stop a child process after this time. (default: 1800)" in page.text
 
@@ -128,8 +128,8 @@ def check_every_remedy_is_in_the_reference(site: Path) -> None:
 
 def check_every_record_is_in_the_reference(site: Path) -> None:
     page = _Page(site / "docs/reference/records.html")
-    assert {re.sub(r"[.]", "", name.replace("-", "")) for name in RECORDS} <= page.anchors
-    assert len(list(site.glob("_downloads/*/memdiag.*.schema.json"))) == len(RECORDS)
+    assert {re.sub(r"[.]", "", name.replace("-", "")) for name in RECORD_BY_SCHEMA} <= page.anchors
+    assert len(list(site.glob("_downloads/*/memdiag.*.schema.json"))) == len(RECORD_BY_SCHEMA)
     assert "rss_bytes" in _Page(site / "docs/reference/record_types.html").text
 
 

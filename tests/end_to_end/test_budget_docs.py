@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from memdiag.api.project_settings import read_project_settings
-from memdiag.budgets.figures import FIGURES
+from memdiag.budgets.figures import FIGURES_BY_NAME
 from memdiag.cli import commands
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,7 +38,7 @@ def test_its_settings_are_known(tmp_path: Path) -> None:
 
 
 def test_it_names_every_figure() -> None:
-    assert [name for name in FIGURES if f"`{name}`" not in PAGE] == []
+    assert [name for name in FIGURES_BY_NAME if f"`{name}`" not in PAGE] == []
 
 
 def test_its_tests_can_be_collected(pytester: pytest.Pytester) -> None:

@@ -53,7 +53,7 @@ def test_the_record_alone_is_json_and_the_report_markdown(
     record = json.loads(memdiag(*words, "--format", "json").stdout)
     assert record["schema"] == "memdiag.comparison/1"
     (column,) = record["columns"]
-    assert column["label"] == runtimes.installed()
+    assert column["label"] == runtimes.distribution_version()
     assert column["profile"]["schema"] == "memdiag.profile/1"
     assert memdiag(*words, "--format", "markdown").stdout.startswith(
         "## Comparison: `plain_mlp.onnx: 1 version of"
@@ -119,7 +119,7 @@ def test_with_nothing_measured_it_ends_with_an_error(memdiag: RunMemdiag, tmp_pa
 def test_versions_differ_by_the_copies_that_they_keep(
     memdiag: RunMemdiag, sample_model: SampleModel
 ) -> None:
-    versions = {str(runtimes.version_of(path)): path for path in OTHERS}
+    versions = {str(runtimes.interpreter_version(path)): path for path in OTHERS}
     if "1.24.4" not in versions:
         pytest.skip("MEMDIAG_RUNTIMES has no onnxruntime 1.24.4")
     finished = memdiag(
@@ -134,7 +134,7 @@ def test_versions_differ_by_the_copies_that_they_keep(
     )
     assert finished.returncode == 0, finished.stderr
     record = json.loads(finished.stdout)
-    newest = runtimes.installed()
+    newest = runtimes.distribution_version()
     # 1.24.4 frees the transposed copy once it is packed; the newest frees nothing of a subgraph.
     (steady,) = [each for each in record["changes"] if each["metric"] == "steady"]
     assert (steady["from"], steady["to"]) == ("1.24.4", newest)

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import memdiag
-from memdiag.defaults import PINNING
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures, pytest.mark.timeout(300)]
 
@@ -62,7 +62,7 @@ def test_values_of_computed_sizes(
         dims=sizes,
         runs=2,
         run_peak=True,
-        environment={PINNING: str(128 << 10)},
+        environment={MMAP_THRESHOLD_VARIABLE: str(128 << 10)},
         xray="none",
     )
     estimated = memdiag.estimate(path, dims=sizes).point

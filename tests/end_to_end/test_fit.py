@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import memdiag
-from memdiag.model.inputs import make, plan_inputs
+from memdiag.model.inputs import make_array, plan_inputs
 from memdiag.model.model_file import open_model
 from memdiag.units import MIB
 
@@ -35,7 +35,7 @@ def peak_bytes(model: Path, dims: dict[str, int], folder: Path) -> int:
         plans = plan_inputs(file, dims=dims, given={})
     files = [folder / f"{index}.npy" for index in range(len(plans))]
     for plan, path in zip(plans, files, strict=True):
-        np.save(path, make(plan, 0))
+        np.save(path, make_array(plan, 0))
     command = [sys.executable, "-c", PLAIN, str(model), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: int = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.comparison.environments import environment
+from memdiag.comparison.environments import provided_interpreter
 from memdiag.errors import ProvisionError
 from memdiag.records.codec import decode
 from memdiag.records.profile import Profile
@@ -32,7 +32,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
 
     def make(name: str, *packages: str) -> Run:
         try:
-            python = environment(folder / name, (str(wheel), *packages))
+            python = provided_interpreter(folder / name, (str(wheel), *packages))
         except ProvisionError as error:
             pytest.skip(str(error))
 

@@ -98,7 +98,7 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
         "missing.onnx",
         "new.onnx",
     }
-    formats = {name: run("--format", name).stdout for name in sweep.MACHINE_FORMATS}
+    formats = {name: run("--format", name).stdout for name in sweep.MACHINE_FORMAT_NAMES}
     assert all("a.onnx" in text for name, text in formats.items() if name != "github")
     assert "::warning" in formats["github"]
     one = memdiag("sweep", "zoo/b.onnx", "--runs", 1, "--format", "junit")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.comparison.environments import cache_folder, environment
-from memdiag.sweeps.model_sources import find_models
-from memdiag.sweeps.store import COLUMNS, Store
+from memdiag.comparison.environments import cache_folder, provided_interpreter
+from memdiag.sweeps.model_sources import find_sweep_models
+from memdiag.sweeps.store import DATASET_COLUMNS, SweepStore
 from tests.sweeps.results import job, result
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_page_names_every_column() -> None:
     named = set(re.findall(r"`(\w+)`", PAGE))
-    columns = {column for dataset in COLUMNS.values() for column in dataset}
+    columns = {column for dataset in DATASET_COLUMNS.values() for column in dataset}
     assert columns - named == set()
 
 
@@ -32,7 +32,7 @@ def test_its_links_and_its_list_of_models_are_valid(tmp_path: Path) -> None:
     (listed,) = blocks("toml")
     entries = tomllib.loads(listed)["models"]
     (tmp_path / "list.toml").write_text(f"models = {entries[:1]!r}")
-    (model,) = find_models([str(tmp_path / "list.toml")])
+    (model,) = find_sweep_models([str(tmp_path / "list.toml")])
     assert model.name == "model.onnx"
     assert entries[2] == {"path": "gpt.onnx", "name": "GPT", "dims": {"batch": 4}}
 
@@ -40,11 +40,11 @@ def test_its_links_and_its_list_of_models_are_valid(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_duckdb_pandas_and_polars_read_the_store_as_it_is(tmp_path: Path) -> None:
-    store = Store(tmp_path / "sweep")
+    store = SweepStore(tmp_path / "sweep")
     for release in ("1.24.4", "1.32.0"):
         store.add(result(job(onnxruntime=release)))
     store.flush()
-    python = environment(
+    python = provided_interpreter(
         cache_folder() / "environments" / "readers", ("duckdb", "pandas", "polars", "pyarrow")
     )
     programs = blocks("python")

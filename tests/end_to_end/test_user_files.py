@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.cli.commands import COMMANDS
-from memdiag.temporary_names import own_prefix, owner_of
+from memdiag.cli.commands import COMMAND_NAMES
+from memdiag.temporary_names import own_prefix, temporary_file_owner
 from tests.user_names import user_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -95,7 +95,7 @@ def content_of(path: Path) -> str:
 
 
 def test_every_command_is_tried() -> None:
-    assert list(RUNS) == list(COMMANDS)
+    assert list(RUNS) == list(COMMAND_NAMES)
 
 
 # A profile first: other commands read it.
@@ -121,7 +121,7 @@ def test_files_of_the_user_stay(command: str, folder: Path) -> None:
         finally:
             sleeping.kill()
     assert changed_files(folder) == []
-    left = [path for path in folder.rglob("*") if owner_of(path.name) is not None]
+    left = [path for path in folder.rglob("*") if temporary_file_owner(path.name) is not None]
     assert left == []
 
 

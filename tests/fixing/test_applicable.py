@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 
 import memdiag
 from memdiag.fixing import applicable
-from memdiag.fixing.applicable import with_rewrites
+from memdiag.fixing.applicable import findings_with_rewrites
 from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter
 from memdiag.fixing.state import FixState
@@ -33,7 +33,7 @@ def possible(path: Path) -> set[str]:
 def checked(path: Path) -> tuple[Finding, ...]:
     findings = memdiag.check(path, min_bytes=0)
     with open_model(path) as file:
-        return with_rewrites(findings, file)
+        return findings_with_rewrites(findings, file)
 
 
 def twins(path: Path) -> Path:
@@ -95,7 +95,7 @@ def test_no_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(merge_weights, "iter_chunks", read)
         monkeypatch.setattr("onnx_ir.ExternalTensor.numpy", read)
         monkeypatch.setattr("onnx_ir.ExternalTensor.tobytes", read)
-        found = with_rewrites(findings, file)
+        found = findings_with_rewrites(findings, file)
     assert [one.rewrites for one in found if one.name == "identical-weights"] == [("deduplicate",)]
 
 
@@ -106,8 +106,8 @@ def test_a_large_graph_and_refuted_findings_are_not_checked(
     findings = memdiag.check(path, min_bytes=0)
     refuted = tuple(msgspec.structs.replace(one, evidence="refuted") for one in findings)
     with open_model(path) as file:
-        assert with_rewrites(refuted, file) == refuted
+        assert findings_with_rewrites(refuted, file) == refuted
         monkeypatch.setattr(applicable, "MAX_CHECKED_NODES", file.node_count)
-        assert all(one.rewrites is not None for one in with_rewrites(findings, file))
+        assert all(one.rewrites is not None for one in findings_with_rewrites(findings, file))
         monkeypatch.setattr(applicable, "MAX_CHECKED_NODES", file.node_count - 1)
-        assert with_rewrites(findings, file) == findings
+        assert findings_with_rewrites(findings, file) == findings

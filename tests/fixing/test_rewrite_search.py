@@ -21,7 +21,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.fix import RemedyStatus
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewriter
-from memdiag.rewrites.saving import save
+from memdiag.rewrites.saving import write_rewritten_model
 from memdiag.runner.job import Deadline, Job, TimeLimitReached
 from memdiag.units import MIB
 from memdiag.verify.model_evaluator import ModelEvaluator
@@ -356,7 +356,7 @@ def test_what_cannot_be_written_is_a_note_unless_something_else_helps(
     def full(editor: ModelEditor, path: Path, storage: Any) -> tuple[Path, ...]:
         if str(editor.model.graph.name).endswith("_1"):
             raise ReportError("out.onnx: cannot be written (No space left on device).")
-        return save(editor, path, storage)
+        return write_rewritten_model(editor, path, storage)
 
     monkeypatch.setattr("memdiag.fixing.model_writer.save", full)
     large, small = renaming("large", "_1"), renaming("small", "_2")

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from memdiag.api.leak_program import (
-    SHORT,
+    TOO_SHORT,
     has_failed,
     visible_growth,
     with_pause_advice,
     with_session_cause,
 )
 from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
-from memdiag.growth.observation import KeptValues, Observation
+from memdiag.growth.observation import GrowthObservation, KeptValues
 from memdiag.growth.verdict import kept_values
 from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample, Verdict
 from memdiag.units import MIB
@@ -33,7 +33,7 @@ def test_a_peak_of_one_run_stays_among_the_samples() -> None:
     moments = tuple(
         Moment(run=run, time_s=run / 1000, resident_bytes=50 * MIB) for run in range(1, 20)
     )
-    observation = Observation(
+    observation = GrowthObservation(
         moments=moments, unit="run", warm_up=1, samples=samples, caller_keeps_nothing=True
     )
     growth = growth_record(
@@ -198,7 +198,7 @@ def test_a_pause_is_advised_where_values_that_are_kept_may_have_been_missed(
 
 
 def test_a_pause_is_advised_where_there_were_too_few_readings() -> None:
-    growth = msgspec.structs.replace(readings([1, 1]), message=SHORT)
+    growth = msgspec.structs.replace(readings([1, 1]), message=TOO_SHORT)
     found = with_pause_advice(growth)
     assert found.advice.startswith("observe it again with --pause, which stops it")
     assert found.message == "too few readings for a verdict"

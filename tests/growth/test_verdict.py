@@ -6,8 +6,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from memdiag.growth.observation import KeptValues, Observation
-from memdiag.growth.verdict import judge
+from memdiag.growth.observation import GrowthObservation, KeptValues
+from memdiag.growth.verdict import growth_judgement
 from memdiag.records.growth import LargestInput, Moment, OwnerBytes, RunSample
 from memdiag.units import MIB
 
@@ -58,10 +58,10 @@ def largest_input(nbytes: int) -> LargestInput | None:
     return LargestInput(run=1, bytes=nbytes, shapes={}) if nbytes else None
 
 
-def observe(figure: str, values: Callable[[int], int], **options: object) -> Observation:
+def observe(figure: str, values: Callable[[int], int], **options: object) -> GrowthObservation:
     moments = tuple(moment(run, **{figure: values(run)}) for run in RUNS)
     settings = {"unit": "run", "warm_up": 1, "caller_keeps_nothing": True, **options}
-    return Observation(moments=moments, **settings)  # type: ignore[arg-type]
+    return GrowthObservation(moments=moments, **settings)  # type: ignore[arg-type]
 
 
 def steps_to(limit: int, until: int) -> Callable[[int], int]:
@@ -110,7 +110,7 @@ def steps_to(limit: int, until: int) -> Callable[[int], int]:
 def test_the_owner_of_the_growth_decides(
     figure: str, values: Callable[[int], int], verdict: str, owner: str | None
 ) -> None:
-    judgement = judge(observe(figure, values))
+    judgement = growth_judgement(observe(figure, values))
     assert (judgement.verdict, judgement.owner) == (verdict, owner)
 
 
@@ -121,7 +121,7 @@ def test_a_late_step_is_growth_if_two_moments_show_it(step: int, verdict: str) -
         msgspec.structs.replace(each, largest_input=largest_input(1000 + (each.run >= step)))
         for each in observation.moments
     )
-    assert judge(replace(observation, moments=moments)).verdict == verdict
+    assert growth_judgement(replace(observation, moments=moments)).verdict == verdict
 
 
 @pytest.mark.parametrize(("is_new", "verdict"), [(False, "plateau"), (True, "undecided")])
@@ -136,12 +136,14 @@ def test_an_arena_that_takes_no_memory_any_more_can_only_fill_its_size(
         )
         for each in observation.moments
     )
-    judgement = judge(replace(observation, moments=moments))
+    judgement = growth_judgement(replace(observation, moments=moments))
     assert (judgement.verdict, judgement.owner) == (verdict, "arena_slack")
 
 
 def test_the_slope_is_that_of_the_owner_after_the_warm_up() -> None:
-    judgement = judge(observe("heap", lambda run: 20 * MIB + (5000 if run < 100 else 25) * run))
+    judgement = growth_judgement(
+        observe("heap", lambda run: 20 * MIB + (5000 if run < 100 else 25) * run)
+    )
     assert judgement.slope is not None
     assert judgement.slope.bytes_per_unit == 25
 
@@ -157,7 +159,7 @@ def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdi
         caller_keeps_nothing=False,
         kept=KeptValues("output 'y'" if keeps else ""),
     )
-    assert judge(observation).verdict == verdict
+    assert growth_judgement(observation).verdict == verdict
 
 
 @pytest.mark.parametrize("unit", ["run", "second"])
@@ -182,14 +184,14 @@ def test_values_are_named_if_they_are_most_of_the_growth(
         kept=KeptValues("output 'y'", kept_bytes),
         unit=unit,
     )
-    judgement = judge(observation)
+    judgement = growth_judgement(observation)
     assert (judgement.verdict, judgement.kept.names) == (verdict, named)
 
 
 def test_sessions_that_are_not_released_are_kept() -> None:
     moments = tuple(moment(run, heap=20 * MIB + 4000 * run, sessions=1 + run // 20) for run in RUNS)
-    judgement = judge(
-        Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+    judgement = growth_judgement(
+        GrowthObservation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
     )
     assert (judgement.verdict, judgement.owner) == ("kept", "sessions")
 
@@ -215,7 +217,7 @@ def test_growth_at_each_new_largest_input_is_a_high_water_mark(
         samples=samples,
         new_largest=frozenset(steps if at_new_largest else (5, 6, 7)),
     )
-    assert judge(observation).verdict == verdict
+    assert growth_judgement(observation).verdict == verdict
 
 
 def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
@@ -223,8 +225,8 @@ def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
         msgspec.structs.replace(moment(0, heap=20 * MIB + 3000 * second), time_s=float(second))
         for second in range(30)
     )
-    judgement = judge(
-        Observation(moments=moments, unit="second", warm_up=5, caller_keeps_nothing=False)
+    judgement = growth_judgement(
+        GrowthObservation(moments=moments, unit="second", warm_up=5, caller_keeps_nothing=False)
     )
     assert judgement.verdict == "leak"
     assert judgement.slope is not None
@@ -250,14 +252,18 @@ def test_sessions_that_become_more_at_each_of_a_few_moments_are_kept(
         moment(10 * number, heap=20 * MIB * (count or 1), sessions=count)
         for number, count in enumerate(sessions)
     )
-    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
-    assert judge(observation).verdict == verdict
+    observation = GrowthObservation(
+        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False
+    )
+    assert growth_judgement(observation).verdict == verdict
 
 
 def test_too_few_moments_are_undecided() -> None:
     moments = tuple(moment(run, heap=20 * MIB + 99 * run) for run in RUNS[:4])
-    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=True)
-    assert judge(observation).verdict == "undecided"
+    observation = GrowthObservation(
+        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=True
+    )
+    assert growth_judgement(observation).verdict == "undecided"
 
 
 @pytest.mark.parametrize(("grows", "verdict"), [(False, "flat"), (True, "leak")])
@@ -267,7 +273,7 @@ def test_the_heap_is_judged_by_the_sizes_of_blocks_that_grow(grows: bool, verdic
         lambda run: 20 * MIB + 250 * run,
         growing_heap_bytes=tuple(250 * run if grows else 0 for run in RUNS),
     )
-    assert judge(observation).verdict == verdict
+    assert growth_judgement(observation).verdict == verdict
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(16, "flat"), (20, "leak")])
@@ -278,7 +284,7 @@ def test_the_growth_of_blocks_in_a_program_must_exceed_a_minimum(rate: int, verd
         growing_heap_bytes=tuple(rate * run for run in RUNS),
         min_heap_bytes=16 * 1024,
     )
-    assert judge(observation).verdict == verdict
+    assert growth_judgement(observation).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -298,8 +304,10 @@ def test_new_largest_inputs_of_a_program_are_known_at_moments(
         )
         for run in RUNS
     )
-    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
-    assert judge(observation).verdict == verdict
+    observation = GrowthObservation(
+        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False
+    )
+    assert growth_judgement(observation).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -321,5 +329,7 @@ def test_a_heap_that_grows_only_where_inputs_become_larger_is_no_leak(
         )
         for run in RUNS
     )
-    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
-    assert judge(observation).verdict == verdict
+    observation = GrowthObservation(
+        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False
+    )
+    assert growth_judgement(observation).verdict == verdict

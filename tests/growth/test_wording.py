@@ -12,15 +12,15 @@ from onnx import numpy_helper
 from onnxruntime.quantization import quantize_static
 from onnxruntime.quantization.calibrate import MinMaxCalibrater
 
-from memdiag.growth.observation import KeptValues, Observation
+from memdiag.growth.observation import GrowthObservation, KeptValues
 from memdiag.growth.verdict import GrowthJudgement
 from memdiag.growth.wording import (
     CALIBRATORS_HAVE,
     CALIBRATORS_KEEP,
     OWNER_LABELS,
-    advice,
+    growth_advice,
+    growth_sentence,
     pattern_note,
-    sentence,
 )
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import (
@@ -57,7 +57,7 @@ BLOCKS = (GrowingBlocks(block_bytes=1040, blocks=90, blocks_per_run=1.0, content
 def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
     verdict: Verdict, owner: GrowingOwner, kept: str, text: str
 ) -> None:
-    observation = Observation(
+    observation = GrowthObservation(
         moments=(Moment(run=90, time_s=1.0, resident_bytes=1 << 20),),
         unit="run",
         warm_up=0,
@@ -65,7 +65,7 @@ def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
         caller_keeps_nothing=False,
     )
     judgement = GrowthJudgement(verdict, owner, SLOPE, kept=KeptValues(kept, 1024.0))
-    assert sentence(judgement, observation).startswith(text)
+    assert growth_sentence(judgement, observation).startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,13 @@ def test_of_reloads_a_sentence_says_whether_they_ratchet(
         Moment(run=run, time_s=1.0 * run, resident_bytes=size)
         for run, size in zip(runs, sizes, strict=True)
     )
-    observation = Observation(moments=moments, unit="reload", warm_up=1, caller_keeps_nothing=True)
+    observation = GrowthObservation(
+        moments=moments, unit="reload", warm_up=1, caller_keeps_nothing=True
+    )
     judgement = GrowthJudgement(verdict, "allocator_retained", SLOPE)
-    assert sentence(judgement, observation).endswith(ending)
+    assert growth_sentence(judgement, observation).endswith(ending)
     of_runs = replace(observation, unit="run")
-    assert "ratchet" not in sentence(judgement, of_runs)
+    assert "ratchet" not in growth_sentence(judgement, of_runs)
 
 
 def test_every_kind_of_owner_has_an_owner_of_verdicts_with_a_label() -> None:
@@ -118,10 +120,12 @@ def test_growth_without_a_name_may_be_a_heap_that_was_not_read(
         Moment(run=0, time_s=float(number), resident_bytes=MIB, heap_bytes=heap_bytes)
         for number in range(10)
     )
-    observation = Observation(moments=moments, unit="second", warm_up=1, caller_keeps_nothing=False)
+    observation = GrowthObservation(
+        moments=moments, unit="second", warm_up=1, caller_keeps_nothing=False
+    )
     judgement = GrowthJudgement("leak", "other", SLOPE)
-    assert sentence(judgement, observation).startswith(owner)
-    assert advised in advice(judgement, observation, None)
+    assert growth_sentence(judgement, observation).startswith(owner)
+    assert advised in growth_advice(judgement, observation, None)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +143,10 @@ def test_too_few_readings_still_tell_the_numbers_of_sessions(
         Moment(run=run, time_s=1.0, resident_bytes=MIB, sessions=count)
         for run, count in enumerate(sessions)
     )
-    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
-    assert sentence(GrowthJudgement("undecided"), observation).endswith(ending)
+    observation = GrowthObservation(
+        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False
+    )
+    assert growth_sentence(GrowthJudgement("undecided"), observation).endswith(ending)
 
 
 def owned(run: int, resident: int, *, sessions: int | None = None, heap: int | None = 0) -> Moment:
@@ -154,8 +160,8 @@ def owned(run: int, resident: int, *, sessions: int | None = None, heap: int | N
     )
 
 
-def observed(*moments: Moment) -> Observation:
-    return Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+def observed(*moments: Moment) -> GrowthObservation:
+    return GrowthObservation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +178,17 @@ def test_the_growth_is_that_from_the_start_to_the_end_of_the_table(
 ) -> None:
     moments = [owned(100 * number, size * MIB) for number, size in enumerate(late)]
     moments.append(owned(1000, 300 * MIB, heap=None))  # which the table leaves out
-    text = sentence(GrowthJudgement(verdict, "arena_slack", SLOPE), observed(*moments))
+    text = growth_sentence(GrowthJudgement(verdict, "arena_slack", SLOPE), observed(*moments))
     assert f"the resident set grew by {grown} since the start" in text
 
 
 def test_kept_values_name_the_line_of_their_run() -> None:
     observation = replace(observed(owned(90, 50 * MIB)), kept_from="app.py:7")
     judgement = GrowthJudgement("kept", "heap", SLOPE, kept=KeptValues("output 'y'", 1024.0))
-    text = sentence(judgement, observation)
+    text = growth_sentence(judgement, observation)
     assert text.startswith("the program keeps output 'y' of the run at app.py:7: 1 KiB more after")
     unknown = replace(judgement, kept=KeptValues("output 'y'"))
-    text = sentence(unknown, observation)
+    text = growth_sentence(unknown, observation)
     assert text.startswith("the program keeps output 'y' of the run at app.py:7. Malloc blocks in")
 
 
@@ -208,10 +214,12 @@ def test_outputs_that_a_calibrator_keeps_are_told_as_such(
     )
     judgement = GrowthJudgement("kept", first, slope, tuple(others))
     observation = replace(observed(owned(90_000, 205 * MIB)), kept_from=site)
-    text = sentence(judgement, observation)
+    text = growth_sentence(judgement, observation)
     cause = f"{CALIBRATORS_KEEP}: about "
     assert text.startswith(cause) == is_of_calibration
-    assert ("CalibStridedMinMax" in advice(judgement, observation, None)) == is_of_calibration
+    assert (
+        "CalibStridedMinMax" in growth_advice(judgement, observation, None)
+    ) == is_of_calibration
     if is_of_calibration:
         grow = f"The runs are at {site}. {OWNER_LABELS[first].capitalize()} grow by"
         assert grow in text
@@ -219,11 +227,11 @@ def test_outputs_that_a_calibrator_keeps_are_told_as_such(
         # Of few samples little is kept.
         few = replace(observed(owned(150, 205 * MIB)), kept_from=site)
         kept = format_size(150 * sum(growths.values()))
-        assert sentence(judgement, few) == (
+        assert growth_sentence(judgement, few) == (
             f"{cause}{kept} in 150 runs, of 205 MiB of the process. The runs are at {site}"
             f". That is little of it. {CALIBRATORS_HAVE}"
         )
-        assert advice(judgement, few, None) == ""
+        assert growth_advice(judgement, few, None) == ""
 
 
 class _Samples:
@@ -280,34 +288,38 @@ def test_undecided_growth_has_its_rate() -> None:
     moments = [owned(run, run * MIB) for run in range(100, 124)]
     observation = replace(observed(*moments), unit="second")
     slope = Slope(bytes_per_unit=7.5 * MIB, low=7 * MIB, high=8 * MIB)
-    text = sentence(GrowthJudgement("undecided", "heap", slope), observation)
+    text = growth_sentence(GrowthJudgement("undecided", "heap", slope), observation)
     assert "(malloc blocks in use), by 7.5 MiB a second, and had not stopped after" in text
 
 
 def test_kept_sessions_have_a_size() -> None:
     moments = [owned(run, (50 + run * 49 // 5) * MIB, sessions=run) for run in (1, 10, 20, 30)]
-    text = sentence(GrowthJudgement("kept", "sessions", SLOPE), observed(*moments))
+    text = growth_sentence(GrowthJudgement("kept", "sessions", SLOPE), observed(*moments))
     assert "sessions (1 at the start, 30 at the end), 9.8 MiB a session: they grow" in text
     same = [owned(run, 50 * MIB, sessions=2) for run in (1, 10)]
-    assert "a session" not in sentence(GrowthJudgement("kept", "sessions", SLOPE), observed(*same))
+    assert "a session" not in growth_sentence(
+        GrowthJudgement("kept", "sessions", SLOPE), observed(*same)
+    )
 
 
 def test_no_growth_states_what_would_not_be_seen() -> None:
     moments = [owned(run, 50 * MIB) for run in (1, 100, 200, 612)]
-    text = sentence(GrowthJudgement("flat"), observed(*moments))
+    text = growth_sentence(GrowthJudgement("flat"), observed(*moments))
     assert text == (
         "no growth: the resident set is 50 MiB after 612 runs. Growth below 1 KiB a run of Python"
         " objects, or 2 KiB of stacks and private mappings, would not be seen"
     )
-    assert sentence(GrowthJudgement("flat"), observed(moments[0])).endswith("after 1 run")
+    assert growth_sentence(GrowthJudgement("flat"), observed(moments[0])).endswith("after 1 run")
 
 
 def test_all_owners_that_grow_are_named_and_count_until_1_gib() -> None:
     three = Slope(bytes_per_unit=3072.0, low=3072.0, high=3072.0)
     observation = observed(Moment(run=90, time_s=1.0, resident_bytes=MIB))
-    alone = sentence(GrowthJudgement("leak", "python", three), observation)
+    alone = growth_sentence(GrowthJudgement("leak", "python", three), observation)
     assert alone.endswith("Python objects grow by 3 KiB a run; 1 GiB after 349,525 runs")
-    both = sentence(GrowthJudgement("leak", "python", three, (("heap", SLOPE),)), observation)
+    both = growth_sentence(
+        GrowthJudgement("leak", "python", three, (("heap", SLOPE),)), observation
+    )
     assert both.endswith(
         "grow by 3 KiB a run, malloc blocks in use by 1 KiB a run; 1 GiB after 262,144 runs"
     )
@@ -348,7 +360,7 @@ def test_a_high_water_mark_names_the_run_that_caused_it(
         at_inputs(10 * number, size, size - 190, largest if number > 1 else SHORT)
         for number, size in enumerate(sizes, 1)
     ]
-    text = sentence(GrowthJudgement("high_water", "arena_slack", SLOPE), observed(*moments))
+    text = growth_sentence(GrowthJudgement("high_water", "arena_slack", SLOPE), observed(*moments))
     assert text.startswith(f"no leak: the process grew from 210 MiB to 1.99 GiB {when}")
     assert text.endswith(", and stays there: 1.81 GiB is free arena memory")
 
@@ -399,7 +411,7 @@ def test_memory_patterns_of_more_sessions_are_not_noted() -> None:
 )
 def test_a_leak_that_is_not_most_of_the_growth_names_what_is(end: int, other: str) -> None:
     moments = [at_inputs(run, 190 + slack, slack, None) for run, slack in ((1, 0), (90, end))]
-    text = sentence(GrowthJudgement("leak", "heap", SLOPE), observed(*moments))
+    text = growth_sentence(GrowthJudgement("leak", "heap", SLOPE), observed(*moments))
     assert (
         text
         == f"a leak: malloc blocks in use grow by 1 KiB a run; 1 GiB after 1,048,576 runs{other}"

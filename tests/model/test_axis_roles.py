@@ -6,7 +6,7 @@ from onnx import parser, save
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, dims_by_name
-from memdiag.model.inputs import make, plan_inputs
+from memdiag.model.inputs import make_array, plan_inputs
 from memdiag.model.model_file import open_model
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>'
@@ -186,7 +186,7 @@ def test_a_mask_covers_past_and_new_tokens(
     with open_model(path) as model:
         plans = plan_inputs(model, dims=named, given={})
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (scores,) = session.run(None, {plan.name: make(plan, 0) for plan in plans})
+    (scores,) = session.run(None, {plan.name: make_array(plan, 0) for plan in plans})
     new, before = dims.get("LENGTH", 128), dims.get("PAST", 128)
     assert scores.shape == (1, 2, new, new + before)
 
@@ -211,7 +211,7 @@ def test_a_mask_covers_past_and_new_tokens(
 def test_values_by_the_name_of_an_input(tmp_path: Path, value: str, expected: list[float]) -> None:
     with open_model(saved(tmp_path, f"g ({value}) => () {{ }}")) as model:
         [plan] = plan_inputs(model, dims={}, given={})
-    assert make(plan, 0).reshape(-1).tolist() == expected
+    assert make_array(plan, 0).reshape(-1).tolist() == expected
 
 
 def test_a_large_tensor_is_data_whatever_it_is_called(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_length_is_that_of_the_sequence(tmp_path: Path) -> None:
     with open_model(saved(tmp_path, text)) as model:
         for dims, size in (({}, 128), ({"phonemes": 9}, 9)):
             _, lengths = plan_inputs(model, dims=dims, given={})
-            assert make(lengths, 0).tolist() == [size]
+            assert make_array(lengths, 0).tolist() == [size]
 
 
 def test_positions_stay_in_their_table(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_positions_stay_in_their_table(tmp_path: Path) -> None:
     { y = Gather (w, position_ids) }"""
     with open_model(saved(tmp_path, text)) as model:
         [plan] = plan_inputs(model, dims={"n": 5}, given={})
-    assert make(plan, 0).tolist() == [[0, 1, 2, 0, 1]]
+    assert make_array(plan, 0).tolist() == [[0, 1, 2, 0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from onnx import helper, parser
 
 from memdiag.model import computed_shapes as module
 from memdiag.model.graph_index import GraphIndex, Scope
-from memdiag.model.loop_iterations import Iterate, State, follow_loop
+from memdiag.model.loop_iterations import IterateFunction, LoopState, follow_loop
 from memdiag.model.model_file import open_model
-from memdiag.model.shapes import Shapes, infer_shapes
+from memdiag.model.shapes import ModelShapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
 
 CONSTANTS = """int64 zero = {0}, int64 one = {1}, int64[1] axis = {0}, int64[1] first = {1},
@@ -115,7 +115,7 @@ class Computed:
         with open_model(path) as opened:
             self.graphs = GraphIndex(opened)
             sizes = {"rows": 5, "keys": 7}
-            self.shapes: Shapes = infer_shapes(
+            self.shapes: ModelShapes = infer_shapes(
                 opened, self.graphs, sizes, [], counts_largest=counts_largest
             )
 
@@ -293,8 +293,10 @@ def test_a_comparison_of_an_older_opset_has_a_size(
 def test_loops_in_loops_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     iterations = 0
 
-    def counted(iterate: Iterate, first: State, limit: int | None) -> tuple[int | None, State]:
-        def one(index: int | None, state: State) -> tuple[bool | None, State]:
+    def counted(
+        iterate: IterateFunction, first: LoopState, limit: int | None
+    ) -> tuple[int | None, LoopState]:
+        def one(index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
             nonlocal iterations
             iterations += 1
             assert iterations < 2000

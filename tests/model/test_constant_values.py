@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from memdiag.model.constant_values import MAX_VALUES, evaluate, truth, whole
+from memdiag.model.constant_values import MAX_VALUES, condition_value, evaluate_node, integer_value
 
 Arrays = list[NDArray[np.generic]]
 
@@ -51,7 +51,7 @@ def test_values_are_onnxs(
     names = [f"i{number}" for number in range(len(inputs))]
     node = helper.make_node(op_type, names, ["y"], **attributes)  # type: ignore[arg-type] # attributes of any type
     (expected,) = ReferenceEvaluator(node).run(None, dict(zip(names, inputs, strict=True)))
-    found = evaluate(node, inputs)
+    found = evaluate_node(node, inputs)
     assert found is not None
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == np.asarray(expected).dtype
@@ -77,7 +77,7 @@ def test_values_are_onnxs(
 )
 def test_what_is_large_or_makes_no_sense_is_left(op_type: str, inputs: Arrays) -> None:
     node = helper.make_node(op_type, [f"i{number}" for number in range(len(inputs))], ["y"])
-    assert evaluate(node, inputs) is None
+    assert evaluate_node(node, inputs) is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_is_large_or_makes_no_sense_is_left(op_type: str, inputs: Arrays) -
 )
 def test_complex_numbers_are_not_cast(source: type[np.generic], to: int) -> None:
     node = helper.make_node("Cast", ["i0"], ["y"], to=to)
-    assert evaluate(node, [np.array([1], source)]) is None
+    assert evaluate_node(node, [np.array([1], source)]) is None
 
 
 @pytest.mark.parametrize(
@@ -105,5 +105,5 @@ def test_complex_numbers_are_not_cast(source: type[np.generic], to: int) -> None
 def test_numbers_and_conditions_are_integers(
     value: NDArray[np.generic] | None, number: int | None
 ) -> None:
-    assert whole(value) == number
-    assert truth(value) == (None if number is None else number > 0)
+    assert integer_value(value) == number
+    assert condition_value(value) == (None if number is None else number > 0)

@@ -11,7 +11,7 @@ from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles
 from memdiag.model.count_inputs import USUAL_BOXES, USUAL_ITERATIONS, count_inputs
 from memdiag.model.graph_index import GraphIndex
-from memdiag.model.inputs import make, plan_inputs
+from memdiag.model.inputs import make_array, plan_inputs
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import infer_shapes
 
@@ -50,8 +50,8 @@ def test_an_input_that_says_how_often_a_loop_runs_is_a_dimension(tmp_path: Path,
         role = axis_roles(file.graph)["steps"]
         assert (role.name, role.size) == ("iterations", USUAL_ITERATIONS)
         plan, _ = plan_inputs(file, dims={"steps": 40}, given={})
-        assert np.all(make(plan, 0) == 40)
-        assert make(plan, 0).size == 1
+        assert np.all(make_array(plan, 0) == 40)
+        assert make_array(plan, 0).size == 1
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@ import pytest
 from onnx import helper
 
 from memdiag.errors import UsageError
-from memdiag.model.dimensions import Axis, axes_of, choose_sizes
+from memdiag.model.dimensions import InputAxis, axes_of, choose_sizes
 
 Declared = dict[str, list[int | str | None] | None]
 
 
-def axes(declared: Declared) -> dict[str, tuple[Axis, ...] | None]:
+def axes(declared: Declared) -> dict[str, tuple[InputAxis, ...] | None]:
     return {
         name: axes_of(helper.make_tensor_value_info(name, 1, shape))
         for name, shape in declared.items()

@@ -215,7 +215,7 @@ def test_holes_of_a_sparse_file_equal_zeros_that_were_written(tmp_path: Path) ->
 def test_threads_may_map_many_files_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(equal_weights, "threads", lambda: equal_weights.MAX_THREADS)
+    monkeypatch.setattr(equal_weights, "read_thread_count", lambda: equal_weights.MAX_READ_THREADS)
     names = [f"w{number}" for number in range(200)]
     for name in names:
         with (tmp_path / name).open("wb") as file:

@@ -4,7 +4,7 @@ from onnx import helper
 
 from memdiag.model.function_calls import (
     MAX_INLINED_CALLS,
-    called,
+    called_functions,
     inlined_calls,
     inlined_node_count,
 )
@@ -64,10 +64,10 @@ def test_what_is_called_calls_others() -> None:
     of = model(NESTED)
     functions = {one.key: one for one in map(Graph, of.functions)}
     branch, call = Graph(of.graph).nodes
-    assert {key[1] for key in called([branch], functions)} == {"F", "G"}
-    assert {key[1] for key in called([call], functions)} == {"F"}
-    assert called([call], functions)[call.key] is functions[call.key]
-    assert called([branch, call], {}) == {}
+    assert {key[1] for key in called_functions([branch], functions)} == {"F", "G"}
+    assert {key[1] for key in called_functions([call], functions)} == {"F"}
+    assert called_functions([call], functions)[call.key] is functions[call.key]
+    assert called_functions([branch, call], {}) == {}
 
 
 def test_nodes_are_counted_with_all_calls_written_out() -> None:

@@ -7,7 +7,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, parser
 
 from memdiag.errors import UsageError
-from memdiag.model.inputs import InputPlan, make, plan_inputs
+from memdiag.model.inputs import InputPlan, make_array, plan_inputs
 from memdiag.model.model_file import open_model
 
 Arrays = dict[str, np.ndarray]
@@ -64,11 +64,11 @@ def test_a_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     assert (mask.shape, mask.dtype, mask.note) == ((1, 50), "float", "ones, of a mask")
     assert (rate.shape, rate.value) == ((), 16000)
     assert rate.note == "16000, which the model compares it with"
-    made = make(ids, 0)
+    made = make_array(ids, 0)
     assert made.dtype == np.int64
     assert made.min() >= 0
     assert 10 < made.max() < 30
-    assert make(rate, 0) == np.int64(16000)
+    assert make_array(rate, 0) == np.int64(16000)
 
 
 def test_a_table_of_unknown_size_is_indexed_at_its_start(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_table_of_one_row_is_indexed_there(tmp_path: Path) -> None:
     )
     model.graph.initializer.append(helper.make_tensor("W", TensorProto.FLOAT, [1], [1.0]))
     [plan] = plans_of(tmp_path, model)
-    assert make(plan, 0).tolist() == [0, 0]
+    assert make_array(plan, 0).tolist() == [0, 0]
 
 
 def test_a_table_larger_than_the_index_type_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_table_larger_than_the_index_type_is_used_as_far_as_it_goes(tmp_path: 
     model.graph.initializer.append(helper.make_tensor("W", 1, [1000], [0.0] * 1000))
     [plan] = plans_of(tmp_path, model)
     assert plan.high == 256
-    assert make(plan, 0).dtype == np.uint8
+    assert make_array(plan, 0).dtype == np.uint8
 
 
 def test_only_single_numbers_take_what_they_are_compared_with(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_the_same_seed_makes_the_same_array_whatever_else_there_is(tmp_path: Pat
     first = helper.make_tensor_value_info("before", TensorProto.FLOAT, [100])
     second = helper.make_tensor_value_info("x", TensorProto.FLOAT, [100])
     other, beside = plans_of(tmp_path, with_inputs(first, second))
-    np.testing.assert_array_equal(make(alone, 0), make(beside, 0))
-    assert not np.array_equal(make(alone, 0), make(alone, 1))
-    assert not np.array_equal(make(other, 0), make(beside, 0))
+    np.testing.assert_array_equal(make_array(alone, 0), make_array(beside, 0))
+    assert not np.array_equal(make_array(alone, 0), make_array(alone, 1))
+    assert not np.array_equal(make_array(other, 0), make_array(beside, 0))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_the_same_seed_makes_the_same_array_whatever_else_there_is(tmp_path: Pat
     ],
 )
 def test_floats_are_standard_normal(tmp_path: Path, element: int, dtype: type) -> None:
-    array = make(single(tmp_path, element, [4000]), 0)
+    array = make_array(single(tmp_path, element, [4000]), 0)
     assert array.dtype == dtype
     assert abs(array.real.mean()) < 0.1
     assert abs(array.real.std() - 1) < 0.1
@@ -190,7 +190,7 @@ def test_floats_are_standard_normal(tmp_path: Path, element: int, dtype: type) -
     ],
 )
 def test_everything_else_is_one(tmp_path: Path, element: int, expected: np.ndarray) -> None:
-    array = make(single(tmp_path, element, [3]), 0)
+    array = make_array(single(tmp_path, element, [3]), 0)
     assert array.dtype == expected.dtype
     assert array.tolist() == expected.tolist()
 
@@ -208,7 +208,7 @@ def test_the_runtime_takes_the_bits_of_types_that_numpy_lacks(
     tmp_path: Path, element: int, dtype: type
 ) -> None:
     plan = single(tmp_path, element, [6, 2])
-    array = make(plan, 0)
+    array = make_array(plan, 0)
     assert plan.bits_type == element
     assert array.dtype == dtype
     assert array.shape == (6, 2)
@@ -217,13 +217,13 @@ def test_the_runtime_takes_the_bits_of_types_that_numpy_lacks(
 
 
 def test_bfloat16_is_standard_normal_too(tmp_path: Path) -> None:
-    bits = make(single(tmp_path, TensorProto.BFLOAT16, [4000]), 0).astype(np.uint32)
+    bits = make_array(single(tmp_path, TensorProto.BFLOAT16, [4000]), 0).astype(np.uint32)
     values = (bits << 16).view(np.float32)
     assert abs(values.std() - 1) < 0.1
 
 
 def test_float8_is_finite_and_near_one(tmp_path: Path) -> None:
-    bits = make(single(tmp_path, TensorProto.FLOAT8E5M2, [500]), 0).astype(np.uint16)
+    bits = make_array(single(tmp_path, TensorProto.FLOAT8E5M2, [500]), 0).astype(np.uint16)
     values = np.abs((bits << 8).view(np.float16))  # float8e5m2 is the upper half of float16
     assert values.min() >= 0.25
     assert values.max() <= 8
@@ -265,7 +265,7 @@ def test_given_arrays_are_used_and_set_dimensions(tmp_path: Path) -> None:
     assert (plan.source, plan.fill, plan.shape) == ("given", "given", (2, 9))
     assert (mask.source, mask.shape) == ("generated", (2, 9))
     with pytest.raises(UsageError, match="was given"):
-        make(plan, 0)
+        make_array(plan, 0)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_given_bits_and_texts(tmp_path: Path) -> None:
 def test_an_input_that_does_not_fit_in_memory(tmp_path: Path, shape: list[int | str]) -> None:
     plan = single(tmp_path, TensorProto.FLOAT, shape)
     with pytest.raises(UsageError, match="does not fit in memory"):
-        make(plan, 0)
+        make_array(plan, 0)
 
 
 def test_the_runtime_runs_with_what_is_made(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_the_runtime_runs_with_what_is_made(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    y, fast, slow = session.run(None, {plan.name: make(plan, 0) for plan in plans})
+    y, fast, slow = session.run(None, {plan.name: make_array(plan, 0) for plan in plans})
     assert y.shape == (3, 5, 4)
     assert (bool(fast), bool(slow)) == (True, False)
 
@@ -339,7 +339,7 @@ def test_real_models_run_with_what_is_made(real_models: dict[str, Path]) -> None
 def runs(session: onnxruntime.InferenceSession, plans: tuple[InputPlan, ...]) -> bool:
     """Tell whether the runtime accepts the inputs; it raises no common class where it does not."""
     try:
-        session.run(None, {plan.name: make(plan, 0) for plan in plans})
+        session.run(None, {plan.name: make_array(plan, 0) for plan in plans})
     except Exception:
         return False
     return True

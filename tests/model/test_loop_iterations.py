@@ -5,25 +5,25 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from memdiag.model.loop_iterations import MAX_ITERATIONS, Known, State, follow_loop
+from memdiag.model.loop_iterations import MAX_ITERATIONS, KnownValue, LoopState, follow_loop
 from memdiag.model.tensor_types import TensorType
 
-Step = Callable[[int | None, State], tuple[bool | None, State]]
+Step = Callable[[int | None, LoopState], tuple[bool | None, LoopState]]
 
 
-def number(value: int | None) -> Known:
-    return Known(TensorType("int64", ()), None if value is None else np.array(value))
+def number(value: int | None) -> KnownValue:
+    return KnownValue(TensorType("int64", ()), None if value is None else np.array(value))
 
 
-def rows(count: int | None) -> Known:
-    return Known(TensorType("float", (count, 8)), None)
+def rows(count: int | None) -> KnownValue:
+    return KnownValue(TensorType("float", (count, 8)), None)
 
 
-def value_of(known: Known) -> int | None:
+def value_of(known: KnownValue) -> int | None:
     return None if known.value is None else int(known.value)
 
 
-def rows_of(known: Known) -> int | None:
+def rows_of(known: KnownValue) -> int | None:
     assert known.kind is not None
     assert known.kind.shape is not None
     return known.kind.shape[0]
@@ -36,7 +36,7 @@ class Followed:
         self._step = step
         self.count = 0
 
-    def __call__(self, index: int | None, state: State) -> tuple[bool | None, State]:
+    def __call__(self, index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
         self.count += 1
         return self._step(index, state)
 
@@ -44,7 +44,7 @@ class Followed:
 def counting_to(end: int, by: int = 1) -> Step:
     """Return the iterations of a loop that a counter ends, and that appends a row in each."""
 
-    def step(index: int | None, state: State) -> tuple[bool | None, State]:
+    def step(index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
         counter, table = value_of(state[0]), rows_of(state[1])
         following = None if counter is None else counter + by
         goes_on = None if following is None else following < end
@@ -82,7 +82,7 @@ def test_a_loop_without_an_end_has_no_count() -> None:
 
 
 def test_uneven_growth_is_followed_for_some_iterations() -> None:
-    def doubled(index: int | None, state: State) -> tuple[bool | None, State]:
+    def doubled(index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
         count = rows_of(state[0])
         return True, (rows(None if count is None else 2 * count),)
 
@@ -92,22 +92,22 @@ def test_uneven_growth_is_followed_for_some_iterations() -> None:
 
 @pytest.mark.parametrize("limit", [None, 10])
 def test_without_a_known_end_the_state_is_what_all_iterations_share(limit: int | None) -> None:
-    def step(index: int | None, state: State) -> tuple[bool | None, State]:
+    def step(index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
         same, grown, (kind, _) = state
         count = rows_of(grown)
         other = TensorType("float", (1, 2, 3)) if kind is not None else None
-        return None, (same, rows(None if count is None else count + 1), Known(other, None))
+        return None, (same, rows(None if count is None else count + 1), KnownValue(other, None))
 
-    first = (number(3), rows(1), Known(TensorType("float", (1, 2)), None))
+    first = (number(3), rows(1), KnownValue(TensorType("float", (1, 2)), None))
     count, (same, grown, other) = follow_loop(step, first, limit)
     assert count is None
     assert value_of(same) == 3
     assert grown == rows(None)
-    assert other == Known(TensorType("float", None), None)
+    assert other == KnownValue(TensorType("float", None), None)
 
 
 def test_numbers_that_change_unevenly_are_unknown_in_the_last_iteration() -> None:
-    def step(index: int | None, state: State) -> tuple[bool | None, State]:
+    def step(index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
         value = value_of(state[0])
         return True, (number(None if value is None else 3 * value),)
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from memdiag.model.model_file import open_model
-from memdiag.model.wire import skeleton
+from memdiag.model.wire import model_skeleton
 from tests.model.resident import resident_bytes
 
 MIB = 1 << 20
@@ -31,10 +31,10 @@ def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_walk_gives_back_what_it_has_passed(small_weights: Path) -> None:
     with small_weights.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    parts = skeleton(mapping, origin="m.onnx")
+    parts = model_skeleton(mapping, origin="m.onnx")
     assert len(parts.references) == 3072
     assert 0 < resident_bytes(small_weights) <= 8 * MIB + SLACK
-    assert parts == skeleton(small_weights.read_bytes(), origin="m.onnx")
+    assert parts == model_skeleton(small_weights.read_bytes(), origin="m.onnx")
 
 
 def test_nothing_is_resident_after_opening(small_weights: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from memdiag.model import shapes
-from memdiag.model.dimensions import MAX_DIM
+from memdiag.model.dimensions import MAX_DIMENSION_SIZE
 from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
-from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.model.tensor_types import MOST_BYTES, TensorType
+from memdiag.model.shapes import ModelShapes, infer_shapes
+from memdiag.model.tensor_types import MAX_TENSOR_BYTES, TensorType
 
 IF = """
 g (bool c, float[n,4] x) => (float[p,q] y) <float[8,4] W = {%s}> {
@@ -35,7 +35,7 @@ class Inferred:
         self.notes: list[str] = []
         with open_model(path) as opened:
             self.graphs = GraphIndex(opened)
-            self.shapes: Shapes = infer_shapes(opened, self.graphs, sizes, self.notes)
+            self.shapes: ModelShapes = infer_shapes(opened, self.graphs, sizes, self.notes)
             self.as_declared = self.shapes.as_declared
         self._scopes: dict[str, Scope] = {}
         for place, scope in self.graphs:
@@ -310,7 +310,9 @@ def test_a_label_encoder_with_a_graph_keeps_it(tmp_path: Path) -> None:
     assert of("z") == TensorType("float", (4,))
 
 
-@pytest.mark.parametrize(("size", "expected"), [(MAX_DIM, MAX_DIM), (MAX_DIM + 1, None)])
+@pytest.mark.parametrize(
+    ("size", "expected"), [(MAX_DIMENSION_SIZE, MAX_DIMENSION_SIZE), (MAX_DIMENSION_SIZE + 1, None)]
+)
 def test_a_size_that_no_tensor_can_have_stays_free(
     tmp_path: Path, size: int, expected: int | None
 ) -> None:
@@ -425,6 +427,6 @@ def test_the_inference_raises_its_first_exception_before_memory_is_limited(
     assert [limit == resource.RLIM_INFINITY for limit in limits] == [True, False, False]
 
 
-@pytest.mark.parametrize(("sizes", "nbytes"), [((3, 5), 60), ((1 << 30,) * 40, MOST_BYTES)])
+@pytest.mark.parametrize(("sizes", "nbytes"), [((3, 5), 60), ((1 << 30,) * 40, MAX_TENSOR_BYTES)])
 def test_no_tensor_is_larger_than_any_machine(sizes: tuple[int, ...], nbytes: int) -> None:
     assert TensorType("float", sizes).nbytes == nbytes

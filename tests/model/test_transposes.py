@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.model import transposes as transposes_module
 from memdiag.model.model_file import open_model
-from memdiag.model.transposes import transposes
+from memdiag.model.transposes import transposed_weight_pairs
 
 Matrix = NDArray[Any]
 
@@ -29,7 +29,9 @@ def _save(path: Path, arrays: dict[str, Matrix], *, external: bool = False) -> P
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
     with open_model(path) as model:
-        return [(one.name, other.name) for one, other in transposes(model, model.weights)]
+        return [
+            (one.name, other.name) for one, other in transposed_weight_pairs(model, model.weights)
+        ]
 
 
 def _random(*shape: int, dtype: str = "f4") -> Matrix:

@@ -4,11 +4,11 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, parser
 
 from memdiag.errors import ModelError
 from memdiag.model.wire import (
-    MAX_DEPTH,
+    MAX_MESSAGE_DEPTH,
     MIN_NUMBERS_BYTES,
     MIN_REFERENCED_BYTES,
     THIS_FILE,
-    skeleton,
+    model_skeleton,
 )
 
 LARGE = b"\x07" * 4000
@@ -32,7 +32,7 @@ def reference(tensor: TensorProto) -> dict[str, str]:
 
 def error(data: bytes) -> str:
     with pytest.raises(ModelError) as caught:
-        skeleton(data, origin="broken.onnx")
+        model_skeleton(data, origin="broken.onnx")
     return str(caught.value)
 
 
@@ -47,7 +47,7 @@ def field(number: int, content: bytes) -> bytes:
 
 def test_large_raw_data_becomes_a_reference_into_the_file() -> None:
     data = with_weight(LARGE)
-    parts = skeleton(data, origin="m.onnx")
+    parts = model_skeleton(data, origin="m.onnx")
     [tensor] = ModelProto.FromString(parts.proto).graph.initializer
     entries = reference(tensor)
     offset, length = int(entries["offset"]), int(entries["length"])
@@ -63,17 +63,17 @@ def test_large_raw_data_becomes_a_reference_into_the_file() -> None:
     ("size", "referenced"), [(MIN_REFERENCED_BYTES, True), (MIN_REFERENCED_BYTES - 4, False)]
 )
 def test_the_threshold_is_the_smallest_size_that_is_referenced(size: int, referenced: bool) -> None:
-    parts = skeleton(with_weight(bytes(size)), origin="m.onnx")
+    parts = model_skeleton(with_weight(bytes(size)), origin="m.onnx")
     assert bool(parts.references) == referenced
 
 
 def test_a_model_without_large_tensors_is_returned_as_it_is() -> None:
     data = with_weight(b"1234")
-    assert skeleton(data, origin="m.onnx").proto == data
+    assert model_skeleton(data, origin="m.onnx").proto == data
 
 
 def test_the_location_can_be_a_real_file_name() -> None:
-    parts = skeleton(with_weight(LARGE), origin="m.onnx", location="m.onnx")
+    parts = model_skeleton(with_weight(LARGE), origin="m.onnx", location="m.onnx")
     [tensor] = ModelProto.FromString(parts.proto).graph.initializer
     assert reference(tensor)["location"] == "m.onnx"
 
@@ -86,7 +86,7 @@ def test_packed_floats_are_referenced_as_typed_data(element_type: int, numpy_typ
     values: np.ndarray = np.arange(500).astype(numpy_type)
     weight = helper.make_tensor("w", element_type, [500], values)
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    [(offset, storage)] = skeleton(data, origin="m.onnx").references.items()
+    [(offset, storage)] = model_skeleton(data, origin="m.onnx").references.items()
     assert storage == "typed"
     assert data[offset : offset + values.nbytes] == values.tobytes()
 
@@ -95,7 +95,7 @@ def test_packed_floats_are_referenced_as_typed_data(element_type: int, numpy_typ
 def test_packed_integers_are_not_the_bytes_of_raw_data_and_stay(element_type: int) -> None:
     weight = helper.make_tensor("w", element_type, [2000], [1] * 2000)
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert skeleton(data, origin="m.onnx").proto == data
+    assert model_skeleton(data, origin="m.onnx").proto == data
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_many_packed_integers_are_referenced_where_that_is_asked_for(
     count = MIN_NUMBERS_BYTES - missing
     weight = helper.make_tensor("w", element_type, [count], [1] * count)
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    parts = skeleton(data, origin="m.onnx", compact=True)
+    parts = model_skeleton(data, origin="m.onnx", compact=True)
     if missing:
         assert parts.proto == data
         return
@@ -127,20 +127,20 @@ def test_integers_in_two_fields_stay() -> None:
     weight = TensorProto(name="w", data_type=3, dims=[20_000], int32_data=[1] * 20_000)
     weight.int64_data.extend([1] * 20_000)
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert skeleton(data, origin="m.onnx", compact=True).proto == data
+    assert model_skeleton(data, origin="m.onnx", compact=True).proto == data
 
 
 def test_float_data_of_another_element_type_stays() -> None:
     weight = TensorProto(name="w", data_type=TensorProto.INT32, dims=[500], float_data=[1.0] * 500)
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert skeleton(data, origin="m.onnx").references == {}
+    assert model_skeleton(data, origin="m.onnx").references == {}
 
 
 def test_data_that_is_external_already_is_left_alone() -> None:
     weight = TensorProto(name="w", data_type=1, dims=[1000], raw_data=LARGE)
     weight.data_location = TensorProto.EXTERNAL
     data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert skeleton(data, origin="m.onnx").proto == data
+    assert model_skeleton(data, origin="m.onnx").proto == data
 
 
 def test_the_last_raw_data_counts_as_in_protobuf() -> None:
@@ -149,7 +149,7 @@ def test_the_last_raw_data_counts_as_in_protobuf() -> None:
     graph = field(5, tensor + field(9, first) + field(9, last))
     data = b"\x08\x0a" + field(7, graph)
     assert ModelProto.FromString(data).graph.initializer[0].raw_data == last
-    [offset] = skeleton(data, origin="m.onnx").references
+    [offset] = model_skeleton(data, origin="m.onnx").references
     assert data[offset : offset + 4000] == last
 
 
@@ -177,7 +177,7 @@ def test_a_length_past_its_parent_is_damage() -> None:
     inner = field(5, b"\x42\x7fw")  # a tensor whose name announces 127 bytes and has one
     data = b"\x08\x0a" + field(7, inner) + field(2, b"producer" * 20)
     # Too small to be walked, and the parser's to refuse; a large one is ours.
-    assert skeleton(data, origin="m.onnx").proto == data
+    assert model_skeleton(data, origin="m.onnx").proto == data
     large = field(5, field(9, LARGE) + b"\x42\x7fw")
     data = b"\x08\x0a" + field(7, large) + field(2, b"producer" * 20)
     assert "damaged at byte" in error(data)
@@ -193,8 +193,10 @@ def nested(levels: int) -> bytes:
 
 
 def test_deep_nesting_is_refused_and_less_is_not() -> None:
-    assert f"more than {MAX_DEPTH} messages are nested. " in error(nested(300))
-    assert skeleton(nested(MAX_DEPTH - 10), origin="m.onnx").proto == nested(MAX_DEPTH - 10)
+    assert f"more than {MAX_MESSAGE_DEPTH} messages are nested. " in error(nested(300))
+    assert model_skeleton(nested(MAX_MESSAGE_DEPTH - 10), origin="m.onnx").proto == nested(
+        MAX_MESSAGE_DEPTH - 10
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,9 @@ def test_a_git_lfs_pointer_is_named() -> None:
 def test_unknown_fields_are_kept() -> None:
     unknown = b"\xa2\x7d\x03new"
     data = with_weight(LARGE) + unknown
-    assert unknown in ModelProto.FromString(skeleton(data, origin="m").proto).SerializeToString()
+    assert (
+        unknown in ModelProto.FromString(model_skeleton(data, origin="m").proto).SerializeToString()
+    )
 
 
 def test_the_skeleton_is_a_model_that_onnx_can_parse() -> None:
@@ -240,7 +244,7 @@ def test_the_skeleton_is_a_model_that_onnx_can_parse() -> None:
     )
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)
     model.graph.initializer.append(weight)
-    parts = skeleton(model.SerializeToString(), origin="m.onnx")
+    parts = model_skeleton(model.SerializeToString(), origin="m.onnx")
     parsed = ModelProto.FromString(parts.proto)
     assert parsed.graph.node == model.graph.node
     assert parsed.opset_import == model.opset_import
@@ -251,13 +255,13 @@ def test_many_plain_numbers_are_not_walked_one_by_one() -> None:
     trees.attribute[0].ClearField("type")
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)
     data = serialized(helper.make_graph([trees], "g", [], [], [weight]))
-    assert len(skeleton(data, origin="m.onnx").references) == 1
+    assert len(model_skeleton(data, origin="m.onnx").references) == 1
 
 
 def test_more_nodes_than_any_real_model_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.model.wire.MAX_MESSAGES", 100)
     nodes = [helper.make_node("Identity", ["w"], [f"y{index}"]) for index in range(99)]
-    assert skeleton(serialized(helper.make_graph(nodes, "g", [], [])), origin="m.onnx")
+    assert model_skeleton(serialized(helper.make_graph(nodes, "g", [], [])), origin="m.onnx")
     nodes += nodes[:1]
     assert error(serialized(helper.make_graph(nodes, "g", [], []))) == (
         "broken.onnx: it has more than 100 nodes, attributes and tensors. "
@@ -272,6 +276,6 @@ def test_a_graph_larger_than_any_real_one_is_refused(
     monkeypatch.setattr("memdiag.model.wire.MAX_SKELETON_BYTES", 3 << 20)
     tensors = [helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)] * weights
     graph = helper.make_graph([], "g", [], [], tensors, doc_string="d" * (2 << 20))
-    assert skeleton(serialized(graph), origin="m.onnx")
+    assert model_skeleton(serialized(graph), origin="m.onnx")
     graph.doc_string *= 2
     assert "its graph takes more than 3.0 MiB without the weights" in error(serialized(graph))

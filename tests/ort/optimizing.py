@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from memdiag.model.graph_index import GraphIndex, subgraphs
+from memdiag.model.graph_index import GraphIndex, subgraphs_of_node
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import infer_shapes
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
@@ -88,5 +88,5 @@ def made_by_nodes(model: onnx.ModelProto) -> set[str]:
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
-        for _, body in subgraphs(node):
+        for _, body in subgraphs_of_node(node):
             yield from _graphs(body)

@@ -7,12 +7,12 @@ import pytest
 
 from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
-from memdiag.model.shapes import Shapes, infer_shapes
+from memdiag.model.shapes import ModelShapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.activations import ActivationPeak, simulate_run, total_bytes
+from memdiag.ort.activations import ActivationPeak, simulate_run, total_value_bytes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold, Folds
-from memdiag.ort.releases import NEWEST_MEASURED
+from memdiag.ort.releases import NEWEST_MEASURED_RELEASE
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
 
@@ -30,7 +30,7 @@ def alive(
             for name in (*scope.inputs, *scope.producers):
                 if name in sizes:
                     types[scope][name] = TensorType("uint8", (sizes[name],))
-        shapes = Shapes(types)
+        shapes = ModelShapes(types)
         folds = Folds(
             [
                 Fold(
@@ -229,11 +229,11 @@ def test_all_values_together_are_added_up_by_the_symbols_of_their_types(
     with open_model(path) as model:
         graphs = GraphIndex(model)
         shapes = infer_shapes(model, graphs, {}, [])
-        assert total_bytes(graphs, shapes, {"N": 10}) == total
-        assert total_bytes(graphs, shapes, {"M": 10}) is None
+        assert total_value_bytes(graphs, shapes, {"N": 10}) == total
+        assert total_value_bytes(graphs, shapes, {"M": 10}) is None
         if total is not None:
             given = infer_shapes(model, graphs, {"N": 10}, [])
-            assert total_bytes(graphs, given, {}) == total
+            assert total_value_bytes(graphs, given, {}) == total
             assert simulate_run(graphs, given, Folds([])).peak.peak_bytes <= total
 
 
@@ -242,7 +242,9 @@ def values_in_order(text: str, folder: Path, **sizes: int) -> list[str]:
     path = folder / "m.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     with open_model(path) as model:
-        run = AnalysisContext(model, NEWEST_MEASURED, sizes=sizes, reads_weights=False).run(sizes)
+        run = AnalysisContext(model, NEWEST_MEASURED_RELEASE, sizes=sizes, reads_weights=False).run(
+            sizes
+        )
         return [request.name for request in run.requests if request.nbytes]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from memdiag.model.inputs import make, plan_inputs
+from memdiag.model.inputs import make_array, plan_inputs
 from memdiag.model.model_file import open_model
 from memdiag.ort.activations import simulate_run
 from memdiag.ort.analysis import AnalysisContext
@@ -57,7 +57,7 @@ def in_use(path: Path, sizes: Mapping[str, int], folder: Path) -> int:
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "run")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    session.run(None, {plan.name: make(plan, 0) for plan in plans})
+    session.run(None, {plan.name: make_array(plan, 0) for plan in plans})
     written = session.end_profiling()
     events: list[dict[str, Any]] = json.loads(Path(written).read_text())
     os.remove(written)

@@ -10,16 +10,22 @@ import pytest
 
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import FIRST_REGION, HANDLE_BYTES, Arena, Request, planned_block
+from memdiag.ort.arena import (
+    FIRST_REGION_BYTES,
+    HANDLE_BYTES,
+    ArenaRequest,
+    SimulatedArena,
+    planned_block,
+)
 from memdiag.ort.runtime import Runtime
 from memdiag.units import KIB, MIB
 
 TABLE = HANDLE_BYTES / 256  # of a region, for each of its bytes
 
 
-def served(*sizes: int) -> Arena:
+def served(*sizes: int) -> SimulatedArena:
     """Return an arena from which values of these sizes are taken, and none is freed."""
-    arena = Arena()
+    arena = SimulatedArena()
     for key, size in enumerate(sizes):
         arena.take(key, size)
     return arena
@@ -59,12 +65,12 @@ def test_a_chunk_is_split_only_if_it_is_twice_as_large() -> None:
 
 
 def test_freed_neighbours_become_one_chunk() -> None:
-    arena = served(FIRST_REGION // 4, FIRST_REGION // 4, FIRST_REGION // 2)
-    assert arena.held_bytes == FIRST_REGION
+    arena = served(FIRST_REGION_BYTES // 4, FIRST_REGION_BYTES // 4, FIRST_REGION_BYTES // 2)
+    assert arena.held_bytes == FIRST_REGION_BYTES
     for key in (0, 2, 1):
         arena.free(key)
-    arena.take(3, FIRST_REGION)
-    assert arena.held_bytes == FIRST_REGION
+    arena.take(3, FIRST_REGION_BYTES)
+    assert arena.held_bytes == FIRST_REGION_BYTES
 
 
 def test_the_smallest_chunk_that_fits_is_taken() -> None:
@@ -89,11 +95,11 @@ def test_the_smallest_chunk_that_fits_is_taken() -> None:
     ],
 )
 def test_values_have_places_in_one_block(requests: list[tuple[int, int]], block: int) -> None:
-    assert planned_block(Request(key, nbytes) for key, nbytes in requests) == block
+    assert planned_block(ArenaRequest(key, nbytes) for key, nbytes in requests) == block
 
 
 def test_values_that_are_not_planned_have_no_place() -> None:
-    assert planned_block([Request(1, 64), Request(2, 512, is_planned=False)]) == 64
+    assert planned_block([ArenaRequest(1, 64), ArenaRequest(2, 512, is_planned=False)]) == 64
 
 
 CHAIN = """a = Erf (x) b = Sin (a) c = Concat <axis = 1> (a, b) d = Cos (c) e = Tan (d)
@@ -148,7 +154,7 @@ def test_the_runtime_takes_the_same_regions(tmp_path: Path, name: str, rows: int
         runtime = Runtime.installed()
         ctx = AnalysisContext(opened, runtime, sizes=sizes, reads_weights=False)
         run = ctx.run(sizes)
-    arena = Arena()
+    arena = SimulatedArena()
     arena.serve(run.requests)
     arena.serve_again(run.later.requests, 1)
     assert arena.held_bytes == sum(map(int, extended))
@@ -162,9 +168,9 @@ def test_the_third_run_may_write_another_region(
 ) -> None:
     # The block takes the region of 1 GiB whole where less than 128 MiB of it would be left: the
     # output then needs a region of its own, in which the third run places the block.
-    value, output = Request(1, planned * MIB), Request(2, MIB, is_planned=False)
+    value, output = ArenaRequest(1, planned * MIB), ArenaRequest(2, MIB, is_planned=False)
     requests = [value, value._replace(nbytes=0), output, output._replace(nbytes=0)]
-    arena = Arena()
+    arena = SimulatedArena()
     arena.serve(requests)
     arena.serve_again(requests, later_runs)
     assert arena.resident_bytes - TABLE * arena.held_bytes == written * MIB

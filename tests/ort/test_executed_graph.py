@@ -13,7 +13,7 @@ import pytest
 from memdiag.model.model_file import open_model
 from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.prepacking import CHANNEL_BLOCKS, NCHWC, channel_block
+from memdiag.ort.prepacking import CHANNEL_BLOCKS, NCHWC_BLOCK, channel_block
 from memdiag.ort.runtime import Runtime
 
 OPSET = '<ir_version: 9, opset_import: ["" : 20]>'
@@ -103,7 +103,7 @@ def saved(path: Path, folder: Path) -> Counter[str]:
 
 
 def predicted(
-    path: Path, version: str = onnxruntime.__version__, block: int = NCHWC
+    path: Path, version: str = onnxruntime.__version__, block: int = NCHWC_BLOCK
 ) -> Counter[str]:
     with open_model(path) as opened:
         sizes = {"n": 2}

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.model.readers import readers
+from memdiag.model.readers import find_readers
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.predicted_session import direct_readers
 from memdiag.ort.runtime import Runtime
@@ -104,5 +104,5 @@ def test_calls_of_functions_are_no_readers(opened: Open) -> None:
     of = opened(text)
     assert freed(of)
     graphs = GraphIndex(of)
-    found = direct_readers(readers(graphs, of.weights[0]))
+    found = direct_readers(find_readers(graphs, of.weights[0]))
     assert [one.node.op_type for one in found] == ["MatMul"]

@@ -2,25 +2,25 @@
 
 import pytest
 
-from memdiag.ort.arena import Arena, Request
+from memdiag.ort.arena import ArenaRequest, SimulatedArena
 from memdiag.ort.generation import MAX_SERVED_STEPS, CallsInArena, step_requests
 from memdiag.units import MIB
 
 
-def call(cache: int, *, scores: int = 4 * MIB) -> list[Request]:
+def call(cache: int, *, scores: int = 4 * MIB) -> list[ArenaRequest]:
     """Return the requests of a call that returns a cache, and may have another value in between."""
     if not scores:
-        return [Request(0, cache, name="present"), Request(0, 0)]
+        return [ArenaRequest(0, cache, name="present"), ArenaRequest(0, 0)]
     return [
-        Request(0, cache, name="present"),
-        Request(1, scores, name="scores"),
-        Request(1, 0),
-        Request(0, 0),
+        ArenaRequest(0, cache, name="present"),
+        ArenaRequest(1, scores, name="scores"),
+        ArenaRequest(1, 0),
+        ArenaRequest(0, 0),
     ]
 
 
 def test_the_cache_of_a_call_is_there_until_the_next_call_has_ended() -> None:
-    kept, freed = Arena(), Arena()
+    kept, freed = SimulatedArena(), SimulatedArena()
     with_cache = CallsInArena(kept, frozenset({"present"}))
     without = CallsInArena(freed, frozenset())
     for _ in range(3):
@@ -45,6 +45,6 @@ def test_few_of_many_steps_are_served() -> None:
 
 
 def test_one_step_and_steps_with_other_values_are_served_as_they_are() -> None:
-    first, other = call(100), [Request(7, 5), Request(7, 0)]
+    first, other = call(100), [ArenaRequest(7, 5), ArenaRequest(7, 0)]
     assert list(step_requests(first, first, 1)) == [first]
     assert list(step_requests(first, other, 9)) == [first, other]

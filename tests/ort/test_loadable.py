@@ -17,7 +17,7 @@ from memdiag.ort.releases import (
     NEW_CONTRIB_OPERATORS,
     NEWEST_IR_VERSION,
     NEWEST_OPSETS,
-    OLDEST,
+    OLDEST_RELEASE,
 )
 from memdiag.ort.runtime import Runtime
 
@@ -72,8 +72,8 @@ def needed(path: Path) -> OldestRelease:
 @pytest.mark.parametrize(
     ("declared", "runtime", "why"),
     [
-        ({}, OLDEST, ""),
-        ({"ir": 10, "opset": 21}, OLDEST, ""),
+        ({}, OLDEST_RELEASE, ""),
+        ({"ir": 10, "opset": 21}, OLDEST_RELEASE, ""),
         ({"ir": 11}, Runtime(1, 23), "version 11 of the IR"),
         ({"ir": 12}, Runtime(1, 24), "version 12 of the IR"),
         ({"ir": 99}, None, "version 99 of the IR"),
@@ -84,11 +84,11 @@ def needed(path: Path) -> OldestRelease:
         ({"opset": 29}, None, "opset 29 of ai.onnx"),
         ({"ml": 6}, None, "opset 6 of ai.onnx.ml"),
         ({"ir": 11, "opset": 26}, Runtime(1, 25), "opset 26 of ai.onnx"),
-        ({"node": "y = com.microsoft.FusedMatMul(x, x)"}, OLDEST, ""),
-        ({"node": "y = com.microsoft.MatMulNBits <bits = 4> (x)"}, OLDEST, ""),
+        ({"node": "y = com.microsoft.FusedMatMul(x, x)"}, OLDEST_RELEASE, ""),
+        ({"node": "y = com.microsoft.MatMulNBits <bits = 4> (x)"}, OLDEST_RELEASE, ""),
         ({"node": "y = com.microsoft.MatMulNBits <bits = 8> (x)"}, Runtime(1, 22), "of 8 bits"),
         ({"node": "y = com.microsoft.LinearAttention(x)"}, Runtime(1, 26), "LinearAttention"),
-        ({"node": "y = other.LinearAttention(x)"}, OLDEST, ""),
+        ({"node": "y = other.LinearAttention(x)"}, OLDEST_RELEASE, ""),
     ],
 )
 def test_what_is_declared_needs_a_release(
@@ -136,4 +136,4 @@ def test_the_tables_are_in_order() -> None:
         rising = list(newest.items())
         for (one, old), (other, new) in product(rising, rising):
             assert (one < other) == (old < new)
-        assert rising[0][0] == OLDEST
+        assert rising[0][0] == OLDEST_RELEASE

@@ -9,7 +9,7 @@ from onnx import ModelProto, numpy_helper, parser
 
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.loading import Loading, Timeline
+from memdiag.ort.loading import LoadingTimeline, SessionLoading
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_constants import LoadedWeight, merge_equal
 from memdiag.records.phases import PhaseName
@@ -117,8 +117,8 @@ def test_a_weight_of_a_subgraph_against_one_of_the_main_graph(
     assert saved(proto, tmp_path, version, "W", merged=True) == expected
 
 
-def timeline(ctx: AnalysisContext, weights: Sequence[LoadedWeight] | None) -> Timeline:
-    return Loading(ctx.model, ctx.graphs, ctx.session, weights=weights).run()
+def timeline(ctx: AnalysisContext, weights: Sequence[LoadedWeight] | None) -> LoadingTimeline:
+    return SessionLoading(ctx.model, ctx.graphs, ctx.session, weights=weights).run()
 
 
 @pytest.mark.parametrize("version", ["1.24.4", "1.31.1"])
@@ -214,7 +214,7 @@ def test_bytes_are_there_three_times_while_they_are_parsed(tmp_path: Path) -> No
     with open_model(path) as opened:
         ctx = AnalysisContext(opened, Runtime(1, 32))
         by_path, by_bytes = (
-            Loading(opened, ctx.graphs, ctx.session, from_bytes=given).run()
+            SessionLoading(opened, ctx.graphs, ctx.session, from_bytes=given).run()
             for given in (False, True)
         )
     size = path.stat().st_size

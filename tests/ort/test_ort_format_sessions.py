@@ -13,7 +13,7 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import ORT_FILE_MAPPED_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.records.attribution import MODEL_FILE
+from memdiag.records.attribution import WHOLE_FILE_COPY_NAME
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
 from tests.ort.ort_files import convert
@@ -90,7 +90,7 @@ def test_python_keeps_the_bytes_of_a_file(ort_model: Path) -> None:
     profile = profiled(ort_model, load_from="bytes")
     check_estimate(profile)
     found = copies(profile)
-    backing, size = found[MODEL_FILE, "original"]
+    backing, size = found[WHOLE_FILE_COPY_NAME, "original"]
     assert backing == "anonymous"
     assert size == pytest.approx(ort_model.stat().st_size / MIB)
     assert found["table", "original"] == ("anonymous", 32)

@@ -12,11 +12,11 @@ from onnx import helper, numpy_helper
 
 import memdiag
 from memdiag.attribution.layout import BlockQuantization, LayoutHints
-from memdiag.attribution.layouts import layouts
+from memdiag.attribution.layouts import all_layouts
 from memdiag.model.graph_index import GraphIndex, Use
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.prepacking import (
-    NCHWC,
+    NCHWC_BLOCK,
     PackedBuffer,
     channel_block,
     fp32_panels,
@@ -88,7 +88,7 @@ def opened(tmp_path: Path) -> Open:
 
 
 def predicted(
-    of: ModelFile, slot: int, runtime: Runtime = NEWEST, block: int = NCHWC
+    of: ModelFile, slot: int, runtime: Runtime = NEWEST, block: int = NCHWC_BLOCK
 ) -> PackedBuffer | None:
     """What the last node of the main graph packs its weight at `slot` into."""
     graphs = GraphIndex(of)
@@ -119,7 +119,7 @@ def test_a_session_holds_what_was_predicted(opened: Open, name: str) -> None:
 
 def candidate_sizes(shape: tuple[int, ...], dtype: Any, layout: str, uses: LayoutHints) -> set[int]:
     weight = np.broadcast_to(np.zeros((), dtype), shape)
-    (which,) = (one for one in layouts() if one.name == layout)
+    (which,) = (one for one in all_layouts() if one.name == layout)
     return {copy.nbytes for copy in which.candidates(weight, uses)}
 
 

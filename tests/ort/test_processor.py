@@ -34,12 +34,12 @@ def test_linux_lists_them_among_the_features_of_a_processor(
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\n{features}")
-    monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
+    monkeypatch.setattr(processor, "_CPUINFO_FILE", cpuinfo)
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert (processor.has_sme(), processor.has_amx()) == (has == "sme", has == "amx")
 
 
 def test_without_an_answer_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "gone")
+    monkeypatch.setattr(processor, "_CPUINFO_FILE", tmp_path / "gone")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert not processor.has_sme()

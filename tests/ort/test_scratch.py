@@ -15,11 +15,11 @@ import onnx
 import pytest
 
 import memdiag
-from memdiag.defaults import PINNING
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.model.model_file import open_model
 from memdiag.ort.activations import simulate_run
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import Arena
+from memdiag.ort.arena import SimulatedArena
 from memdiag.ort.runtime import Runtime
 from memdiag.units import MIB
 
@@ -226,7 +226,7 @@ def predicted(path: Path, rows: int, *, with_scratch: bool) -> int:
         sizes = {"n": rows}
         ctx = AnalysisContext(opened, Runtime.installed(), sizes=sizes, reads_weights=False)
         run = simulate_run(ctx.graphs, ctx.shapes, ctx.folds)
-    arena = Arena()
+    arena = SimulatedArena()
     left_out: set[int] = set()
     for request in run.requests:
         if request.is_scratch and not with_scratch:
@@ -289,7 +289,11 @@ def test_what_kernels_take_from_malloc_is_there_while_they_run(name: str, tmp_pa
     assert heap == bytes_each * rows * 512
     # The later runs take nothing more of the arena: what is not there at the end was malloc's.
     found = memdiag.profile(
-        path, dims={"n": rows}, runs=3, environment={PINNING: str(128 << 10)}, xray="none"
+        path,
+        dims={"n": rows},
+        runs=3,
+        environment={MMAP_THRESHOLD_VARIABLE: str(128 << 10)},
+        xray="none",
     )
     steady = next(phase for phase in found.phases if phase.name == "steady")
     assert abs(steady.peak_rss_bytes - steady.end.rss_bytes - heap) < 2 * MIB

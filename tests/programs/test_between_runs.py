@@ -74,7 +74,9 @@ def test_of_many_values_the_largest_are_followed(
     feeds = {f"x{number}": np.ones(number) for number in range(1, 100)}
     session().run(None, {"x": np.ones(1), **feeds})
     session().run(None, {"x": np.ones(1), **feeds})
-    followed = {f"input 'x{number}'" for number in range(100 - between_runs.MAX_NAMES, 100)}
+    followed = {
+        f"input 'x{number}'" for number in range(100 - between_runs.MAX_FOLLOWED_NAMES, 100)
+    }
     assert asked[-1]["alive"].keys() == asked[-1]["starts"].keys() == followed
 
 

@@ -14,7 +14,7 @@ def test_an_answer_that_ctrl_c_interrupted_is_not_taken_for_the_next_one(
 ) -> None:
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(module, "file_identity", lambda descriptor: None)
-    channel = module.Channel("")
+    channel = module.HookChannel("")
 
     class Interrupted:
         def recv(self, size: int) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 
 from memdiag.programs.hook import creation, runs
 from memdiag.programs.hook.runs import SessionRuns, run_key, wrap_plain_run
-from memdiag.programs.hook.sessions import TELEMETRY_OFF_IF_SET, Sessions, telemetry_is_on
+from memdiag.programs.hook.sessions import TELEMETRY_OFF_IF_SET, HookSessions, telemetry_is_on
 
 
 class RunOptions:
@@ -77,7 +77,7 @@ def channel() -> FakeChannel:
 @pytest.fixture
 def session(channel: FakeChannel) -> FakeSession:
     package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
-    process = Sessions(package, channel)  # type: ignore[arg-type]
+    process = HookSessions(package, channel)  # type: ignore[arg-type]
     recorded = SessionRuns(process, 1, 3, lambda: None)
     recorded.started = True
     return FakeSession(recorded)
@@ -123,7 +123,7 @@ def test_threads_count_that_are_in_runs_at_once(
 
 def test_a_session_is_released_with_its_last_reference(channel: FakeChannel) -> None:
     package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
-    recorded = SessionRuns(Sessions(package, channel), 1, 3, lambda: None)  # type: ignore[arg-type]
+    recorded = SessionRuns(HookSessions(package, channel), 1, 3, lambda: None)  # type: ignore[arg-type]
     recorded.started = True
     session = FakeSession(recorded)
     session.run(None, {"x": np.ones((1, 4))})
@@ -233,7 +233,7 @@ def test_the_first_runs_are_sent_at_once(
 
 @pytest.mark.parametrize("hidden", [creation.__file__, runs.__file__, "/onnxruntime/session.py"])
 def test_files_of_the_hook_and_of_onnxruntime_are_no_callers(hidden: str) -> None:
-    names: dict[str, Any] = {"callers": creation.callers}
+    names: dict[str, Any] = {"callers": creation.outside_callers}
     exec(compile("found = callers('/onnxruntime/')", hidden, "exec"), names)
     assert [names["found"][0][0], names["found"][0][2]] == [
         __file__,

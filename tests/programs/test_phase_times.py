@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from memdiag.programs.events import Create, Created, ModelSource
+from memdiag.programs.events import Create, Created, SessionModelSource
 from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.system.process_tree import process_info
@@ -19,7 +19,7 @@ def session() -> Iterator[RecordedSession]:
     process = RecordedProcess(info, 0.0, 0.0)
     event = Create(
         session=1,
-        model=ModelSource(path="m.onnx", bytes=None),
+        model=SessionModelSource(path="m.onnx", bytes=None),
         callers=(),
         options={},
         config={},

@@ -12,7 +12,7 @@ from memdiag.programs.proportional_sets import ProportionalSets
 from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.unhooked_process import find_runtime_if_grown
-from memdiag.runner.observer import Reading
+from memdiag.runner.observer import MemoryReading
 from memdiag.system.loaded_runtime import LoadedRuntime
 from memdiag.system.process_tree import ProportionalMemory
 
@@ -42,7 +42,7 @@ class Clock(RecordedProgram):
         return self.time_s
 
     def grow_to(self, mib: int) -> None:
-        self.total_rss.add(self.time_s, Reading(mib * MIB, None, None))
+        self.total_rss.add(self.time_s, MemoryReading(mib * MIB, None, None))
 
     def pass_time(self, seconds: float) -> None:
         end_s = self.time_s + seconds

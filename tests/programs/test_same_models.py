@@ -7,13 +7,13 @@ import numpy as np
 import onnx
 import pytest
 
-from memdiag.programs.events import ModelSource
-from memdiag.programs.hook.creation import SAMPLED_BLOCKS, model_source
+from memdiag.programs.events import SessionModelSource
+from memdiag.programs.hook.creation import SAMPLED_BLOCKS, session_model_source
 from memdiag.programs.same_models import files_of_bytes
 
 
-def source(model: Path | bytes) -> ModelSource:
-    return ModelSource(**model_source(model))
+def source(model: Path | bytes) -> SessionModelSource:
+    return SessionModelSource(**session_model_source(model))
 
 
 def saved(path: Path, *, elements: int, seed: int = 0, **options: Any) -> bytes:

@@ -19,7 +19,7 @@ from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.xrays import xray_task
 from memdiag.programs.xrays.xray_requests import request_xray
-from memdiag.records.attribution import ARENA_IN_USE
+from memdiag.records.attribution import ARENA_IN_USE_NAME
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 from memdiag.system.loaded_runtime import LoadedRuntime, loaded_runtime
@@ -105,7 +105,7 @@ def test_the_xray_finds_weights_by_mapped_files(recorded: ProgramRun) -> None:
     assert [found.name for found in attribution.models] == ["linear.onnx"]
     assert sum(copy.resident_bytes for copy in attribution.copies) >= WEIGHT_BYTES
     assert attribution.arenas
-    in_use = sum(owner.bytes for owner in attribution.owners if owner.name == ARENA_IN_USE)
+    in_use = sum(owner.bytes for owner in attribution.owners if owner.name == ARENA_IN_USE_NAME)
     assert sum(arena.resident_used_bytes or 0 for arena in attribution.arenas) == in_use
 
 

@@ -22,7 +22,7 @@ from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 from tests.property.hostile import (
     bomb,
     calling,
@@ -71,7 +71,7 @@ def examine(path: Path, runtime: Runtime = RUNTIMES[-1]) -> str:
     try:
         with limited(), open_model(path) as model:
             ctx = AnalysisContext(model, runtime, sizes={"N": 4})
-            for detector in detectors():
+            for detector in model_detectors():
                 for finding in detector.detect(ctx):
                     assert finding.rule == detector.rule.code
                     assert finding.bytes >= 0

@@ -197,7 +197,7 @@ def test_annotations_of_a_workflow_stay_commands(name: str) -> None:
     profile = msgspec.structs.replace(profiles.failed(), findings=(finding(),))
     counts = []
     for text in (name, BENIGN):
-        lines = github.annotations(renamed(profile, text)).splitlines()
+        lines = github.profile_annotations(renamed(profile, text)).splitlines()
         assert all(re.match(r"::(error|warning|notice) file=[^,:]*,title=", one) for one in lines)
         assert not any(bad_signs(one) for one in lines)
         counts.append(Counter(line.split()[0] for line in lines))
@@ -210,9 +210,9 @@ def test_checks_stay_well_formed(name: str) -> None:
     fine = check(finding()).models
     built = check(finding(), models=(*fine, broken))
     hostile, benign = renamed(built, name), renamed(built, BENIGN)
-    check_text(console_text(lambda console: check_report.show(hostile, console)))
-    check_markdown_text(check_report.markdown(hostile), check_report.markdown(benign))
-    log = json.loads(sarif.render(hostile, version="1"))
+    check_text(console_text(lambda console: check_report.print_check_report(hostile, console)))
+    check_markdown_text(check_report.check_markdown(hostile), check_report.check_markdown(benign))
+    log = json.loads(sarif.sarif_log(hostile, version="1"))
     (run,) = log["runs"]
     (result,) = run["results"]
     (place,) = result["locations"]

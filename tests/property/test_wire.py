@@ -21,7 +21,7 @@ from onnx import (
 from memdiag.errors import ModelError
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import open_model
-from memdiag.model.wire import THIS_FILE, skeleton
+from memdiag.model.wire import THIS_FILE, model_skeleton
 
 UNKNOWN_FIELD = b"\xa2\x7d\x03new"  # field 2004, three bytes: not in onnx.proto
 
@@ -154,7 +154,7 @@ def test_a_skeleton_and_its_references_are_the_whole_model(
     original = model.SerializeToString()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("memdiag.model.wire.MIN_REFERENCED_BYTES", threshold)
-        parts = skeleton(original, origin="m.onnx")
+        parts = model_skeleton(original, origin="m.onnx")
     again, count = restored(parts.proto, original)
     assert again == model
     assert count == len(parts.references)

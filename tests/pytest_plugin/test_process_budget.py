@@ -170,7 +170,7 @@ def test_a_breach_names_the_peak_and_models_that_were_loaded_again(
         path=request.path,
         user_properties=[],
     )
-    with pytest.raises(pytest.fail.Exception) as failure, process_budget.judged(item):
+    with pytest.raises(pytest.fail.Exception) as failure, process_budget.judged_test_block(item):
         pass
     assert str(failure.value).split("\n  ")[1 + len(models) :] == advice
 
@@ -184,9 +184,11 @@ def test_a_breach_names_the_peak_and_models_that_were_loaded_again(
 )
 def test_too_many_sessions_have_advice(models: str, advice: str) -> None:
     sessions = [session_of(number, model, "rapidocr") for number, model in enumerate(models, 1)]
-    *_, last = process_budget._advice(sessions, has_too_many=True)
+    *_, last = process_budget._sharing_advice_lines(sessions, has_too_many=True)
     assert last.startswith(advice)
-    assert bool([*process_budget._advice(sessions, has_too_many=False)]) == (models == "aa")
+    assert bool([*process_budget._sharing_advice_lines(sessions, has_too_many=False)]) == (
+        models == "aa"
+    )
 
 
 def test_without_a_recorded_run_only_the_marked_tests_are_recorded(

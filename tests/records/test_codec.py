@@ -9,7 +9,7 @@ import pytest
 
 from memdiag.errors import RecordError
 from memdiag.records import codec
-from memdiag.records.codec import MAX_NUMBER, MAX_TEXT, decode, encode, load, load_any
+from memdiag.records.codec import MAX_NUMBER, MAX_TEXT, decode, encode, load, load_any_record
 from memdiag.records.comparison import Comparison
 from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.fix import Fix
@@ -154,7 +154,7 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
     kinds: dict[str, type[Sweep | Check]] = {SWEEP_SCHEMA: Sweep, CHECK_SCHEMA: Check}
     sweep = Sweep(store="store")
     path.write_bytes(encode(sweep))
-    assert load_any(path, kinds) == sweep
+    assert load_any_record(path, kinds) == sweep
     for content, message in (
         (
             b'{"schema": "memdiag.other/1"}',
@@ -170,26 +170,26 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         with pytest.raises(RecordError, match=rf"any\.json: {message}"):
-            load_any(path, kinds)
+            load_any_record(path, kinds)
     with pytest.raises(RecordError, match="cannot be read"):
-        load_any(tmp_path / "none.json", kinds)
+        load_any_record(tmp_path / "none.json", kinds)
 
 
 def test_the_record_of_a_folder_is_found(tmp_path: Path) -> None:
     kinds: dict[str, type[Sweep | Check]] = {SWEEP_SCHEMA: Sweep}
     with pytest.raises(RecordError, match="no saved record in this folder"):
-        load_any(tmp_path, kinds)
+        load_any_record(tmp_path, kinds)
     sweep = Sweep(store="store")
     (tmp_path / "b.json").write_bytes(encode(sweep))
     (tmp_path / "trace.json").write_text("[]")
     (tmp_path / "check.json").write_text(f'{{"schema": "{CHECK_SCHEMA}"}}')
     (tmp_path / "report.md").write_text("## Memory")
-    assert load_any(tmp_path, kinds) == sweep
+    assert load_any_record(tmp_path, kinds) == sweep
     with pytest.raises(RecordError, match=r"report\.md: not .* JSON\. Beside it: b\.json\."):
-        load_any(tmp_path / "report.md", kinds)
+        load_any_record(tmp_path / "report.md", kinds)
     (tmp_path / "a.json").write_bytes(encode(sweep))
     with pytest.raises(RecordError, match=r"several records in this folder: a\.json, b\.json\."):
-        load_any(tmp_path, kinds)
+        load_any_record(tmp_path, kinds)
 
 
 def test_a_change_between_columns_that_are_not_there_is_refused() -> None:

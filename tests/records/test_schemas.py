@@ -3,17 +3,17 @@ import json
 import pytest
 
 from memdiag.records.codec import json_schema
-from memdiag.records.schemas import RECORDS, path_of
+from memdiag.records.schemas import RECORD_BY_SCHEMA, schema_path
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", RECORD_BY_SCHEMA)
 def test_the_kept_schema_is_the_records_own(name: str) -> None:
-    kept = path_of(name).read_text()
-    assert kept == json_schema(RECORDS[name]), "run: python -m memdiag.records.schemas"
+    kept = schema_path(name).read_text()
+    assert kept == json_schema(RECORD_BY_SCHEMA[name]), "run: python -m memdiag.records.schemas"
 
 
 def test_the_profile_schema_names_the_contract() -> None:
-    schema = json.loads(path_of("memdiag.profile-1").read_text())
+    schema = json.loads(schema_path("memdiag.profile-1").read_text())
     definitions = schema["$defs"]
 
     def fields(name: str) -> set[str]:

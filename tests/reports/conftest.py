@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.browser import NoBrowserError, start
-from memdiag.records.schemas import Reported
+from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import report_of
 from memdiag.reports.page import plotly_source
 
@@ -35,7 +35,7 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
     (folder / "plotly.js").write_text(plotly_source())
 
     def open_page(
-        record: Reported, *, dark: bool = False, width: int = 1280, inline: bool = False
+        record: ReportedRecord, *, dark: bool = False, width: int = 1280, inline: bool = False
     ) -> Any:
         report = report_of(record)
         page = folder / report.file_name("html")

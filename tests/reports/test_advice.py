@@ -9,14 +9,14 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.profile import EndCause, Outcome, Profile
 from memdiag.reports.findings import profile_summary
-from memdiag.reports.profile.advice import Advice, profile_advice
+from memdiag.reports.profile.advice import ProfileAdvice, profile_advice
 from memdiag.runner.failure_text import failure_text
 from memdiag.units import MIB
 from tests.reports import attributions, profiles, tied_xray
 from tests.reports.findings import TIED
 
 
-def commands(shown: Advice) -> list[str]:
+def commands(shown: ProfileAdvice) -> list[str]:
     return [step.command for step in shown.steps if step.command]
 
 

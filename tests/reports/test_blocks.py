@@ -13,13 +13,13 @@ from memdiag.reports.blocks import (
     PAGE_ONLY,
     TERMINAL_ONLY,
     Block,
-    Chart,
-    Code,
+    BulletBlock,
+    ChartBlock,
+    CodeBlock,
     Document,
-    Facts,
-    FindingList,
-    Points,
-    Sentence,
+    FactsBlock,
+    FindingsBlock,
+    SentenceBlock,
     document_markdown,
     print_document,
 )
@@ -68,13 +68,13 @@ FINDINGS = [
 def test_a_block_is_in_the_formats_that_it_states(
     formats: Sequence[str], outputs: tuple[bool, ...]
 ) -> None:
-    made = document(Points(title="Parts", texts=("one part",), formats=formats))  # type: ignore[arg-type]
+    made = document(BulletBlock(title="Parts", texts=("one part",), formats=formats))  # type: ignore[arg-type]
     texts = ("\n".join(printed(made, Detail.ALL)), document_markdown(made), page(made))
     assert tuple("one part" in text for text in texts) == outputs
 
 
 def test_the_answer_is_printed_whole_whatever_is_asked_for() -> None:
-    made = document(Sentence(title="Why", text="because", detail=Detail.ANSWER))
+    made = document(SentenceBlock(title="Why", text="because", detail=Detail.ANSWER))
     assert printed(made, Detail.ANSWER) == [
         "m.onnx: it is large.",
         "It ended.",
@@ -84,7 +84,9 @@ def test_the_answer_is_printed_whole_whatever_is_asked_for() -> None:
 
 
 def test_a_sentence_without_a_title_goes_on_and_a_command_follows_it() -> None:
-    made = document(Sentence(title="Do", text="one", command="memdiag fix m"), Sentence(text="two"))
+    made = document(
+        SentenceBlock(title="Do", text="one", command="memdiag fix m"), SentenceBlock(text="two")
+    )
     assert printed(made, Detail.USUAL)[-3:] == [
         "Do         one",
         "           memdiag fix m",
@@ -96,12 +98,12 @@ def test_a_sentence_without_a_title_goes_on_and_a_command_follows_it() -> None:
 
 
 def test_what_is_folded_shows_its_title() -> None:
-    code = Code(title="Again", text="run it", language="console", is_folded=True)
+    code = CodeBlock(title="Again", text="run it", language="console", is_folded=True)
     assert "<details><summary>Again</summary>\n\n```console\nrun it\n```" in document_markdown(
         document(code)
     )
     assert re.search(r"<details><summary><h2[^>]*>Again</h2></summary>", page(document(code)))
-    shown = Code(title="Again", text="run it", language="console")
+    shown = CodeBlock(title="Again", text="run it", language="console")
     assert "<details>" not in page(document(shown)) + document_markdown(document(shown))
 
 
@@ -116,7 +118,7 @@ def test_what_is_folded_shows_its_title() -> None:
 def test_a_terminal_prints_as_many_findings_as_are_asked_for(
     detail: Detail, count: int, more: list[str]
 ) -> None:
-    found = FindingList(title="Findings", findings=FINDINGS, max_rows=3, detail=Detail.ANSWER)
+    found = FindingsBlock(title="Findings", findings=FINDINGS, max_rows=3, detail=Detail.ANSWER)
     lines = printed(document(found), detail)
     assert sum(line.endswith(" [rule]") for line in lines) == count
     assert [line for line in lines if "more finding" in line] == more
@@ -124,9 +126,11 @@ def test_a_terminal_prints_as_many_findings_as_are_asked_for(
 
 def test_a_list_of_findings_may_be_a_summary_only() -> None:
     assert "Nothing to do." in document_markdown(
-        document(FindingList(title="Findings", findings=(), summary="Nothing to do."))
+        document(FindingsBlock(title="Findings", findings=(), summary="Nothing to do."))
     )
-    assert "Findings" not in document_markdown(document(FindingList(title="Findings", findings=())))
+    assert "Findings" not in document_markdown(
+        document(FindingsBlock(title="Findings", findings=()))
+    )
 
 
 def test_the_data_of_charts_is_computed_for_pages_only() -> None:
@@ -136,7 +140,7 @@ def test_the_data_of_charts_is_computed_for_pages_only() -> None:
         calls.append(1)
         return {"answer": 42}
 
-    chart = Chart(
+    chart = ChartBlock(
         title="Map",
         name="treemap",
         script="owners.js",
@@ -144,7 +148,7 @@ def test_the_data_of_charts_is_computed_for_pages_only() -> None:
         alt="tiles",
         below=lambda: "<p>below</p>",
     )
-    made = document(chart, Facts(title="Machine", rows=(("CPU", "1"),)))
+    made = document(chart, FactsBlock(title="Machine", rows=(("CPU", "1"),)))
     printed(made, Detail.ALL)
     document_markdown(made)
     assert calls == []

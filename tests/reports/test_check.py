@@ -9,13 +9,13 @@ from rich.console import Console
 from memdiag.detail import MAX_LINES, Detail
 from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import Check, CheckedModel
-from memdiag.reports.check import markdown, show
+from memdiag.reports.check import check_markdown, print_check_report
 from tests.reports.checks import MIB, check, finding
 
 
 def shown(result: Check, *, detail: Detail = Detail.ALL, width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    show(result, console, detail=detail)
+    print_check_report(result, console, detail=detail)
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue().splitlines()
@@ -189,7 +189,7 @@ def test_refuted_findings_do_not_count() -> None:
 
 
 def test_a_list_has_the_findings() -> None:
-    text = markdown(check(finding()))
+    text = check_markdown(check(finding()))
     assert "### `models/tied.onnx`" in text
     (row,) = [line for line in text.splitlines() if line.startswith("- `shared")]
     assert "64 MiB steady and 128 MiB at the peak, in constant\\_fold" in row
@@ -197,7 +197,7 @@ def test_a_list_has_the_findings() -> None:
 
 
 def test_a_name_cannot_break_out_of_its_line() -> None:
-    text = markdown(check(finding(message="<img src=x> | @team `x`\nnew line")))
+    text = check_markdown(check(finding(message="<img src=x> | @team `x`\nnew line")))
     (row,) = [line for line in text.splitlines() if line.startswith("- `shared")]
     assert "<img" not in row.replace("\\<img", "")
     assert "@team" not in row
@@ -205,7 +205,7 @@ def test_a_name_cannot_break_out_of_its_line() -> None:
 
 def test_a_model_that_could_not_be_read_is_named_with_the_reason() -> None:
     broken = CheckedModel(path="b.onnx", error="b.onnx: it is empty; export it again.")
-    assert "b.onnx: it is empty; export it again." in markdown(check(models=(broken,)))
+    assert "b.onnx: it is empty; export it again." in check_markdown(check(models=(broken,)))
 
 
 def test_names_in_notes_paths_and_reasons_stay_on_their_line() -> None:
@@ -214,12 +214,12 @@ def test_names_in_notes_paths_and_reasons_stay_on_their_line() -> None:
         CheckedModel(path=evil, notes=(f"operators that are not known ({evil})",)),
         CheckedModel(path=evil, error=f"{evil}: it is empty."),
     )
-    text = markdown(check(models=models))
+    text = check_markdown(check(models=models))
     assert "\x1b" not in text
     assert "\x00" not in text
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Memory check"]
 
 
 def test_fifty_findings_are_enough() -> None:
-    text = markdown(check(*(finding(weights=(str(i),)) for i in range(60))))
+    text = check_markdown(check(*(finding(weights=(str(i),)) for i in range(60))))
     assert "and 10 more" in text

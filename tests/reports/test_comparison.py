@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.comparison.changes import changes
-from memdiag.comparison.comparable import Comparable
+from memdiag.comparison.changes import column_changes
+from memdiag.comparison.comparable import ComparableFigures
 from memdiag.detail import MAX_LINES, Detail
 from memdiag.records.comparison import (
     Bisection,
@@ -22,10 +22,10 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.profile import PeakKind
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import (
-    answer,
     change_sentence,
+    comparison_answer,
+    comparison_title,
     finding_sentences,
-    title,
 )
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
@@ -89,7 +89,7 @@ def every_change() -> Comparison:
     found = [
         one
         for before, after in ((0, 1), (1, 2))
-        for one in changes(columns[before], columns[after], Comparable())[0]
+        for one in column_changes(columns[before], columns[after], ComparableFigures())[0]
     ]
     return comparisons.comparison(*columns, kind="models", changes=tuple(found))
 
@@ -100,7 +100,9 @@ def small() -> Comparison:
     assert other.latency is not None
     later = msgspec.structs.replace(other.latency, median_s=0.03, low_s=0.029, high_s=0.031)
     other = msgspec.structs.replace(other, latency=later)
-    found, _ = changes(one, other, Comparable(excluded={"latency": "they were not taken in turn"}))
+    found, _ = column_changes(
+        one, other, ComparableFigures(excluded={"latency": "they were not taken in turn"})
+    )
     return comparisons.comparison(one, other, kind="profiles", changes=found)
 
 
@@ -112,7 +114,7 @@ def test_what_may_be_chance_is_in_the_answer(steady: float, is_doubted: bool) ->
         column("a.json", once), retaining(column("b.json", more), 20), kind="profiles", changes=()
     )
     doubt = "steady from 500 MiB in a.json to 553 MiB in b.json, which may be chance"
-    assert answer(record).startswith(doubt if is_doubted else SAME[:-1])
+    assert comparison_answer(record).startswith(doubt if is_doubted else SAME[:-1])
 
 
 def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
@@ -126,17 +128,19 @@ def test_memory_that_is_not_compared_is_the_answer_with_the_reason() -> None:
     a, b, c = columns
     why = "one of them was not run"
     record = comparisons.comparison(a, b, kind="profiles")
-    assert answer(record) == (
+    assert comparison_answer(record) == (
         f"steady from 68 MiB in a.json to 84 MiB in b.json; no causes are named, as {why}"
     )
     record = comparisons.comparison(a, b, c, kind="profiles")
-    assert answer(record) == (
+    assert comparison_answer(record) == (
         "no difference in peak and steady memory beyond the variation between runs (steady 68 MiB);"
         f" memory of b.json (steady 84 MiB) is not compared: {why}"
     )
-    assert answer(comparisons.comparison(a, c, kind="profiles")).startswith("no difference")
+    assert comparison_answer(comparisons.comparison(a, c, kind="profiles")).startswith(
+        "no difference"
+    )
     # Models that were measured side by side were run alike.
-    assert "not compared" not in answer(comparisons.comparison(a, b, kind="models"))
+    assert "not compared" not in comparison_answer(comparisons.comparison(a, b, kind="models"))
 
 
 @pytest.mark.parametrize(("kind", "what"), [("sampled", "steady"), ("exact", "peak and steady")])
@@ -145,17 +149,19 @@ def test_a_peak_that_is_not_compared_is_not_said_to_be_the_same(kind: PeakKind, 
     assert made.profile is not None
     profile = msgspec.structs.replace(made.profile, peak_kind=kind)
     pair = column("a.json"), msgspec.structs.replace(made, profile=profile)
-    text = answer(comparisons.comparison(*pair, kind="profiles"))
+    text = comparison_answer(comparisons.comparison(*pair, kind="profiles"))
     assert text.startswith(f"no difference in {what} memory beyond the variation")
 
 
 def test_a_sampled_peak_is_told_as_at_least() -> None:
     sampled = measured(2000, peak_kind="sampled")
-    found, _ = changes(column("a.json"), column("b.json", sampled), Comparable())
+    found, _ = column_changes(column("a.json"), column("b.json", sampled), ComparableFigures())
     record = comparisons.comparison(
         column("a.json"), column("b.json", sampled), kind="profiles", changes=found
     )
-    assert answer(record) == "peak from 1,000 MiB in a.json to at least 1.95 GiB in b.json"
+    assert (
+        comparison_answer(record) == "peak from 1,000 MiB in a.json to at least 1.95 GiB in b.json"
+    )
     assert "~: the largest sample" in shown(record)
     (peak,) = (change_sentence(record, each) for each in found if each.metric == "peak")
     assert peak.startswith("b.json: peak from 1,000 MiB to at least 1.95 GiB")
@@ -186,8 +192,10 @@ def test_the_answer_is_about_peak_and_steady_memory_first(
     first = measured(phases=(phase("optimize", 800, 0),))
     second = msgspec.structs.replace(first, **after)
     pair = (column("a.onnx", first), column("b.onnx", second))
-    found, _ = changes(*pair, Comparable())
-    assert answer(comparisons.comparison(*pair, kind="models", changes=found)) == expected
+    found, _ = column_changes(*pair, ComparableFigures())
+    assert (
+        comparison_answer(comparisons.comparison(*pair, kind="models", changes=found)) == expected
+    )
 
 
 @pytest.mark.parametrize("build", [every_change, small, comparisons.versions])
@@ -200,20 +208,25 @@ def test_every_figure_of_a_sentence_is_in_a_table(build: Callable[[], Comparison
         # Tables by phase are in MiB, as their captions say.
         captioned |= {f"{text} MiB" for text in texts if "MiB" in table.caption}
     known = {part for text in cells | captioned for part in (text, text.partition(" ± ")[0])}
-    sentences = (answer(record), *(change_sentence(record, each) for each in record.changes))
+    sentences = (
+        comparison_answer(record),
+        *(change_sentence(record, each) for each in record.changes),
+    )
     printed = {figure for text in sentences for figure in figures(without_causes(text))}
     assert len(printed) >= 4
     assert printed - known == set()
 
 
 def test_two_columns_are_told_in_the_order_of_the_arguments() -> None:
-    found, _ = changes(column("a.onnx", measured(2000, 1500)), column("b.onnx"), Comparable())
+    found, _ = column_changes(
+        column("a.onnx", measured(2000, 1500)), column("b.onnx"), ComparableFigures()
+    )
     falling = comparisons.comparison(
         column("a.onnx", measured(2000, 1500)), column("b.onnx"), kind="models", changes=found
     )
-    text = answer(falling)
+    text = comparison_answer(falling)
     assert "peak from 1.95 GiB in a.onnx to 1000 MiB in b.onnx" in text.replace("1,000", "1000")
-    assert answer(every_change()).startswith(
+    assert comparison_answer(every_change()).startswith(
         "peak between 400 MiB in c.onnx and 1.95 GiB in b.onnx"
     )
 
@@ -230,7 +243,7 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
         ),
     )
     after = column("b.onnx", grown)
-    found, _ = changes(before, after, Comparable())
+    found, _ = column_changes(before, after, ComparableFigures())
     record = comparisons.comparison(before, after, kind="models", changes=found)
     table = dict(comparison_tables(record))["Kept by phase"]
     headings = [column.heading for column in table.columns]
@@ -267,7 +280,7 @@ def test_sizes_are_named_once_where_the_models_agree(
     first = columns[0].profile
     assert first is not None
     comparison = comparisons.comparison(*columns, kind="models", dimensions=first.dimensions)
-    assert title(comparison) == expected
+    assert comparison_title(comparison) == expected
 
 
 def test_long_causes_are_whole_and_only_a_very_long_one_loses_its_middle() -> None:
@@ -413,7 +426,7 @@ def test_the_growth_of_each_version_is_a_row() -> None:
     ]
     assert table[2].split() == ["1.21.0", "flat", "1,000"]
     assert "growth  verdict" not in shown(comparisons.versions())
-    change = changes(columns[0], columns[1], Comparable())[0][0]
+    change = column_changes(columns[0], columns[1], ComparableFigures())[0][0]
     sentence = "growth from 2 KiB a run (malloc blocks in use) to none since 1.21.0"
     assert change_sentence(comparisons.comparison(*columns), change) == sentence
 
@@ -509,9 +522,9 @@ def test_no_half_of_causes_that_cancel_stands_alone(others: str, shown: str) -> 
 def test_mapped_memory_is_told_with_what_is_anonymous() -> None:
     after = measured(1000, 500, phases=(), anonymous=mib(20), file=mib(480))
     pair = (column("a.onnx", measured(phases=())), column("b.onnx", after))
-    found, _ = changes(*pair, Comparable())
+    found, _ = column_changes(*pair, ComparableFigures())
     record = comparisons.comparison(*pair, kind="models", changes=found)
-    assert answer(record) == f"{SAME}; mapped from 10 MiB in a.onnx to 480 MiB in b.onnx"
+    assert comparison_answer(record) == f"{SAME}; mapped from 10 MiB in a.onnx to 480 MiB in b.onnx"
     (sentence,) = (change_sentence(record, each) for each in found)
     mapped = "b.onnx: mapped from 10 MiB to 480 MiB, anonymous from 490 MiB to 20 MiB"
     assert sentence.startswith(mapped)

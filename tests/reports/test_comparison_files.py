@@ -16,7 +16,7 @@ from memdiag.errors import ReportError
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison, ComparisonKind
 from memdiag.reports.comparison import REPORT
-from memdiag.reports.comparison.picture import draw, timeline_of
+from memdiag.reports.comparison.picture import column_timeline, draw
 from tests.comparison.columns import column, measured
 from tests.reports import comparisons, profiles
 from tests.reports.test_profile_page import Page, embedded
@@ -153,13 +153,13 @@ def test_the_scalable_picture_keeps_its_letters_and_obeys_no_name() -> None:
 
 
 def test_the_clock_starts_where_the_session_does() -> None:
-    line = timeline_of(msgspec.structs.replace(column("a"), profile=profiles.tied_if()))
+    line = column_timeline(msgspec.structs.replace(column("a"), profile=profiles.tied_if()))
     assert line is not None
     assert line.t_s[0] == 0
     assert 0 < line.first_run_s < line.t_s[-1]
 
 
 def test_what_was_not_measured_has_no_line() -> None:
-    assert timeline_of(msgspec.structs.replace(column("a"), profile=None)) is None
+    assert column_timeline(msgspec.structs.replace(column("a"), profile=None)) is None
     unseen = msgspec.structs.replace(column("a"), profile=profiles.nothing_seen())
-    assert timeline_of(unseen) is None
+    assert column_timeline(unseen) is None

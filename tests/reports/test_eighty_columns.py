@@ -11,7 +11,7 @@ from rich.console import Console
 
 from memdiag.detail import MAX_LINES, Detail
 from memdiag.records.comparison import Comparison
-from memdiag.records.schemas import Reported
+from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import report_of
 from tests.reports import (
     comparisons,
@@ -27,15 +27,15 @@ from tests.reports.fix_records import EVIL, hostile
 WRITTEN = (Path("some folder") / f"x{'y' * 200}" / "a.json",)
 
 
-def fix() -> Reported:
+def fix() -> ReportedRecord:
     return hostile(fix_records.verified())
 
 
-def options() -> Reported:
+def options() -> ReportedRecord:
     return hostile(fix_records.fix())
 
 
-def nearest() -> Reported:
+def nearest() -> ReportedRecord:
     near = fix_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
     return hostile(fix_records.fix(near, (fix_records.DEFAULTS, near)))
 
@@ -58,11 +58,11 @@ def comparison() -> Comparison:
     )
 
 
-def run() -> Reported:
+def run() -> ReportedRecord:
     return runs.hostile(EVIL)
 
 
-def growth() -> Reported:
+def growth() -> ReportedRecord:
     made = growths.kept()
     blocks = msgspec.structs.replace(made.blocks[0], content=EVIL)
     return msgspec.structs.replace(
@@ -78,14 +78,14 @@ def growth() -> Reported:
     )
 
 
-def estimate() -> Reported:
+def estimate() -> ReportedRecord:
     return estimates.hostile(EVIL)
 
 
 BUILDERS = (fix, options, nearest, comparison, run, growth, estimate)
 
 
-def printed(record: Reported, console: Console) -> list[str]:
+def printed(record: ReportedRecord, console: Console) -> list[str]:
     report_of(record).print_summary(record, console, written=WRITTEN, detail=Detail.ALL)
     assert isinstance(console.file, io.TextIOWrapper)
     console.file.seek(0)
@@ -108,7 +108,7 @@ def without_program(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
 def test_a_pipe_gets_plain_text_of_eighty_columns(
-    build: Callable[[], Reported], encoding: str
+    build: Callable[[], ReportedRecord], encoding: str
 ) -> None:
     record = build()
     lines = without_program(printed(record, Console(file=file(encoding), width=80)))
@@ -120,7 +120,7 @@ def test_a_pipe_gets_plain_text_of_eighty_columns(
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
-def test_a_terminal_without_colour_gets_the_same(build: Callable[[], Reported]) -> None:
+def test_a_terminal_without_colour_gets_the_same(build: Callable[[], ReportedRecord]) -> None:
     record = build()
     terminal = Console(file=file(), width=80, force_terminal=True, color_system=None)
     lines = printed(record, terminal)
@@ -128,7 +128,7 @@ def test_a_terminal_without_colour_gets_the_same(build: Callable[[], Reported]) 
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
-def test_markup_stays_text_and_escapes_are_spelt_out(build: Callable[[], Reported]) -> None:
+def test_markup_stays_text_and_escapes_are_spelt_out(build: Callable[[], ReportedRecord]) -> None:
     # Wide enough for nothing to be broken.
     text = "\n".join(printed(build(), Console(file=file(), width=5000)))
     assert "\\x1b[31m" in text
@@ -149,7 +149,7 @@ def test_markup_stays_text_and_escapes_are_spelt_out(build: Callable[[], Reporte
     ids=lambda record: type(record).__name__,
 )
 @pytest.mark.parametrize("detail", Detail)
-def test_usual_summaries_have_at_most_thirty_lines(record: Reported, detail: Detail) -> None:
+def test_usual_summaries_have_at_most_thirty_lines(record: ReportedRecord, detail: Detail) -> None:
     console = Console(file=io.StringIO(), width=80, highlight=False)
     report_of(record).print_summary(record, console, written=(Path("a/b.json"),), detail=detail)
     assert isinstance(console.file, io.StringIO)

@@ -14,7 +14,7 @@ from memdiag.records import codec
 from memdiag.records.estimate import Estimate, EstimatedPoint, Fit, Reduction
 from memdiag.reports import report_of
 from memdiag.reports.estimate.chart import estimate_chart
-from memdiag.reports.estimate.machine_formats import resources
+from memdiag.reports.estimate.machine_formats import estimated_resources
 from memdiag.reports.estimate.sentences import (
     fit_text,
     interval_text,
@@ -22,13 +22,13 @@ from memdiag.reports.estimate.sentences import (
 )
 from memdiag.reports.estimate.tables import (
     TERM_COLORS,
-    growth_text,
-    live_table,
-    phase_table,
+    estimated_phase_table,
+    live_tensor_table,
     point_grid,
     point_table,
+    tensor_growth_text,
 )
-from memdiag.reports.palette import kinds
+from memdiag.reports.palette import colors_by_kind
 from memdiag.units import GIB, MIB
 from tests.fixing.renamed import finding
 from tests.reports import estimates
@@ -98,7 +98,7 @@ def unknown(estimate: Estimate, *, is_bounded: bool = False, is_measured: bool =
 def test_values_of_unknown_size_make_it_a_floor() -> None:
     floor = unknown(estimates.single())
     for record, marked in ((floor, {"first_run", "steady"}), (estimates.single(), set())):
-        rows = [row.cells for row in phase_table(record).rows]
+        rows = [row.cells for row in estimated_phase_table(record).rows]
         assert {name.text for name, peak, *_ in rows if peak.text.startswith("≥ ")} == marked
     for record in (floor, msgspec.structs.replace(floor, is_upper=True)):
         assert "needs at least 190 MiB at its peak, at batch" in words(record)
@@ -106,7 +106,9 @@ def test_values_of_unknown_size_make_it_a_floor() -> None:
             record
         )
         assert "interval" not in words(record)
-    assert "# Too low: 3 values whose sizes only a run shows are missing" in resources(floor)
+    assert "# Too low: 3 values whose sizes only a run shows are missing" in estimated_resources(
+        floor
+    )
     measured = unknown(estimates.measured(), is_measured=True)
     assert "missing" not in words(measured)
     assert "by measurements; other data takes other sizes of 3 values." in words(measured)
@@ -115,7 +117,7 @@ def test_values_of_unknown_size_make_it_a_floor() -> None:
         "With generated data, against 500 MiB: batch 1 × tokens 128 fits, batch 32 × tokens 128"
         " fits, batch 64 × tokens 128 doesn't fit. Of other data"
     )
-    assert "Too low" not in resources(measured)
+    assert "Too low" not in estimated_resources(measured)
 
 
 def test_values_of_limited_size_make_it_an_interval() -> None:
@@ -212,7 +214,7 @@ def test_forms_of_one_value_are_told_apart() -> None:
     point = estimates.point()
     (scores,) = point.live
     blocks = msgspec.structs.replace(scores, form="in blocks")
-    table = live_table(msgspec.structs.replace(point, live=(scores, blocks)))
+    table = live_tensor_table(msgspec.structs.replace(point, live=(scores, blocks)))
     assert [row.cells[0].text for row in table.rows] == ["scores", "scores, in blocks"]
 
 
@@ -331,7 +333,7 @@ def test_a_tensor_that_grows_otherwise_states_the_factor() -> None:
         ({"n": 8.0, "m": 1.5}, "n³·m (×1.5 if doubled)"),
         ({}, ""),
     ):
-        assert growth_text(msgspec.structs.replace(tensor, growth=growth)) == text
+        assert tensor_growth_text(msgspec.structs.replace(tensor, growth=growth)) == text
 
 
 def test_fp16_that_is_in_memory_in_fp32_is_a_sentence() -> None:
@@ -395,13 +397,13 @@ def test_an_interval_names_its_unit_once(low: int, high: int, text: str) -> None
 
 
 def test_a_container_gets_the_largest_point() -> None:
-    text = resources(estimates.grid())
+    text = estimated_resources(estimates.grid())
     assert "# encoder.onnx at batch 16 × tokens 512, onnxruntime 1.32.0: predicted" in text
     assert "# Add the memory of Python" in text
     assert text.endswith(
         "resources:\n  requests:\n    memory: 662Mi\n  limits:\n    memory: 682Mi\n"
     )
-    known = resources(estimates.single(BASELINE + 1))
+    known = estimated_resources(estimates.single(BASELINE + 1))
     assert "Includes 51Mi of Python" in known
     assert "memory: 209Mi" in known  # rounded up
     assert "memory: 271Mi" in known
@@ -409,7 +411,7 @@ def test_a_container_gets_the_largest_point() -> None:
 
 def test_every_part_has_a_colour_of_its_own() -> None:
     assert len(set(TERM_COLORS.values())) == len(TERM_COLORS)
-    assert set(TERM_COLORS.values()) <= kinds("light").keys()
+    assert set(TERM_COLORS.values()) <= colors_by_kind("light").keys()
 
 
 def test_bars_add_up_to_the_peaks() -> None:

@@ -3,7 +3,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from memdiag.reports.findings import Block, blocks, finding_text, rule_documentation
+from memdiag.reports.findings import (
+    RuleTextBlock,
+    finding_text,
+    rule_documentation,
+    rule_text_blocks,
+)
 from memdiag.reports.rule_pages import all_detectors
 from memdiag.rules.rule import Detector
 from tests.reports.findings import TIED
@@ -11,17 +16,19 @@ from tests.reports.findings import TIED
 
 def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
     text = "One\nline.\n\n## Why\n\n- `a`: first\n  goes on\n- second"
-    assert list(blocks(text)) == [
-        Block(kind="paragraph", items=((("One line.", False),),)),
-        Block(kind="heading", items=((("Why", False),),)),
-        Block(kind="list", items=((("a", True), (": first goes on", False)), (("second", False),))),
+    assert list(rule_text_blocks(text)) == [
+        RuleTextBlock(kind="paragraph", items=((("One line.", False),),)),
+        RuleTextBlock(kind="heading", items=((("Why", False),),)),
+        RuleTextBlock(
+            kind="list", items=((("a", True), (": first goes on", False)), (("second", False),))
+        ),
     ]
 
 
 @pytest.mark.parametrize("detector", all_detectors(), ids=lambda each: each.rule.name)
 def test_no_rule_is_left_with_markup(detector: Detector[Any, Any]) -> None:
     shown = rule_documentation(detector.rule.name)
-    assert shown == tuple(blocks(detector.documentation))
+    assert shown == tuple(rule_text_blocks(detector.documentation))
     message = "".join(text for block in shown for item in block.items for text, _ in item)
     assert len(shown) > 1
     assert "`" not in message

@@ -11,7 +11,13 @@ from memdiag.detail import Detail
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import REWRITE, Fix, Point
 from memdiag.reports.fix import REPORT
-from memdiag.reports.fix.sentences import answer, conditions, next_step, offers, why
+from memdiag.reports.fix.sentences import (
+    fix_answer,
+    next_step_sentence,
+    offered_point_sentences,
+    result_conditions,
+    saving_reason,
+)
 from memdiag.units import MIB
 from tests.reports import fix_records
 from tests.reports.fix_records import CHOSEN, DEFAULTS, POINTS, point
@@ -105,8 +111,8 @@ def test_what_was_not_compared_is_in_the_table_before_others_that_were() -> None
 
 def test_of_a_rewritten_model_the_rewrites_and_the_files_are_named() -> None:
     fix = fix_records.verified()
-    assert why(fix).startswith("good-one; outputs differ by at most 2.4e-06")
-    assert next_step(fix_records.verified(program="x")).endswith(
+    assert saving_reason(fix).startswith("good-one; outputs differ by at most 2.4e-06")
+    assert next_step_sentence(fix_records.verified(program="x")).endswith(
         "does. Keep dir/m.onnx: 500 MiB of the weights are still there."
     )
     assert any("wrote dir/m.fixed.onnx" in line for line in printed(fix))
@@ -123,9 +129,9 @@ def test_a_model_that_was_not_written_is_told_however_little_is_printed() -> Non
 
 def test_memory_of_one_process_is_called_that() -> None:
     once = fix_records.fix(measured_once=True)
-    assert answer(once) == ANSWER.replace(", latency", ", memory measured once, latency")
-    assert dict(conditions(once))["Memory"].startswith("Measured in one process")
-    assert "Memory" not in dict(conditions(fix_records.fix()))
+    assert fix_answer(once) == ANSWER.replace(", latency", ", memory measured once, latency")
+    assert dict(result_conditions(once))["Memory"].startswith("Measured in one process")
+    assert "Memory" not in dict(result_conditions(fix_records.fix()))
     assert once.before is not None
     spread = msgspec.structs.replace(once.before, peak_spread_bytes=9 * MIB)
     assert "±" in REPORT.markdown(fix_records.fix(before=spread))
@@ -134,32 +140,34 @@ def test_memory_of_one_process_is_called_that() -> None:
 
 def test_where_nothing_is_worth_it_the_defaults_are_the_answer() -> None:
     fix = kept(point("arena-off", at=(150, 75), ratio=2.5, fits=False))
-    assert answer(fix) == (
+    assert fix_answer(fix) == (
         "dir/m.onnx: the defaults are the best that was found (peak 200 MiB, steady 150 MiB)."
     )
-    assert why(fix) == "arena-off saved memory but lost too much time."
-    assert next_step(fix) == "Keep the defaults."
+    assert saving_reason(fix) == "arena-off saved memory but lost too much time."
+    assert next_step_sentence(fix) == "Keep the defaults."
     assert fix.before is not None
     for size, is_told in ((fix.before.steady_bytes // 5, True), (15 * MIB, False)):
         retaining = msgspec.structs.replace(fix.before, retained_bytes=size)
-        step = next_step(msgspec.structs.replace(fix, before=retaining, after=None))
+        step = next_step_sentence(msgspec.structs.replace(fix, before=retaining, after=None))
         assert ("malloc_trim(0) after the first runs returns" in step) == is_told
-    assert why(fix_records.nothing_helps()) == "slow-one was not kept (because)."
-    assert why(kept()) == "There is nothing to try."
+    assert saving_reason(fix_records.nothing_helps()) == "slow-one was not kept (because)."
+    assert saving_reason(kept()) == "There is nothing to try."
 
 
 def test_a_search_that_measured_nothing_says_what_is_left() -> None:
     fix = fix_records.unmeasured()
-    assert answer(fix) == (
+    assert fix_answer(fix) == (
         "dir/m.onnx: nothing was verified, since the time limit of 60 s passed before the original"
         " itself was measured."
     )
-    assert why(fix) == "2 were not tried in time."
-    assert next_step(fix) == "Run it again with a longer --time-limit, or none."
+    assert saving_reason(fix) == "2 were not tried in time."
+    assert next_step_sentence(fix) == "Run it again with a longer --time-limit, or none."
     image = (Dimension(name="h", size=640, role="height", source="chosen", reason="usual"),)
     fix = msgspec.structs.replace(fix, dimensions=image)
-    assert answer(fix).endswith("itself was measured, at h 640.")
-    assert next_step(fix).endswith(" Smaller inputs take less time; other sizes: --dim h=N.")
+    assert fix_answer(fix).endswith("itself was measured, at h 640.")
+    assert next_step_sentence(fix).endswith(
+        " Smaller inputs take less time; other sizes: --dim h=N."
+    )
 
 
 def test_what_was_not_compared_in_time_is_named() -> None:
@@ -170,15 +178,15 @@ def test_what_was_not_compared_in_time_is_named() -> None:
         command=("memdiag", "fix", "m.onnx", "--time-limit", "60"),
         ended_by="time_limit",
     )
-    assert answer(fix) == (
+    assert fix_answer(fix) == (
         "dir/m.onnx: nothing was verified within the time limit of 60 s. The defaults take peak 200"
         " MiB, steady 150 MiB."
     )
-    assert next_step(fix) == (
+    assert next_step_sentence(fix) == (
         "Run it again with a longer --time-limit, or none. The most promising is arena-off (peak"
         " 150 MiB, steady 75 MiB), whose outputs and latency were not compared."
     )
-    assert [*offers(fix)] == [
+    assert [*offered_point_sentences(fix)] == [
         "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency, and"
         " get its program if it is fast enough, run memdiag fix m.onnx --only arena-off",
         "not tried in time: one-thread; to try all, run it again with a longer --time-limit, or"
@@ -186,10 +194,10 @@ def test_what_was_not_compared_in_time_is_named() -> None:
     ]
     assert "import" not in " ".join(printed(fix))
     known = msgspec.structs.replace(fix, sufficient_time_limit_s=101.0)
-    assert "with --time-limit 110, which is expected to suffice" in next_step(known)
+    assert "with --time-limit 110, which is expected to suffice" in next_step_sentence(known)
     interrupted = msgspec.structs.replace(fix, ended_by="interrupt")
-    assert "nothing was verified before the interruption" in answer(interrupted)
-    assert next_step(interrupted).startswith("Run it again. ")
+    assert "nothing was verified before the interruption" in fix_answer(interrupted)
+    assert next_step_sentence(interrupted).startswith("Run it again. ")
 
 
 @pytest.mark.parametrize(
@@ -203,16 +211,16 @@ def test_what_was_not_compared_in_time_is_named() -> None:
 def test_smaller_points_that_were_not_compared_are_told(count: int, clause: str) -> None:
     names = ("optimization-off", "arena-shrinkage")[:count]
     points = (*POINTS, *(offered(name, at=(50, 40)) for name in names))
-    assert why(fix_records.fix(points=points)).endswith(clause)
+    assert saving_reason(fix_records.fix(points=points)).endswith(clause)
 
 
 def test_what_is_suggested_has_the_options_of_the_command_that_was_run() -> None:
     limits = "--only arena-off,one-thread --budget steady=80MB --out r --time-limit=60"
     words = f"memdiag fix m.onnx {limits}".split()
-    (first, *_) = offers(kept(offered("arena-off"), command=tuple(words)))
+    (first, *_) = offered_point_sentences(kept(offered("arena-off"), command=tuple(words)))
     assert first.endswith("run memdiag fix m.onnx --budget steady=80MB --only arena-off")
     given = Dimension(name="n", size=4, role="batch", source="given", reason="")
-    (first, *_) = offers(kept(offered(REWRITE, "arena-off"), dimensions=(given,)))
+    (first, *_) = offered_point_sentences(kept(offered(REWRITE, "arena-off"), dimensions=(given,)))
     assert first.endswith("run memdiag fix dir/m.onnx --dim n=4 --only rewrites,arena-off")
 
 
@@ -252,7 +260,7 @@ def test_what_is_suggested_has_the_options_of_the_command_that_was_run() -> None
 def test_each_point_is_counted_once_where_the_defaults_are_kept(
     points: tuple[Point, ...], expected: str
 ) -> None:
-    assert why(kept(*points)) == expected
+    assert saving_reason(kept(*points)) == expected
 
 
 @pytest.mark.parametrize(
@@ -261,7 +269,7 @@ def test_each_point_is_counted_once_where_the_defaults_are_kept(
 )
 def test_too_slow_is_what_exceeds_the_allowed_slowdown(max_slowdown: float, expected: str) -> None:
     slow = point("arena-off", at=(199, 149), ratio=1.3)
-    assert why(kept(slow, max_slowdown=max_slowdown)).endswith(expected)
+    assert saving_reason(kept(slow, max_slowdown=max_slowdown)).endswith(expected)
 
 
 @pytest.mark.parametrize("undecided", [True, False])
@@ -269,7 +277,7 @@ def test_a_chosen_point_that_is_undecided_is_called_so(undecided: bool) -> None:
     chosen = msgspec.structs.replace(CHOSEN, undecided=undecided)
     fix = fix_records.fix(chosen, (DEFAULTS, chosen))
     doubt = "(0.97–1.07): these runs don't tell it from the allowed 1.05 ×, so it is undecided."
-    assert answer(fix).endswith(doubt) is undecided
+    assert fix_answer(fix).endswith(doubt) is undecided
     ends = [line.rstrip().partition("chosen")[2] for line in printed(fix, width=200)]
     assert (", undecided" in ends) is undecided
 
@@ -291,7 +299,7 @@ def test_a_chosen_point_whose_ratio_exceeds_the_allowed_one_says_why(
     chosen = msgspec.structs.replace(CHOSEN, **{"ratio": 1.12, **changes})
     latencies = (fix_records.latency("size 4", chosen.ratio or 0.0, 1.04, 1.2),)
     fix = fix_records.fix(chosen, (DEFAULTS, chosen), latencies=latencies)
-    assert answer(fix).endswith(f"(1.04–1.20){expected}.")
+    assert fix_answer(fix).endswith(f"(1.04–1.20){expected}.")
 
 
 def test_everything_that_was_asked_for_by_name_has_a_row() -> None:
@@ -350,7 +358,7 @@ def test_everything_that_was_asked_for_by_name_has_a_row() -> None:
 def test_the_answer_has_the_largest_ratio_with_its_own_interval() -> None:
     (at,) = fix_records.fix().latencies
     wider = msgspec.structs.replace(at, ratio=at.ratio - 0.01, high=at.high + 1)
-    assert answer(fix_records.fix(latencies=(wider, at))) == ANSWER.replace(
+    assert fix_answer(fix_records.fix(latencies=(wider, at))) == ANSWER.replace(
         "(0.97–1.07)", "(0.97–1.07, the worst of 2 comparisons)"
     )
 
@@ -372,10 +380,10 @@ def test_a_point_that_is_too_slow_is_called_slower_whatever_its_interval() -> No
 def test_the_answer_says_whether_the_budget_is_kept(fits: bool, start: str) -> None:
     near = point("arena-off", at=(150, 75), ratio=1.0, fits=fits)
     fix = fix_records.fix(near, (DEFAULTS, near), budget={"peak": 160 * MIB})
-    assert answer(fix).startswith(f"dir/m.onnx: {start}")
+    assert fix_answer(fix).startswith(f"dir/m.onnx: {start}")
     unwritten = msgspec.structs.replace(fix, write_problem="no space. Free some.")
     if not fits:
-        assert "; the nearest, whose model was not written, is peak" in answer(unwritten)
+        assert "; the nearest, whose model was not written, is peak" in fix_answer(unwritten)
 
 
 def test_what_was_not_compared_may_still_fit_the_budget() -> None:
@@ -385,10 +393,12 @@ def test_what_was_not_compared_may_still_fit_the_budget() -> None:
     fix = fix_records.fix(
         over, points, budget={"peak": 120 * MIB}, ended_by="interrupt", latencies=()
     )
-    assert answer(fix).startswith("dir/m.onnx: nothing that was compared fits the budget of 120")
+    assert fix_answer(fix).startswith(
+        "dir/m.onnx: nothing that was compared fits the budget of 120"
+    )
     ended = msgspec.structs.replace(fix, points=(over, slow), ended_by="completion")
-    assert answer(ended).startswith("dir/m.onnx: nothing fits the budget")
-    assert next_step(ended) == "Keep the defaults, and raise the budget or --max-slowdown."
+    assert fix_answer(ended).startswith("dir/m.onnx: nothing fits the budget")
+    assert next_step_sentence(ended) == "Keep the defaults, and raise the budget or --max-slowdown."
 
 
 def test_all_that_a_point_sets_is_named() -> None:
@@ -400,7 +410,7 @@ def test_all_that_a_point_sets_is_named() -> None:
         shared_arena=True,
         saved_options={"x": "y"},
     )
-    assert dict(conditions(fix_records.fix(chosen, (DEFAULTS, chosen))))["Settings"] == (
+    assert dict(result_conditions(fix_records.fix(chosen, (DEFAULTS, chosen))))["Settings"] == (
         "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
         " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the graph"
         " transformer MatMulAddFusion, an arena of the environment, the optimized model, saved"
@@ -409,4 +419,4 @@ def test_all_that_a_point_sets_is_named() -> None:
 
 
 def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
-    assert "m.onnx" in answer(fix_records.fix(chosen=("another",)))
+    assert "m.onnx" in fix_answer(fix_records.fix(chosen=("another",)))

@@ -11,9 +11,9 @@ from memdiag.api.load import load_reported
 from memdiag.detail import Detail
 from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
-from memdiag.reports.growth.blocks import block_table
+from memdiag.reports.growth.blocks import malloc_block_table
 from memdiag.reports.growth.chart import growth_chart
-from memdiag.reports.growth.owners import owner_series, owner_table
+from memdiag.reports.growth.owners import growth_owner_table, owner_series
 from memdiag.reports.growth.picture import draw
 from tests.reports import growths
 from tests.reports.growths import VERDICTS
@@ -27,7 +27,7 @@ def summary(growth: Growth, *, detail: Detail = Detail.ALL, color: bool = False)
 
 
 def rows(growth: Growth) -> dict[str, list[str]]:
-    cells = [[cell.text for cell in row.cells] for row in owner_table(growth).rows]
+    cells = [[cell.text for cell in row.cells] for row in growth_owner_table(growth).rows]
     return {row[0]: row for row in cells}
 
 
@@ -40,7 +40,7 @@ def test_every_verdict_has_its_sentence_its_owners_and_its_advice(verdict: str) 
     assert words.startswith(f"{name}: {growth.sentence}.")
     assert growth.advice[1:] in words
     assert ("What to do" in text) == bool(growth.advice)
-    strong = {row.cells[0].text for row in owner_table(growth).rows if row.is_strong}
+    strong = {row.cells[0].text for row in growth_owner_table(growth).rows if row.is_strong}
     expected = {
         "flat": set(),
         "high_water": {"arena slack"},
@@ -101,7 +101,7 @@ def test_sizes_of_blocks_that_would_look_equal_are_in_bytes() -> None:
         GrowingBlocks(block_bytes=size, blocks=900, blocks_per_run=rate)
         for size, rate in ((262_160, 14_321.4), (262_176, 1.25), (1040, 0.5))
     ]
-    table = block_table(msgspec.structs.replace(growths.leak(), blocks=tuple(blocks)))
+    table = malloc_block_table(msgspec.structs.replace(growths.leak(), blocks=tuple(blocks)))
     shown = [(row.cells[0].text, row.cells[2].text) for row in table.rows]
     assert shown == [("262,160 B", "14,321"), ("262,176 B", "1.25"), ("1 KiB", "0.5")]
 

@@ -12,12 +12,12 @@ from memdiag.reports.profile.headline import profile_headline, weight_factor
 from memdiag.reports.profile.phases import (
     notable_spans,
     phase_rows,
-    phase_table,
+    profile_phase_table,
     run_sentence,
     runs_summary,
     span_rows,
 )
-from memdiag.reports.text import mebibytes, plain, shortened
+from memdiag.reports.text import mebibytes_text, plain, shortened
 from memdiag.units import format_size
 from tests.reports import attributions, estimates, profiles
 from tests.reports.profiles import MIB, Step
@@ -141,13 +141,13 @@ def test_a_peak_below_the_baseline_is_no_negative_figure() -> None:
 
 def figures(profile: Profile, label: str) -> tuple[str, ...]:
     """Return start, peak, end and kept in the first row of the phase table called `label`."""
-    table = phase_table(profile)
+    table = profile_phase_table(profile)
     row = next(row for row in table.rows if row.cells[0].text == label)
     return tuple(cell.text for cell in row.cells[2:6])
 
 
 def test_the_phase_table_follows_the_record() -> None:
-    assert phase_table(profiles.tied_if()).columns[3].heading == "peak (exact)"
+    assert profile_phase_table(profiles.tied_if()).columns[3].heading == "peak (exact)"
     rows = {row.phase: row for row in phase_rows(profiles.tied_if())}
     assert figures(profiles.tied_if(), "parse") == ("46", "825", "563", "+517")
     assert rows["prepack"].responsible == ""
@@ -197,7 +197,7 @@ def test_a_quick_first_run_is_explained(first_s: float, text: str) -> None:
 
 @pytest.mark.parametrize("build", [profiles.tied_if, profiles.tiny, profiles.uneven])
 def test_the_rows_of_the_phase_table_follow_each_other(build: Callable[[], Profile]) -> None:
-    rows = [row for row in phase_table(build()).rows if not row.level]
+    rows = [row for row in profile_phase_table(build()).rows if not row.level]
     number = [[float(row.cells[i].text.replace(",", "")) for i in (2, 4, 5)] for row in rows]
     assert all(before[1] == after[0] for before, after in pairwise(number))
     assert all(round(end - start, 1) == kept for start, end, kept in number)
@@ -239,7 +239,7 @@ def test_a_mark_is_not_given_to_other_steps_if_a_part_is_sampled(
     phases = tuple(
         msgspec.structs.replace(phase, **changed.get(phase.name, {})) for phase in profile.phases
     )
-    rows = phase_table(msgspec.structs.replace(profile, phases=phases)).rows
+    rows = profile_phase_table(msgspec.structs.replace(profile, phases=phases)).rows
     assert [row.cells[3].text for row in rows[2:5]] == printed
 
 
@@ -254,18 +254,18 @@ def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
     first, *rest = profile.phases
     phases = (msgspec.structs.replace(first, peak_kind="sampled"), *rest)
     mixed = msgspec.structs.replace(profile, phases=phases)
-    table = phase_table(mixed)
+    table = profile_phase_table(mixed)
     assert table.columns[3].heading == "peak (~ sampled)"
     assert "~: the largest sample" in table.caption
-    assert "~" not in phase_table(mixed, is_compared=False).caption
-    assert "~" not in phase_table(profile).caption
+    assert "~" not in profile_phase_table(mixed, is_compared=False).caption
+    assert "~" not in profile_phase_table(profile).caption
     assert [row.cells[3].text.startswith("~") for row in table.rows[:2]] == [True, False]
-    assert "~" not in phase_table(profile).columns[3].heading
+    assert "~" not in profile_phase_table(profile).columns[3].heading
 
 
 def test_small_sessions_get_a_digit_more() -> None:
     assert figures(profiles.tiny(), "start")[2] == "45.9"
-    assert mebibytes(-40, 0, signed=True) == "0"
+    assert mebibytes_text(-40, 0, signed=True) == "0"
 
 
 def test_spans_are_sorted_by_what_they_moved() -> None:
@@ -376,7 +376,7 @@ def test_estimated_peaks_are_beside_the_measured_ones() -> None:
     plain_profile = profiles.tied_if()
     point = estimates.point()  # optimize 200 MiB, first_run 154 MiB, steady 158 MiB
     profile = msgspec.structs.replace(plain_profile, estimate=point)
-    headings = [column.heading for column in phase_table(profile).columns]
+    headings = [column.heading for column in profile_phase_table(profile).columns]
     assert headings[3:5] == ["peak (exact)", "estimated"]
     base = profile.baseline_rss_bytes
     by_label = {row.label: row.estimated_bytes for row in phase_rows(profile)}
@@ -384,18 +384,22 @@ def test_estimated_peaks_are_beside_the_measured_ones() -> None:
     assert by_label["parse"] is None  # not in this estimate
     # Optimization and constant folding have a row together, with the larger estimate.
     assert by_label["optimize"] == base + point.phases[0].peak_bytes
-    assert "estimated" not in [column.heading for column in phase_table(plain_profile).columns]
-    caption = phase_table(profile).caption
+    assert "estimated" not in [
+        column.heading for column in profile_phase_table(plain_profile).columns
+    ]
+    caption = profile_phase_table(profile).caption
     assert "keeps no freed blocks (--env MALLOC_MMAP_THRESHOLD_=131072)" in caption
     pinned = {"MALLOC_MMAP_THRESHOLD_": "131072"}
     session = msgspec.structs.replace(profile.session, environment=pinned)
-    caption = phase_table(msgspec.structs.replace(profile, session=session)).caption
+    caption = profile_phase_table(msgspec.structs.replace(profile, session=session)).caption
     assert "memdiag estimate predicts." in caption
 
 
 def test_memory_on_devices_is_a_column_only_where_there_is_some() -> None:
     plain_profile = profiles.tied_if()
-    assert "on device" not in {column.heading for column in phase_table(plain_profile).columns}
+    assert "on device" not in {
+        column.heading for column in profile_phase_table(plain_profile).columns
+    }
     assert "device memory" not in dict(sampling_facts(plain_profile))
     sizes = dict.fromkeys((phase.name for phase in plain_profile.phases), 64 * MIB)
     sizes |= {"optimize": 128 * MIB, "constant_fold": 256 * MIB}
@@ -409,7 +413,7 @@ def test_memory_on_devices_is_a_column_only_where_there_is_some() -> None:
             source="nvml", name="Scripted", peak_bytes=256 * MIB, steady_bytes=64 * MIB
         ),
     )
-    table = phase_table(profile)
+    table = profile_phase_table(profile)
     index = [column.heading for column in table.columns].index("on device")
     shown = {row.cells[0].text: row.cells[index].text for row in table.rows}
     assert shown["start"] == "64"

@@ -11,7 +11,7 @@ from rich.console import Console
 from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
-from memdiag.reports.limit import REPORT, compose, kubernetes
+from memdiag.reports.limit import REPORT, limit_compose_yaml, limit_kubernetes_yaml
 from memdiag.reports.limit.chart import limit_chart
 from memdiag.reports.limit.rows import trial_table
 from memdiag.reports.limit.sentences import limit_headline, suggestion_reason
@@ -167,7 +167,7 @@ def test_quiet_prints_the_answer_alone() -> None:
 
 
 def test_kubernetes_gets_request_and_limit() -> None:
-    text = kubernetes(limits.limit())
+    text = limit_kubernetes_yaml(limits.limit())
     resources = yaml.safe_load(text)["resources"]
     assert resources == {"requests": {"memory": "270Mi"}, "limits": {"memory": "324Mi"}}
     assert all(QUANTITY.match(each["memory"]) for each in resources.values())
@@ -175,7 +175,7 @@ def test_kubernetes_gets_request_and_limit() -> None:
 
 
 def test_compose_gets_a_service() -> None:
-    document = yaml.safe_load(compose(limits.limit()))
+    document = yaml.safe_load(limit_compose_yaml(limits.limit()))
     service = document["services"]["encoder"]
     assert service["deploy"]["resources"] == {
         "reservations": {"memory": "270M"},
@@ -190,13 +190,13 @@ def test_compose_gets_a_service() -> None:
     [("/usr/bin/python3 app.py", "python3"), ("./Été 1", "t"), ("9", "model-9")],
 )
 def test_a_service_has_a_permitted_name(subject: str, name: str) -> None:
-    text = compose(msgspec.structs.replace(limits.program(), subject=subject))
+    text = limit_compose_yaml(msgspec.structs.replace(limits.program(), subject=subject))
     assert list(yaml.safe_load(text)["services"]) == [name]
 
 
 def test_names_cannot_leave_a_comment() -> None:
     hostile = msgspec.structs.replace(limits.limit(), subject="a\nresources: {}\n#.onnx")
-    for text in (kubernetes(hostile), compose(hostile)):
+    for text in (limit_kubernetes_yaml(hostile), limit_compose_yaml(hostile)):
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         assert lines[0] in ("resources:", "services:")
 

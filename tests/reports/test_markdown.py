@@ -53,12 +53,12 @@ def test_hostile_names_are_code_or_escaped() -> None:
     ],
 )
 def test_code_is_fenced_by_more_than_it_holds(name: str, expected: str) -> None:
-    assert md.code(name) == expected
+    assert md.code_span(name) == expected
 
 
 def test_pipes_are_escaped_in_tables_only() -> None:
-    assert md.code("a|b", in_table=True) == r"`a\|b`"
-    assert md.code("a|b") == "`a|b`"
+    assert md.code_span("a|b", in_table=True) == r"`a\|b`"
+    assert md.code_span("a|b") == "`a|b`"
 
 
 def test_nobody_is_mentioned() -> None:

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.records.attribution import MODEL_FILE, Attribution, Owner, Unidentifiable
+from memdiag.records.attribution import WHOLE_FILE_COPY_NAME, Attribution, Owner, Unidentifiable
 from memdiag.reports.xray import owners
 from tests.reports import attributions, tied_xray
 from tests.reports.profiles import MIB
@@ -38,8 +38,8 @@ def test_the_parts_of_an_owner_are_named_the_largest_first() -> None:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        ((MODEL_FILE,), "the model file's bytes"),
-        (("w", MODEL_FILE), "original 20 MiB · the model file's bytes 20 MiB"),
+        ((WHOLE_FILE_COPY_NAME,), "the model file's bytes"),
+        (("w", WHOLE_FILE_COPY_NAME), "original 20 MiB · the model file's bytes 20 MiB"),
         (("w",), "original"),
     ],
 )
@@ -145,7 +145,7 @@ def test_without_a_baseline_the_share_is_of_all_that_is_resident() -> None:
     [(1.0, "100 %"), (0.99999, "99.9 %"), (0.5, "50 %"), (0.0004, "< 0.1 %"), (0.0, "0 %")],
 )
 def test_shares_are_never_rounded_up(share: float, text: str) -> None:
-    assert owners.percent(share) == text
+    assert owners.percent_text(share) == text
 
 
 @pytest.mark.parametrize(

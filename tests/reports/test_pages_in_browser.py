@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from memdiag.records import codec
-from memdiag.records.schemas import Reported
+from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import report_of
 from tests.reports import (
     comparisons,
@@ -71,7 +71,7 @@ SVG_TEXT = (
     "return [...document.querySelectorAll('.picture svg text')].map((each) => each.textContent)"
 )
 INK = "return getComputedStyle(document.querySelector('.picture svg text')).fill"
-DOCUMENTS: dict[str, tuple[Reported, str]] = {
+DOCUMENTS: dict[str, tuple[ReportedRecord, str]] = {
     "growth.json": (growths.leak(), "end of warm-up"),
     "limit.json": (
         msgspec.structs.replace(limits.limit(), subject="<img src=x onerror=alert(1)>.onnx"),
@@ -107,7 +107,7 @@ def test_a_picture_has_the_colours_of_the_page_on_a_dark_phone(
     "build", [comparisons.nothing, estimates.line, limits.without_group, sweeps.placed]
 )
 def test_a_page_fits_with_and_without_a_picture(
-    opened: Callable[..., Any], build: Callable[[], Reported]
+    opened: Callable[..., Any], build: Callable[[], ReportedRecord]
 ) -> None:
     page = opened(build())
     assert_fits(page, 1280, tables=True)

@@ -4,7 +4,15 @@ from typing import get_args
 import pytest
 
 from memdiag.records.attribution import CopyKind, OwnerKind
-from memdiag.reports.palette import COPIES, DARK, LIGHT, OWNERS, Palette, Theme, kinds
+from memdiag.reports.palette import (
+    COPY_COLORS,
+    DARK_PALETTE,
+    LIGHT_PALETTE,
+    OWNER_COLORS,
+    ColorTheme,
+    Palette,
+    colors_by_kind,
+)
 
 Matrix = tuple[tuple[float, float, float], ...]
 
@@ -72,7 +80,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("theme", [LIGHT_PALETTE, DARK_PALETTE], ids=["light", "dark"])
 def test_text_can_be_read_and_areas_be_told_apart(theme: Palette) -> None:
     for ground in (theme.page, theme.surface, theme.band):
         assert contrast(theme.ink, ground) >= 7
@@ -87,34 +95,36 @@ def test_text_can_be_read_and_areas_be_told_apart(theme: Palette) -> None:
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-@pytest.mark.parametrize("theme", COPIES)
-def test_kinds_of_copies_are_told_apart_by_every_eye(theme: Theme, vision: str) -> None:
-    for one, other in combinations(COPIES[theme].values(), 2):
+@pytest.mark.parametrize("theme", COPY_COLORS)
+def test_kinds_of_copies_are_told_apart_by_every_eye(theme: ColorTheme, vision: str) -> None:
+    for one, other in combinations(COPY_COLORS[theme].values(), 2):
         assert distance(one, other, vision) >= 0.1, (one, other)
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-@pytest.mark.parametrize("theme", OWNERS)
-def test_owners_are_told_apart_from_each_other_and_from_copies(theme: Theme, vision: str) -> None:
-    for one, other in combinations(OWNERS[theme].values(), 2):
+@pytest.mark.parametrize("theme", OWNER_COLORS)
+def test_owners_are_told_apart_from_each_other_and_from_copies(
+    theme: ColorTheme, vision: str
+) -> None:
+    for one, other in combinations(OWNER_COLORS[theme].values(), 2):
         assert distance(one, other, vision) >= 0.08, (one, other)
-    for one, other in product(OWNERS[theme].values(), COPIES[theme].values()):
+    for one, other in product(OWNER_COLORS[theme].values(), COPY_COLORS[theme].values()):
         assert distance(one, other, vision) >= 0.07, (one, other)
 
 
-@pytest.mark.parametrize(("theme", "palette"), [("light", LIGHT), ("dark", DARK)])
-def test_owners_stand_out_and_can_be_written_on(theme: Theme, palette: Palette) -> None:
-    assert set(OWNERS[theme]) == set(get_args(OwnerKind)) - {"weights"}
-    assert set(COPIES[theme]) == set(get_args(CopyKind))
-    for color in OWNERS[theme].values():
+@pytest.mark.parametrize(("theme", "palette"), [("light", LIGHT_PALETTE), ("dark", DARK_PALETTE)])
+def test_owners_stand_out_and_can_be_written_on(theme: ColorTheme, palette: Palette) -> None:
+    assert set(OWNER_COLORS[theme]) == set(get_args(OwnerKind)) - {"weights"}
+    assert set(COPY_COLORS[theme]) == set(get_args(CopyKind))
+    for color in OWNER_COLORS[theme].values():
         assert contrast(color, palette.surface) >= 1.2
-    for color in kinds(theme).values():
+    for color in colors_by_kind(theme).values():
         assert max(contrast(color, ink) for ink in ("#000000", "#ffffff")) >= 4.5
 
 
-@pytest.mark.parametrize(("theme", "palette"), [("light", LIGHT), ("dark", DARK)])
-def test_copies_stand_out_and_can_be_written_on(theme: Theme, palette: Palette) -> None:
-    for color in COPIES[theme].values():
+@pytest.mark.parametrize(("theme", "palette"), [("light", LIGHT_PALETTE), ("dark", DARK_PALETTE)])
+def test_copies_stand_out_and_can_be_written_on(theme: ColorTheme, palette: Palette) -> None:
+    for color in COPY_COLORS[theme].values():
         assert contrast(color, palette.surface) >= 3
         assert max(contrast(color, "#000000"), contrast(color, "#ffffff")) >= 4.5
 

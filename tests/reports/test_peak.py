@@ -7,7 +7,7 @@ from memdiag.records.estimate import EstimatedPhase, EstimatedPoint, EstimatedTe
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Profile
 from memdiag.reports.profile.advice import profile_advice
-from memdiag.reports.profile.peak import peak_sentence
+from memdiag.reports.profile.peak import transient_peak_sentence
 from memdiag.reports.profile.phases import runs_summary
 from memdiag.units import MIB
 from tests.reports import estimates, profiles
@@ -99,7 +99,7 @@ def test_what_only_the_peak_needs_is_named(
     phase: PhaseName, cause: str, peak: dict[str, int], kept: str
 ) -> None:
     found = profile(phase, 200, estimate(phase, cause, **peak))
-    sentence = peak_sentence(found)
+    sentence = transient_peak_sentence(found)
     assert sentence.startswith("The peak is 46 MiB above the steady state: ")
     assert kept in sentence
     advice = profile_advice(found)
@@ -113,8 +113,8 @@ def test_an_estimate_that_misses_the_peak_names_no_cause_but_the_measured_step()
         "The peak is 76 MiB above the steady state, in optimize (GraphPass: +230 MiB at its peak,"
         " +100 MiB kept)."
     )
-    assert peak_sentence(found) == expected
-    assert peak_sentence(profile("optimize", 230, None)) == expected
+    assert transient_peak_sentence(found) == expected
+    assert transient_peak_sentence(profile("optimize", 230, None)) == expected
 
 
 def test_a_peak_that_is_the_steady_state_has_no_cause_of_its_own() -> None:

@@ -3,13 +3,13 @@
 import pytest
 
 from memdiag.api.optimizer_outputs import optimizer_names
-from memdiag.reports.remedy_pages import known_names, remedy_page
+from memdiag.reports.remedy_pages import remedy_page, remedy_page_names
 from memdiag.tuning.options import tuning_options
 
 
 def test_everything_that_a_search_tries_is_explained() -> None:
     tried = {*optimizer_names(), *(option.name for option in tuning_options()), "rewrite"}
-    assert tried <= {*known_names()}
+    assert tried <= {*remedy_page_names()}
 
 
 @pytest.mark.parametrize(

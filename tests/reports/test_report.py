@@ -13,8 +13,8 @@ from memdiag.records import codec
 from memdiag.records.codec import decode
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
-from memdiag.records.schemas import Reported
-from memdiag.reports import MODULES, report_for
+from memdiag.records.schemas import ReportedRecord
+from memdiag.reports import REPORT_MODULES, report_for
 from memdiag.reports import profile as profile_report
 from memdiag.reports.profile import REPORT
 from tests.reports import profiles
@@ -88,8 +88,8 @@ def test_an_unknown_format_names_the_known_ones() -> None:
 
 
 def test_every_kind_of_record_has_a_report() -> None:
-    assert set(MODULES) == set(get_args(Reported))
-    for kind in MODULES:
+    assert set(REPORT_MODULES) == set(get_args(ReportedRecord))
+    for kind in REPORT_MODULES:
         report = report_for(kind)
         defaults = set(report.default_formats())
         pictures = {"png"} if report.draw is not None else set()

@@ -2,7 +2,7 @@
 
 from memdiag.programs.xrays.xray_requests import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.records.attribution import Owner
-from memdiag.reports.run.requested import answer_lines
+from memdiag.reports.run.requested import xray_answer_lines
 from tests.reports.runs import MIB, memory
 
 
@@ -21,7 +21,7 @@ def test_owners_are_listed_by_process_and_session() -> None:
             XrayedSession(number=2, model=None, memory=memory(None, None, None)),
         ),
     )
-    assert answer_lines(XrayAnswer(asked=1, processes=(process,))) == [
+    assert xray_answer_lines(XrayAnswer(asked=1, processes=(process,))) == [
         "X-rays of 1 process were added to the recording.",
         "process 7 (python main.py), 100 MiB: weights 60 MiB, arena slack 30 MiB, Python 10 MiB",
         "  session 1 (a.onnx): weight copies 60 MiB; arena 1.0 MiB in use, 30 MiB slack",
@@ -31,9 +31,9 @@ def test_owners_are_listed_by_process_and_session() -> None:
 
 def test_a_process_that_could_not_be_examined_is_noted() -> None:
     failed = XrayAnswer(asked=2, processes=(), failures=("process 8: no X-ray: it has ended",))
-    assert answer_lines(failed) == [
+    assert xray_answer_lines(failed) == [
         "X-rays of 0 processes of 2 were added to the recording.",
         "note: process 8: no X-ray: it has ended",
     ]
-    (nothing,) = answer_lines(XrayAnswer(asked=0, processes=()))
+    (nothing,) = xray_answer_lines(XrayAnswer(asked=0, processes=()))
     assert nothing.startswith("No process of the recording uses onnxruntime")

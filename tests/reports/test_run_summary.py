@@ -26,32 +26,32 @@ from memdiag.records.run import (
     ProgramSession,
 )
 from memdiag.reports.run import REPORT
-from memdiag.reports.run.headline import remarks, run_headline
+from memdiag.reports.run.headline import run_headline, session_remarks
 from memdiag.reports.run.names import (
     command_text,
     model_names,
-    numbers,
+    number_ranges_text,
     shapes_text,
 )
-from memdiag.reports.run.owners import process_owners, tiles
+from memdiag.reports.run.owners import process_owners, program_tiles
 from memdiag.reports.run.peaks import (
-    activities,
+    activities_text,
     largest_session,
-    moment,
-    peak_mark,
-    peak_phase,
-    peak_text,
-    rise_text,
+    session_activities,
+    session_peak_mark,
+    session_peak_phase,
+    session_peak_text,
+    session_rise_text,
 )
 from memdiag.reports.run.picture import draw
-from memdiag.reports.run.savings import after_findings
+from memdiag.reports.run.savings import sentences_after_findings
 from memdiag.reports.run.sessions import (
     arena_text,
-    peak_sentences,
-    phase_table,
+    peak_and_rise_sentences,
+    session_phase_table,
     session_table,
 )
-from memdiag.reports.run.timeline import pack, run_timeline
+from memdiag.reports.run.timeline import packed_rows, run_timeline
 from tests.reports import runs
 from tests.reports.attributions import attribution, copy
 from tests.reports.runs import MIB
@@ -211,11 +211,14 @@ def test_what_happened_at_the_peak_is_named() -> None:
         session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)}, latency_s=0.5
     )
     run = runs.run(first, other, peaks=(peak,))
-    assert moment(run, 1.1) == "parse of session 1 (a.onnx)"
-    assert moment(run, 1.35) == "optimize of session 1 (a.onnx) and parse of session 2 (b.onnx)"
-    assert moment(run, 5.5) == "a run of session 1 (a.onnx) with x: 1×3×640×640"
-    assert moment(run, 5.0) == ""  # before the run, which lasted 0.9 s
-    assert moment(run, 9.0) == ""
+    assert activities_text(run, 1.1) == "parse of session 1 (a.onnx)"
+    assert (
+        activities_text(run, 1.35)
+        == "optimize of session 1 (a.onnx) and parse of session 2 (b.onnx)"
+    )
+    assert activities_text(run, 5.5) == "a run of session 1 (a.onnx) with x: 1×3×640×640"
+    assert activities_text(run, 5.0) == ""  # before the run, which lasted 0.9 s
+    assert activities_text(run, 9.0) == ""
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,11 @@ def test_memory_that_others_took_before_the_first_run_is_not_the_sessions(
     start, highest = first_run
     phases = (*session.phases[:-1], runs.phase("first_run", start, highest))
     session = msgspec.structs.replace(session, phases=phases)
-    assert (rise_text(session), peak_text(session), peak_phase(session)) == (rise, peak, phase)
+    assert (
+        session_rise_text(session),
+        session_peak_text(session),
+        session_peak_phase(session),
+    ) == (rise, peak, phase)
 
 
 def test_a_run_that_took_more_than_any_creation_is_the_answer() -> None:
@@ -346,7 +353,7 @@ def test_growth_in_a_calibration_names_what_keeps_outputs(
     second = run_headline(_growing(runs.run(session))).second
     assert second.startswith("Calibrate in parts: " if is_calibration else "memdiag leak -- ")
     has = f"{CALIBRATORS_HAVE[:1].upper()}{CALIBRATORS_HAVE[1:]} (session 1)."
-    assert (has in after_findings(runs.run(session))) == is_calibration
+    assert (has in sentences_after_findings(runs.run(session))) == is_calibration
     still = run_headline(runs.run(session)).first
     assert "quantization keeps" not in still
 
@@ -358,8 +365,8 @@ def test_values_that_are_held_at_the_end_are_told(used: int, *, is_told: bool) -
         "The process holds 60 MiB of values in onnxruntime's arenas at its end: outputs that the"
         " program keeps, as a rule. memdiag leak tells whether they grow, and names the line."
     )
-    assert after_findings(run)[:1] == (sentence,) * is_told
-    for told in after_findings(msgspec.structs.replace(run, is_watched=True)):
+    assert sentences_after_findings(run)[:1] == (sentence,) * is_told
+    for told in sentences_after_findings(msgspec.structs.replace(run, is_watched=True)):
         assert told == (
             "The process holds 60 MiB of values in onnxruntime's arenas: those of a run in"
             " progress, or outputs that the program keeps. memdiag leak 100 tells whether they"
@@ -398,7 +405,7 @@ def test_a_proportional_set_that_was_read_far_from_the_peak_is_left_out() -> Non
 
 
 def test_the_peak_and_the_largest_rises_are_different_facts() -> None:
-    peak, rise, creation = peak_sentences(runs.server())
+    peak, rise, creation = peak_and_rise_sentences(runs.server())
     assert peak.startswith(
         "Peak of the program: 310 MiB at 4.0 s, during prepack of session 4 (a.onnx) in process 101"
         " and a run of session 1 (a.onnx) with x: 1×3×640×640 in process 100. Then resident:"
@@ -426,8 +433,8 @@ def test_the_peak_and_the_largest_rises_are_different_facts() -> None:
 )
 def test_a_peak_without_a_known_cause(peak_s: float, text: str) -> None:
     run = runs.run(runs.session(1), peak_s=peak_s)
-    assert peak_sentences(run)[0].endswith(text)
-    assert peak_sentences(runs.run()) == ()
+    assert peak_and_rise_sentences(run)[0].endswith(text)
+    assert peak_and_rise_sentences(runs.run()) == ()
 
 
 @pytest.mark.parametrize(
@@ -462,7 +469,7 @@ def test_a_peak_while_the_process_ended_is_named(peak_s: float, ending: str) -> 
         runs.session(1), processes=(process,), xrays=(end,), peak_s=peak_s, end_xrays_s=2.0
     )
     after = f"after the last run of a session (at 6.0 s){ending}."
-    assert peak_sentences(run)[0].endswith(after)
+    assert peak_and_rise_sentences(run)[0].endswith(after)
     assert f"310 MiB, at {peak_s} s, {after}" in run_headline(run).first
     assert run_headline(run).first.endswith("in 10 s, 2.0 s of them for X-rays at the end.")
 
@@ -482,7 +489,7 @@ def test_runs_in_forks_are_runs() -> None:
     assert "Session 3 never ran (b.onnx)." in text
     assert " 20 in forks" in text
     assert " 6 + 3 in forks" in text
-    peak = peak_sentences(runs.run(both, peak_s=9.0))[0]
+    peak = peak_and_rise_sentences(runs.run(both, peak_s=9.0))[0]
     assert "Forked workers may have been running sessions: the time of each of their runs" in peak
     assert "+60 MiB in its creation; " in run_headline(runs.run(forked)).first
 
@@ -490,11 +497,11 @@ def test_runs_in_forks_are_runs() -> None:
 @pytest.mark.parametrize("peak_s", [9.0, 3.0], ids=["after the last run", "between runs"])
 def test_a_peak_may_come_from_a_session_of_before_the_recording(peak_s: float) -> None:
     older = runs.run(runs.session(1), peak_s=peak_s, earlier_sessions=1)
-    answer, peak = run_headline(older).first, peak_sentences(older)[0]
+    answer, peak = run_headline(older).first, peak_and_rise_sentences(older)[0]
     assert "after the last run" not in answer + peak
     assert "Sessions from before the recording may have run: their runs are not recorded." in peak
     only = runs.run(runs.session(1), peak_s=peak_s)
-    assert "before the recording" not in peak_sentences(only)[0]
+    assert "before the recording" not in peak_and_rise_sentences(only)[0]
     assert ("after the last run" in run_headline(only).first) == (peak_s == 9.0)
 
 
@@ -503,12 +510,12 @@ def test_the_duration_of_a_run_is_its_own() -> None:
         session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)}, latency_s=0.2
     )
     run = runs.run(runs.session(1), peaks=(peak,))
-    assert moment(run, 5.9) != ""
-    assert moment(run, 5.5) == ""
+    assert activities_text(run, 5.9) != ""
+    assert activities_text(run, 5.5) == ""
 
 
 def test_the_phases_of_a_session_are_those_of_a_profile() -> None:
-    table = phase_table(runs.session(1), runs.run(runs.session(1)))
+    table = session_phase_table(runs.session(1), runs.run(runs.session(1)))
     assert [(row.cells[0].text, row.level) for row in table.rows] == [
         ("parse", 0),
         ("optimize", 0),
@@ -668,7 +675,7 @@ def test_the_memory_of_one_more_process_is_its_private_memory() -> None:
             "processes": (runs.process(100, 20), *processes),
             "xrays": (_private(101, 40, 2, 40, 33), _private(102, 40, 2, 40, second)),
         }
-        found = remarks(runs.run(*changes.pop("sessions", sessions), **given | changes))
+        found = session_remarks(runs.run(*changes.pop("sessions", sessions), **given | changes))
         return [sentence for sentence in found if "One more" in sentence]
 
     assert sentences() == [
@@ -721,7 +728,7 @@ def test_sizes_of_findings_add_up_only_if_they_concern_different_sessions(
     findings: list[ProgramFinding], sentences: tuple[str, ...]
 ) -> None:
     run = runs.run(runs.session(1), findings=tuple(findings))
-    assert after_findings(run) == sentences
+    assert sentences_after_findings(run) == sentences
 
 
 def test_many_copies_of_weights_name_the_command_that_explains_them() -> None:
@@ -732,23 +739,23 @@ def test_many_copies_of_weights_name_the_command_that_explains_them() -> None:
         " '/m/my model.onnx' explains them."
     )
     run = runs.run(sessions[1])
-    assert after_findings(run) == (sentence,)
+    assert sentences_after_findings(run) == (sentence,)
     providers = ("OpenVINOExecutionProvider", "CPUExecutionProvider")
     elsewhere = msgspec.structs.replace(sessions[1], providers=providers)
     unexplained = sentence.partition(":")[0] + "."
-    assert after_findings(runs.run(elsewhere)) == (unexplained,)
-    (with_another_model,) = after_findings(runs.run(*sessions))
+    assert sentences_after_findings(runs.run(elsewhere)) == (unexplained,)
+    (with_another_model,) = sentences_after_findings(runs.run(*sessions))
     assert (
         "(part of them may belong to sessions that compute equal weights): " in with_another_model
     )
     assert sentence in words(shown(run))
     assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "markdown").decode()
     assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "html").decode()
-    assert after_findings(runs.run(sessions[0])) == ()
+    assert sentences_after_findings(runs.run(sessions[0])) == ()
     large = msgspec.structs.replace(runs.run(*sessions), peak_rss_bytes=1101 * MIB)  # 11 MiB: 1 %
-    assert after_findings(large) == ()
+    assert sentences_after_findings(large) == ()
     older = runs.run(*sessions, earlier_sessions=1)
-    (sentence,) = after_findings(older)
+    (sentence,) = sentences_after_findings(older)
     assert "of weights (sessions from before the recording may have part of them): me" in sentence
 
 
@@ -765,24 +772,24 @@ def test_equal_sessions_and_workers_are_one_line_each() -> None:
 
 
 def test_sessions_that_need_a_word_get_a_sentence() -> None:
-    remark = remarks(runs.server())
+    remark = session_remarks(runs.server())
     assert remark == (
         "Session 5 (nowhere.onnx) could not be created: NO_SUCHFILE: the file does not exist.",
         "Session 3 never ran (c.onnx).",
         "Sessions 2 and 3 were created or run at the same time in one process: the peaks of their"
         " phases cannot be told apart.",
     )
-    assert remarks(runs.run(runs.session(1))) == ()
+    assert session_remarks(runs.run(runs.session(1))) == ()
     cut = runs.session(1, creation_s=None, run_count=0)
-    assert remarks(runs.run(cut)) == (
+    assert session_remarks(runs.run(cut)) == (
         "Session 1 (a.onnx) was not finished in prepack when its process ended.",
     )
     one_sided = runs.run(runs.session(1, shared_with=(2,)), runs.session(2))
-    assert remarks(one_sided) == (
+    assert session_remarks(one_sided) == (
         "The peaks of session 1 are shared with session 2, created or run at the same time in the"
         " same process.",
     )
-    many = remarks(runs.run(*map(runs.failed, range(1, 20))))
+    many = session_remarks(runs.run(*map(runs.failed, range(1, 20))))
     assert len(many) == 6
     assert many[-1] == "14 more sentences of this kind are in the report."
 
@@ -906,7 +913,7 @@ def test_long_tables_are_cut() -> None:
     ],
 )
 def test_numbers_are_ranges(found: list[int], text: str) -> None:
-    assert numbers(found) == text
+    assert number_ranges_text(found) == text
 
 
 def test_models_with_one_file_name_are_distinguished_by_their_folders() -> None:
@@ -948,14 +955,14 @@ def test_shapes_in_words() -> None:
 
 
 def test_tiles_sum_up_to_the_resident_sets() -> None:
-    found = tiles(runs.server())
+    found = program_tiles(runs.server())
     assert sum(tile.size_bytes for tile in found) == 2 * 200 * MIB
     ids = {tile.id for tile in found}
     assert all(tile.parent in ids or tile.id == "all" for tile in found)
     labels = {tile.label: tile.size for tile in found if tile.parent.startswith("p101")}
     assert labels["arena slack"] == "40 MiB"  # the resident part of 100 MiB
     assert labels["other weights"] == "30 MiB"
-    assert tiles(runs.run(runs.session(1))) == ()
+    assert program_tiles(runs.run(runs.session(1))) == ()
 
 
 def test_owners_are_of_the_last_xray_of_each_process() -> None:
@@ -968,7 +975,7 @@ def test_owners_are_of_the_last_xray_of_each_process() -> None:
 
 
 def test_bars_of_a_row_do_not_overlap() -> None:
-    assert pack([(0, 2), (1, 3), (2, 4), (5, 6)]) == [0, 1, 0, 0]
+    assert packed_rows([(0, 2), (1, 3), (2, 4), (5, 6)]) == [0, 1, 0, 0]
     lane = run_timeline(runs.pool()).lanes[0]
     for bar in lane.bars:
         others = [each for each in lane.bars if each.row == bar.row and each is not bar]
@@ -1086,7 +1093,7 @@ def test_owners_of_a_watched_process_have_words_and_colours_of_their_own() -> No
     assert owners.moment == "at the end of the recording, after 9.5 s"
     (cell,) = [row.cells[0] for row in owners.table().rows if row.cells[0].text == "weights"]
     assert cell.color == "var(--original)"
-    weights = [tile.kind for tile in tiles(run) if tile.label == "weights"]
+    weights = [tile.kind for tile in program_tiles(run) if tile.label == "weights"]
     assert weights == ["original"]
 
 
@@ -1101,9 +1108,15 @@ def test_processes_with_sessions_get_lanes_first() -> None:
 
 def test_the_mark_of_a_whole_creation_counts_where_its_phases_are_sampled() -> None:
     missed = runs.session(1, creation_peak_rss_bytes=260 * MIB)
-    assert (rise_text(missed), peak_mark(missed), peak_phase(missed)) == ("+160 MiB", "", None)
+    assert (session_rise_text(missed), session_peak_mark(missed), session_peak_phase(missed)) == (
+        "+160 MiB",
+        "",
+        None,
+    )
     run = runs.run(missed, peak_rss_bytes=260 * MIB, peak_s=1.4)
-    assert [each.short_text for each in activities(run, 1.4)] == ["the creation of session 1"]
+    assert [each.short_text for each in session_activities(run, 1.4)] == [
+        "the creation of session 1"
+    ]
     # The phases have it already: a page more is no other peak.
     found = runs.session(1, creation_peak_rss_bytes=160 * MIB + 4096)
-    assert (rise_text(found), peak_phase(found)) == ("+60 MiB", "constant_fold")
+    assert (session_rise_text(found), session_peak_phase(found)) == ("+60 MiB", "constant_fold")

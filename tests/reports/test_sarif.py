@@ -2,13 +2,13 @@ import json
 from typing import Any
 
 from memdiag.records.finding import Check, CheckedModel
-from memdiag.reports.sarif import render
-from memdiag.rules import detectors
+from memdiag.reports.sarif import sarif_log
+from memdiag.rules import model_detectors
 from tests.reports.checks import MIB, check, finding
 
 
 def run_of(result: Check) -> dict[str, Any]:
-    log = json.loads(render(result, version="1.2.3"))
+    log = json.loads(sarif_log(result, version="1.2.3"))
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
     assert isinstance(run, dict)
@@ -18,7 +18,9 @@ def run_of(result: Check) -> dict[str, Any]:
 def test_every_rule_is_described() -> None:
     driver = run_of(check())["tool"]["driver"]
     assert driver["version"] == "1.2.3"
-    assert [rule["id"] for rule in driver["rules"]] == [each.rule.code for each in detectors()]
+    assert [rule["id"] for rule in driver["rules"]] == [
+        each.rule.code for each in model_detectors()
+    ]
     assert all(rule["help"]["markdown"] for rule in driver["rules"])
 
 

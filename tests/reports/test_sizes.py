@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.budgets.evaluation import judge
+from memdiag.budgets.evaluation import judge_budget
 from memdiag.detail import Detail
 from memdiag.records.budget import Budget
 from memdiag.records.dimension import Dimension
 from memdiag.reports import report_of
-from memdiag.reports.budget import first_line
-from memdiag.reports.text import at_sizes, dim_hint
+from memdiag.reports.budget import judgement_result_line
+from memdiag.reports.text import dim_hint, sizes_clause
 from tests.reports import comparisons, profiles
 
 
@@ -81,7 +81,7 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
     ],
 )
 def test_sizes_in_words(dimensions: Sequence[Dimension], expected: str) -> None:
-    assert at_sizes(dimensions) == expected
+    assert sizes_clause(dimensions) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_the_option_for_other_sizes(dimensions: Sequence[Dimension], option: str
 
 def test_sizes_that_follow_in_the_same_process_are_named() -> None:
     given = [dimension("batch", 1, "batch", source="given")]
-    assert at_sizes(TOKENS, ["batch_size 1 × seq 1", "batch_size 1 × seq 4"]) == (
+    assert sizes_clause(TOKENS, ["batch_size 1 × seq 1", "batch_size 1 × seq 4"]) == (
         "after runs at batch_size 1 × seq 128, batch_size 1 × seq 1 and batch_size 1 × seq 4"
     )
-    assert at_sizes(given, ["size 4"]) == "after runs at batch 1 and size 4"
-    assert at_sizes((), ["size 4"]) == ""
+    assert sizes_clause(given, ["size 4"]) == "after runs at batch 1 and size 4"
+    assert sizes_clause((), ["size 4"]) == ""
 
 
 def printed(record: Any) -> list[str]:
@@ -141,5 +141,5 @@ def test_reports_and_judgements_have_the_sizes() -> None:
     record = msgspec.structs.replace(profiles.tied_if(), dimensions=TOKENS)
     report = report_of(record).markdown(record)
     assert "at batch\\_size 1 × seq 128" in report.splitlines()[2]
-    judgement = judge([record], Budget(limits={"peak": 1}))
-    assert first_line(judgement).endswith(" (in first_run), at batch_size 1 × seq 128")
+    judgement = judge_budget([record], Budget(limits={"peak": 1}))
+    assert judgement_result_line(judgement).endswith(" (in first_run), at batch_size 1 × seq 128")

@@ -12,7 +12,7 @@ from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.sweep import PlacedModel, Placement, PlacementMachine, Sweep
 from memdiag.reports.sweep import REPORT
-from memdiag.reports.sweep.sentences import failures, headline
+from memdiag.reports.sweep.sentences import failed_jobs_by_sentence, sweep_headline
 from memdiag.reports.sweep.tables import placement_sentence
 from memdiag.units import MIB
 from tests.reports import sweeps
@@ -29,7 +29,7 @@ def markdown(sweep: Sweep) -> str:
 
 
 def test_the_answer_counts_jobs_waste_and_changes() -> None:
-    answer = headline(sweeps.sweep())
+    answer = sweep_headline(sweeps.sweep())
     assert answer.first == (
         "1 of 4 models takes more memory than necessary: 90 MiB after the runs (minilm.onnx)."
     )
@@ -51,7 +51,7 @@ def test_the_answer_names_the_release_and_the_sizes() -> None:
         series = tuple(msgspec.structs.replace(each, dims=text) for text in dims)
         record = sweeps.sweep(series=series, findings=(), releases=("1.22.1",))
         assert "Models, on onnxruntime 1.22.1, the" in printed(record)
-        return headline(record).first
+        return sweep_headline(record).first
 
     assert measured("batch=4") == "1 job of 1 model on onnxruntime 1.22.1, at batch=4."
     assert measured("") == "1 job of 1 model on onnxruntime 1.22.1, at default sizes (--dim)."
@@ -59,23 +59,23 @@ def test_the_answer_names_the_release_and_the_sizes() -> None:
     assert measured(*(f"batch={n}" for n in range(4))).endswith(", at 4 combinations of sizes.")
     two = sweeps.sweep(series=(sweeps.series("a.onnx", 9, 9),), releases=sweeps.RELEASES[:2])
     assert "on 2 releases of onnxruntime, 1.22.1 and 1.24.4 (figures: the newest)," in (
-        headline(msgspec.structs.replace(two, findings=())).first
+        sweep_headline(msgspec.structs.replace(two, findings=())).first
     )
     assert "Models, on the newest release, the" in printed(two)
 
 
 def test_jobs_of_earlier_sweeps_are_counted_apart() -> None:
     series = sweeps.series("a.onnx", 9, 9)
-    assert "earlier" not in headline(sweeps.sweep(series=(series,))).first
+    assert "earlier" not in sweep_headline(sweeps.sweep(series=(series,))).first
     old = msgspec.structs.replace(series.points[0], is_requested=False)
     series = msgspec.structs.replace(series, points=(old, series.points[1]))
-    assert headline(sweeps.sweep(series=(series,))).first.endswith(
+    assert sweep_headline(sweeps.sweep(series=(series,))).first.endswith(
         " This sweep names 1 of these 2 jobs; the others are of earlier sweeps."
     )
 
 
 def test_a_comparison_with_a_store_answers_that_first() -> None:
-    answer = headline(sweeps.sweep(against="nightly"))
+    answer = sweep_headline(sweeps.sweep(against="nightly"))
     assert answer.first == (
         "Regression: 1 model needs more memory than in nightly (most: albert.onnx, +212 MiB at the"
         " peak, first in prepack)."
@@ -91,7 +91,7 @@ def compared(*is_failed: bool, is_new: bool = True) -> str:
         )
         for each in models
     )
-    return headline(sweeps.sweep(against="nightly", series=marked)).first
+    return sweep_headline(sweeps.sweep(against="nightly", series=marked)).first
 
 
 def test_without_a_regression_the_models_that_were_compared_are_counted() -> None:
@@ -107,7 +107,7 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
     record = sweeps.sweep(
         against="nightly", series=(msgspec.structs.replace(only_new, points=points),)
     )
-    assert headline(record).first.startswith(
+    assert sweep_headline(record).first.startswith(
         "Nothing is compared with nightly: no model was measured both there and now."
     )
     assert record.compares_nothing
@@ -122,10 +122,13 @@ def test_a_model_that_fails_only_now_is_named() -> None:
 
 
 def test_failures_with_the_same_sentence_are_one_without_the_path() -> None:
-    ((sentence, jobs),) = failures(sweeps.sweep().requested_jobs)
+    ((sentence, jobs),) = failed_jobs_by_sentence(sweeps.sweep().requested_jobs)
     assert sentence == "the file ends inside initializer 'w'."
     assert len(jobs) == 3
-    assert failures(sweeps.sweep(series=(sweeps.series("a.onnx", 1),)).requested_jobs) == []
+    assert (
+        failed_jobs_by_sentence(sweeps.sweep(series=(sweeps.series("a.onnx", 1),)).requested_jobs)
+        == []
+    )
 
 
 def test_the_summary_fits_eighty_columns_and_quiet_is_the_answer() -> None:
@@ -140,8 +143,8 @@ def test_the_summary_fits_eighty_columns_and_quiet_is_the_answer() -> None:
 
 def test_an_exceeded_budget_is_the_answer_and_precedes_the_tables() -> None:
     record = sweeps.over_budget(sweeps.sweep(against="nightly"))
-    assert headline(record).first == "1 model exceeds the budget in 1 job: vits.onnx."
-    assert headline(record).lines[0].startswith("Regression: ")
+    assert sweep_headline(record).first == "1 model exceeds the budget in 1 job: vits.onnx."
+    assert sweep_headline(record).lines[0].startswith("Regression: ")
     text = printed(record)
     tables = text.split("\n\n")
     assert "tokens=512" in tables[1]
@@ -156,8 +159,8 @@ def test_the_placement_is_the_answer_also_when_quiet() -> None:
         models = tuple(sweeps.series(f"{n}.onnx", 9) for n in range(sum(machines) + unplaced))
         placement = sweeps.placement(*machines, unplaced=unplaced)
         record = sweeps.over_budget(sweeps.sweep(series=models, placement=placement))
-        assert headline(record).lines[0].startswith("1 model exceeds the budget")
-        return headline(record).first
+        assert sweep_headline(record).lines[0].startswith("1 model exceeds the budget")
+        return sweep_headline(record).first
 
     assert first(2, 1) == (
         "3 models fit on 2 machines of 1.00 GiB: albert.onnx, albert.onnx on machine 1;"
@@ -182,7 +185,7 @@ def test_the_models_that_take_most_are_summed_once_each() -> None:
         for name, size in (("small", 32), ("large", 233))
     )
     again = msgspec.structs.replace(small, dims="batch=4", avoidable_bytes=sweeps.MIB)
-    answer = headline(sweeps.sweep(series=(small, again, large), findings=()))
+    answer = sweep_headline(sweeps.sweep(series=(small, again, large), findings=()))
     assert answer.first == (
         "2 models take more memory than necessary: 265 MiB after the runs, most large.onnx"
         " (233 MiB)."
@@ -205,7 +208,7 @@ def test_changes_say_where_the_noise_is_assumed() -> None:
 
 def test_a_sweep_whose_jobs_failed_says_that_none_completed() -> None:
     record = sweeps.sweep(series=(sweeps.series("a.onnx", None),), findings=())
-    assert headline(record).first.startswith("None of 1 job of 1 model on 3 releases")
+    assert sweep_headline(record).first.startswith("None of 1 job of 1 model on 3 releases")
 
 
 def test_changes_of_the_same_model_have_their_sizes() -> None:

@@ -6,24 +6,24 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from memdiag.records.codec import escaped
+from memdiag.records.codec import escaped_record
 from memdiag.records.sweep import Sweep
 from memdiag.reports.github import sweep_annotations
-from memdiag.reports.sweep.machine_formats import junit, smaller_is_better
+from memdiag.reports.sweep.machine_formats import junit_xml, smaller_is_better_json
 from tests.reports import sweeps
 from tests.reports.sweeps import MIB
 
 FORMATS = {
     "github": sweep_annotations,
-    "junit": junit,
-    "smaller-is-better": smaller_is_better,
+    "junit": junit_xml,
+    "smaller-is-better": smaller_is_better_json,
 }
 HOSTILE = 'a"b\\c\n\x1b\uffff<b>&]]>\udcff.onnx'
 
 
 def machine_format(record: Sweep, name: str) -> str:
     """Return `record` as a command prints it."""
-    return FORMATS[name](escaped(record))
+    return FORMATS[name](escaped_record(record))
 
 
 def hostile() -> Sweep:

@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from memdiag.reports.page import breakable, templates
-from memdiag.reports.table import Bar, Cell, Column, Row, Table, markdown_table, print_table
+from memdiag.reports.page import breakable_parts, template_environment
+from memdiag.reports.table import BarPart, Cell, Column, Row, Table, markdown_table, print_table
 
 TABLE = Table(
     columns=(
@@ -22,7 +22,7 @@ TABLE = Table(
             Cell("a|b<c", is_code=True, color="var(--peak)"),
             "512",
             Cell("512 MiB", title="536,870,912 bytes", sort_key=536870912),
-            Cell(bars=((Bar(css="top", percent=50), Bar(css="end", percent=25)),)),
+            Cell(bars=((BarPart(css="top", percent=50), BarPart(css="end", percent=25)),)),
             Cell("first", tags=("chosen",), note="more", problem="broken"),
             is_strong=True,
         ),
@@ -40,7 +40,7 @@ def printed(table: Table, width: int = 60) -> list[str]:
 
 def page(table: Table) -> str:
     source = "{% import 'table.html.j2' as tables %}{{ tables.render(table, id='t') }}"
-    html: str = templates().from_string(source).render(table=table)
+    html: str = template_environment().from_string(source).render(table=table)
     return html
 
 
@@ -106,8 +106,8 @@ def test_columns_that_are_empty_in_every_row_are_left_out() -> None:
 
 
 def test_long_words_break_between_their_parts_and_short_ones_do_not() -> None:
-    assert breakable("a <b> constant_fold") == ["a <b> constant_fold"]
-    assert breakable("zoo/light_vgg19.onnx") == ["zoo/", "light_", "vgg19.", "onnx"]
-    assert breakable("NchwcTransformer, step 1") == ["Nchwc", "Transformer, step 1"]
-    assert breakable("x" * 20 + "&") == ["x" * 14, "x" * 6 + "&"]
-    assert breakable("") == [""]
+    assert breakable_parts("a <b> constant_fold") == ["a <b> constant_fold"]
+    assert breakable_parts("zoo/light_vgg19.onnx") == ["zoo/", "light_", "vgg19.", "onnx"]
+    assert breakable_parts("NchwcTransformer, step 1") == ["Nchwc", "Transformer, step 1"]
+    assert breakable_parts("x" * 20 + "&") == ["x" * 14, "x" * 6 + "&"]
+    assert breakable_parts("") == [""]

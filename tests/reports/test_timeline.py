@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memdiag.records.budget import Breach, Budget, Judgement
-from memdiag.reports.picture import spread
+from memdiag.reports.picture import label_centres
 from memdiag.reports.profile.picture import time_scale
-from memdiag.reports.profile.timeline import limits, timeline
-from memdiag.thinning import thin
+from memdiag.reports.profile.timeline import budget_limits, profile_timeline
+from memdiag.thinning import thinned_indices
 from tests.reports import profiles
 from tests.reports.profiles import MIB
 
 
 def test_a_long_timeline_keeps_its_spike() -> None:
-    view = timeline(profiles.long())
+    view = profile_timeline(profiles.long())
     assert len(view.t_s) <= 4100
     assert max(view.rss_bytes) == 1579 * MIB
     assert len(view.t_s) == len(view.rss_bytes) == len(view.anonymous_bytes or ())
@@ -24,7 +24,7 @@ def test_a_long_timeline_keeps_its_spike() -> None:
 
 @given(st.lists(st.integers(0, 1000), max_size=400), st.integers(2, 60))
 def test_thinning_keeps_ends_extremes_and_order(values: list[int], limit: int) -> None:
-    kept = thin(values, limit)
+    kept = thinned_indices(values, limit)
     assert list(kept) == sorted(set(kept))
     assert len(kept) <= max(limit, 2) + 2
     if values:
@@ -34,7 +34,7 @@ def test_thinning_keeps_ends_extremes_and_order(values: list[int], limit: int) -
 
 
 def test_neighbouring_spans_of_a_phase_become_one_band() -> None:
-    names = [band.phase for band in timeline(profiles.tied_if()).bands]
+    names = [band.phase for band in profile_timeline(profiles.tied_if()).bands]
     assert names == [
         "start", "parse", "optimize", "constant_fold", "optimize", "constant_fold", "initialize",
         "prepack", "first_run", "steady",
@@ -42,7 +42,7 @@ def test_neighbouring_spans_of_a_phase_become_one_band() -> None:
 
 
 def test_a_peak_stands_where_the_largest_sample_is() -> None:
-    view = timeline(profiles.tied_if())
+    view = profile_timeline(profiles.tied_if())
     peaks = {peak.phase: peak for peak in view.peaks}
     parse = peaks["parse"]
     assert parse.rss_bytes == 825 * MIB
@@ -53,26 +53,26 @@ def test_a_peak_stands_where_the_largest_sample_is() -> None:
 
 
 def test_a_process_that_is_gone_is_not_drawn_as_zero() -> None:
-    assert min(timeline(profiles.killed()).rss_bytes[-5:]) > 1000 * MIB
-    assert timeline(profiles.nothing_seen()).t_s == ()
+    assert min(profile_timeline(profiles.killed()).rss_bytes[-5:]) > 1000 * MIB
+    assert profile_timeline(profiles.nothing_seen()).t_s == ()
 
 
 def test_memory_that_is_not_split_has_no_parts() -> None:
-    whole = timeline(profiles.build(profiles.TIED_IF, runs=1, split=False))
+    whole = profile_timeline(profiles.build(profiles.TIED_IF, runs=1, split=False))
     assert (whole.anonymous_bytes, whole.file_bytes, whole.baseline_file_bytes) == (
         None,
         None,
         None,
     )
-    assert timeline(profiles.tied_if()).baseline_file_bytes == profiles.FILE_MIB * MIB
+    assert profile_timeline(profiles.tied_if()).baseline_file_bytes == profiles.FILE_MIB * MIB
 
 
 def test_shared_memory_is_a_layer_of_its_own_where_there_is_any() -> None:
     profile = profiles.tied_if()
-    plain = timeline(profile)
+    plain = profile_timeline(profile)
     assert plain.shared_bytes is None
     assert [layer.name for layer in plain.layers] == ["file-backed", "anonymous"]
-    shared = timeline(profiles.with_shared())
+    shared = profile_timeline(profiles.with_shared())
     assert [layer.name for layer in shared.layers] == ["file-backed", "shared", "anonymous"]
     assert max(shared.shared_bytes or ()) == profiles.SHARED_MIB * MIB
     assert shared.file_bytes == tuple(
@@ -83,14 +83,14 @@ def test_shared_memory_is_a_layer_of_its_own_where_there_is_any() -> None:
 
 def test_layers_add_up_to_what_is_above_the_baseline() -> None:
     for profile in (profiles.tied_if(), profiles.with_shared(), profiles.sampled()):
-        view = timeline(profile)
+        view = profile_timeline(profile)
         sums = tuple(map(sum, zip(*(layer.above_bytes for layer in view.layers), strict=True)))
         assert sums == view.above_bytes
         assert min(view.above_bytes) == 0
 
 
 def test_every_phase_gets_a_share_of_the_width_it_can_be_seen_in() -> None:
-    view = timeline(profiles.uneven())
+    view = profile_timeline(profiles.uneven())
     times = time_scale(view)
     assert times.has_several_scales
     for band in view.bands:
@@ -105,7 +105,7 @@ def test_time_never_runs_backwards_on_the_scale() -> None:
         profiles.nothing_seen(),
         profiles.failed(),
     ):
-        view = timeline(profile)
+        view = profile_timeline(profile)
         times = time_scale(view)
         places = [times.position(t) for t in view.t_s]
         assert places == sorted(places)
@@ -117,13 +117,13 @@ def test_even_phases_are_not_stretched() -> None:
     steps = tuple(
         profiles.Step(name, name, 0.1, 50, 50) for name in ("parse", "optimize", "prepack")
     )
-    assert not time_scale(timeline(profiles.build(steps))).has_several_scales
+    assert not time_scale(profile_timeline(profiles.build(steps))).has_several_scales
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_labels_that_fit_never_overlap(wanted: list[float]) -> None:
     widths = [0.1] * len(wanted)
-    places = sorted(spread(wanted, widths, gap=0.01, width=1.0))
+    places = sorted(label_centres(wanted, widths, gap=0.01, width=1.0))
     assert places[0] >= 0.05 - 1e-9
     assert places[-1] <= 0.95 + 1e-9
     gaps = [right - left for left, right in itertools.pairwise(places)]
@@ -131,7 +131,7 @@ def test_labels_that_fit_never_overlap(wanted: list[float]) -> None:
 
 
 def test_labels_with_room_stay_where_they_want_to_be() -> None:
-    assert spread([0.2, 0.8], [0.1, 0.1], gap=0.01, width=1) == (0.2, 0.8)
+    assert label_centres([0.2, 0.8], [0.1, 0.1], gap=0.01, width=1) == (0.2, 0.8)
 
 
 def test_a_limit_is_drawn_over_the_phases_it_is_for() -> None:
@@ -153,7 +153,7 @@ def test_a_limit_is_drawn_over_the_phases_it_is_for() -> None:
         budget=Budget(limits=wanted),
         breaches=(breach,),
     )
-    peak, steady, process = limits(msgspec.structs.replace(profile, judgement=judgement))
+    peak, steady, process = budget_limits(msgspec.structs.replace(profile, judgement=judgement))
     assert (peak.rss_bytes, peak.is_exceeded) == (1046 * MIB, True)
     assert (peak.start_s, peak.end_s) == (profile.spans[0].start_s, profile.spans[-1].end_s)
     assert (steady.start_s, steady.is_exceeded) == (profile.spans[-1].start_s, False)
@@ -161,4 +161,4 @@ def test_a_limit_is_drawn_over_the_phases_it_is_for() -> None:
 
 
 def test_without_a_budget_nothing_is_drawn() -> None:
-    assert limits(profiles.tied_if()) == ()
+    assert budget_limits(profiles.tied_if()) == ()

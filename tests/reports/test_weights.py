@@ -13,7 +13,7 @@ from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.phases import copies_by_phase
 from memdiag.reports.xray import REPORT as XRAY_REPORT
 from memdiag.reports.xray import xray_text
-from memdiag.reports.xray.weights import not_located, rest_summary, verification_summary
+from memdiag.reports.xray.weights import rest_summary, unlocated_sentences, verification_summary
 from memdiag.units import MIB
 from tests.reports import profiles
 from tests.reports.attributions import SHARED, attribution, copy
@@ -83,12 +83,12 @@ def test_equal_weights_are_one_row_that_counts_its_names() -> None:
 
 
 def test_weights_that_cannot_be_told_apart_are_counted() -> None:
-    assert not_located(attribution(*SHARED)) == (
+    assert unlocated_sentences(attribution(*SHARED)) == (
         "Not located: 3 weights, 24 B: smaller than 256 bytes each. Other owners contain their"
         " memory.",
     )
     twice = attribution(*SHARED).indistinct * 2
-    assert not_located(attribution(*SHARED, indistinct=twice)) == (
+    assert unlocated_sentences(attribution(*SHARED, indistinct=twice)) == (
         "Not located: 6 weights, 48 B: smaller than 256 bytes each. Other owners contain their"
         " memory.",
     )

@@ -6,7 +6,7 @@ import pytest
 from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile.charts import page_xrays
 from memdiag.reports.xray.charts import copy_list
-from memdiag.reports.xray.charts import tiles as make_tiles
+from memdiag.reports.xray.charts import xray_tiles as make_tiles
 from memdiag.reports.xray.owners import owner_rows
 from memdiag.reports.xray.weights import weight_rows
 from tests.reports import attributions, profiles, tied_xray

@@ -20,8 +20,8 @@ from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, tensors
-from memdiag.rewrites.saving import save
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, model_tensors
+from memdiag.rewrites.saving import write_rewritten_model
 from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.outputs import compare_outputs
@@ -90,7 +90,7 @@ def rewrite(
         assert module.check(editor, of) is not None
         assert editor.proto().SerializeToString(deterministic=True) == done
         target = folder / "rewritten.onnx"
-        save(editor, target, storage or editor.storage or "embedded")
+        write_rewritten_model(editor, target, storage or editor.storage or "embedded")
     assert hashlib.sha256(path.read_bytes()).digest() == before
     onnx.checker.check_model(target, full_check=True)
     _assert_same_interface(path, target, overridable=overridable)
@@ -164,7 +164,7 @@ def stored(path: Path) -> list[TensorProto]:
     """Return the tensors of a model that hold 64 bytes and more, wherever they are."""
     return [
         tensor
-        for tensor, _ in tensors(onnx.load(path))
+        for tensor, _ in model_tensors(onnx.load(path))
         if numpy_helper.to_array(tensor).nbytes >= 64
     ]
 

@@ -11,7 +11,7 @@ from memdiag.rewrites.computed_tensor import (
     TENSOR_CHUNK_BYTES,
     ComputedTensor,
     computed_tensor,
-    iter_chunks,
+    iter_tensor_chunks,
 )
 from memdiag.rewrites.weights import Tensor
 
@@ -77,7 +77,7 @@ def test_bytes_come_in_slices(tmp_path: Path, nbytes: int) -> None:
         "data", 6, nbytes, ir.DataType.UINT8, shape=ir.Shape([nbytes]), name="w", base_dir=tmp_path
     )
     for one in (external, ir.Tensor(data)):
-        pieces = list(iter_chunks(one))
+        pieces = list(iter_tensor_chunks(one))
         assert all(len(piece) <= TENSOR_CHUNK_BYTES for piece in pieces)
         assert b"".join(piece.tobytes() for piece in pieces) == data.tobytes()
         assert all(piece.ctypes.data % 8 == 0 for piece in pieces)
@@ -89,4 +89,4 @@ def test_a_file_that_became_shorter_is_told(tmp_path: Path) -> None:
         "data", 0, 8, ir.DataType.UINT8, shape=ir.Shape([8]), name="w", base_dir=tmp_path
     )
     with pytest.raises(OSError, match="shorter"):
-        list(iter_chunks(one))
+        list(iter_tensor_chunks(one))

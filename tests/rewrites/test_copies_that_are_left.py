@@ -13,7 +13,7 @@ from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.rewrites import rewriters
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.saving import save
+from memdiag.rewrites.saving import write_rewritten_model
 from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.outputs import Bound, compare_outputs
@@ -41,7 +41,7 @@ def applied(name: str, path: Path, of: Finding, target: Path, external: bool) ->
         editor = ModelEditor(file)
         assert rewriter.check(editor, of) is None
         assert rewriter.apply(editor, of)
-        save(editor, target, "external" if external else "embedded")
+        write_rewritten_model(editor, target, "external" if external else "embedded")
     return target
 
 

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import dequantize_to_matmulnbits
-from memdiag.verify.outputs import Bound, difference
+from memdiag.verify.outputs import Bound, output_difference
 from tests.rewrites.quantized_models import (
     ALL_KINDS,
     FUSED,
@@ -56,7 +56,7 @@ def test_every_form(tmp_path: Path, form: str, kind: str, zeros: bool) -> None:
         feeds = {"x": random((rows, depth), 3)}
         before = run(tmp_path / "original.onnx", feeds, "ORT_DISABLE_ALL")["y"]
         after = run(fixed, feeds)["y"]
-        assert difference("y", before, after).relative <= Bound.reordered(depth).relative
+        assert output_difference("y", before, after).relative <= Bound.reordered(depth).relative
 
 
 @pytest.mark.parametrize("form", ["blocks", "one scale a column", "one scale", "Gemm"])

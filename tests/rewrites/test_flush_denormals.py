@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.rewrites.catalog import flush_denormals
-from memdiag.rewrites.model_editor import tensors
+from memdiag.rewrites.model_editor import model_tensors
 from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (
     finding,
@@ -39,7 +39,11 @@ def with_denormals(shape: tuple[int, ...], dtype: type = np.float32) -> Array:
 
 def weights(path: Path) -> list[Array]:
     """Return the matrices of a model."""
-    return [numpy_helper.to_array(one) for one, _ in tensors(onnx.load(path)) if len(one.dims) == 2]
+    return [
+        numpy_helper.to_array(one)
+        for one, _ in model_tensors(onnx.load(path))
+        if len(one.dims) == 2
+    ]
 
 
 def assert_flushed(before: Array, after: Array) -> None:

@@ -12,7 +12,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from memdiag.errors import ModelError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.rewrites.catalog import constant_to_initializer, hoist_subgraph_weights
-from memdiag.rewrites.model_editor import ModelEditor, tensors
+from memdiag.rewrites.model_editor import ModelEditor, model_tensors
 from memdiag.rewrites.weights import constant_tensor
 from tests.rewrites.rewriting import finding
 
@@ -221,7 +221,7 @@ def normalized(model: ModelProto) -> ModelProto:
     for function in copy.functions:
         for node in function.node:
             _tidy(node)
-    for tensor, _ in tensors(copy):
+    for tensor, _ in model_tensors(copy):
         del tensor.external_data[:]
     return copy
 

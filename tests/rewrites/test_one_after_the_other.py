@@ -16,8 +16,8 @@ from memdiag.records.finding import Finding
 from memdiag.rewrites import rewriters
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewriter
-from memdiag.rewrites.saving import save
-from memdiag.verify.outputs import Bound, difference
+from memdiag.rewrites.saving import write_rewritten_model
+from memdiag.verify.outputs import Bound, output_difference
 from tests.rewrites.rewriting import (
     Array,
     Feeds,
@@ -144,7 +144,7 @@ def rewritten(names: list[str], folder: Path) -> tuple[Path, list[str]]:
             assert rewriter.apply(editor, of) is possible, name
             done += [name] if possible else []
         target = folder / "rewritten.onnx"
-        save(editor, target, editor.storage or "embedded")
+        write_rewritten_model(editor, target, editor.storage or "embedded")
     onnx.checker.check_model(target)
     return target, done
 
@@ -169,7 +169,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
 def assert_same(before: Outputs, target: Path) -> None:
     for one, other in zip(before, outputs(target), strict=True):
         for name in one:
-            assert difference(name, one[name], other[name]).relative <= BOUND, name
+            assert output_difference(name, one[name], other[name]).relative <= BOUND, name
 
 
 @pytest.mark.parametrize("name", sorted(SAFE))

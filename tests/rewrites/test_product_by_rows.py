@@ -9,7 +9,7 @@ from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import product_by_rows
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.saving import save
+from memdiag.rewrites.saving import write_rewritten_model
 from tests.rewrites.rewriting import finding, largest_difference, refusal, saved
 from tests.rewrites.tied_models import (
     BOUND,
@@ -91,5 +91,5 @@ def test_it_saves_to_all_storages(tmp_path: Path) -> None:
             editor = ModelEditor(file)
             assert product_by_rows.apply(editor, SHARED)
             target = tmp_path / f"{storage}.onnx"
-            save(editor, target, storage)
+            write_rewritten_model(editor, target, storage)
             assert largest_difference(path, target, tied_feeds(2), tmp_path) <= BOUND

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from memdiag.rewrites.catalog import raw_data
-from memdiag.rewrites.model_editor import tensors
+from memdiag.rewrites.model_editor import model_tensors
 from tests.rewrites.rewriting import (
     assert_same_outputs,
     finding,
@@ -54,7 +54,7 @@ def gathering(weight: TensorProto, *, constant: bool = False) -> ModelProto:
 
 
 def assert_all_raw(path: Path) -> None:
-    assert all(one.HasField("raw_data") for one, _ in tensors(onnx.load(path)))
+    assert all(one.HasField("raw_data") for one, _ in model_tensors(onnx.load(path)))
 
 
 @given(
@@ -70,7 +70,8 @@ def test_any_type_and_shape(tmp_path: Path, kind: str, shape: list[int], constan
     assert_same_outputs(tmp_path / "original.onnx", fixed, ROWS)
     values = numpy_helper.to_array(weight)
     assert any(
-        np.array_equal(values, numpy_helper.to_array(one)) for one, _ in tensors(onnx.load(fixed))
+        np.array_equal(values, numpy_helper.to_array(one))
+        for one, _ in model_tensors(onnx.load(fixed))
     )
 
 

@@ -18,7 +18,12 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.model.model_file import open_model
 from memdiag.rewrites import saving
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
-from memdiag.rewrites.saving import ALIGNMENT, can_refer, save, weight_bytes
+from memdiag.rewrites.saving import (
+    EXTERNAL_ALIGNMENT,
+    can_refer_to_original,
+    referenced_weight_bytes,
+    write_rewritten_model,
+)
 from tests.rewrites.weights_everywhere import (
     BIG,
     RNG,
@@ -53,7 +58,7 @@ def test_weights_are_the_same_wherever_they_go(
         path = moved(model, tmp_path, location)
     before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
     with open_model(path) as file:
-        files = save(ModelEditor(file), tmp_path / "saved.onnx", storage)
+        files = write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", storage)
     assert files[0] == tmp_path / "saved.onnx"
     assert contents(files[0]) == contents(path)
     assert results(files[0]) == results(path)
@@ -67,13 +72,15 @@ def test_weights_are_the_same_wherever_they_go(
 def test_external_data_is_aligned_and_shared(tmp_path: Path) -> None:
     with open_model(moved(everywhere(), tmp_path)) as file:
         editor = ModelEditor(file)
-        assert weight_bytes(editor) == 4 * BIG.nbytes
-        model, data = save(editor, tmp_path / "saved.onnx", "external")
+        assert referenced_weight_bytes(editor) == 4 * BIG.nbytes
+        model, data = write_rewritten_model(editor, tmp_path / "saved.onnx", "external")
     with open_model(model) as file:
         places = {one.name: one.offset for one in file.weights if one.storage == "external"}
     assert places["raw"] == places["typed"]
-    assert all(offset is not None and offset % ALIGNMENT == 0 for offset in places.values())
-    assert data.stat().st_size < 8 * ALIGNMENT
+    assert all(
+        offset is not None and offset % EXTERNAL_ALIGNMENT == 0 for offset in places.values()
+    )
+    assert data.stat().st_size < 8 * EXTERNAL_ALIGNMENT
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -87,8 +94,8 @@ def test_what_the_reference_leaves_out_is_known(tmp_path: Path, storage: TargetS
     (tmp_path / "w.bin").write_bytes(BIG.tobytes() + b"more")
     with open_model(written(model, tmp_path)) as file:
         editor = ModelEditor(file)
-        assert weight_bytes(editor) == BIG.nbytes
-        saved = save(editor, tmp_path / "saved.onnx", storage)[0]
+        assert referenced_weight_bytes(editor) == BIG.nbytes
+        saved = write_rewritten_model(editor, tmp_path / "saved.onnx", storage)[0]
     assert contents(saved) == [("", "w", BIG.tobytes())]
 
 
@@ -102,7 +109,7 @@ def test_a_weight_without_elements(tmp_path: Path, storage: TargetStorage) -> No
     external(model.graph.initializer[0], "w.bin", 0, 0)
     (tmp_path / "w.bin").write_bytes(b"something")
     with open_model(written(model, tmp_path)) as file:
-        files = save(ModelEditor(file), tmp_path / "saved.onnx", storage)
+        files = write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", storage)
     assert len(files) == 1
     session = onnxruntime.InferenceSession(files[0], providers=["CPUExecutionProvider"])
     assert session.run(None, {"x": BIG[:2, :20]})[0].tobytes() == BIG[:2, :20].tobytes()
@@ -120,7 +127,7 @@ def test_a_large_new_weight(tmp_path: Path, storage: TargetStorage) -> None:
         call = outputs[0].producer()
         assert call is not None
         editor.insert_before(call, "MatMul", [call.inputs[0], value], name="unread")
-        files = save(editor, tmp_path / "saved.onnx", storage)
+        files = write_rewritten_model(editor, tmp_path / "saved.onnx", storage)
     stored = {name: data for _, name, data in contents(files[0])}
     assert stored["new"] == large.tobytes()
     proto = onnx.load(files[0], load_external_data=False)
@@ -131,12 +138,12 @@ def test_a_large_new_weight(tmp_path: Path, storage: TargetStorage) -> None:
 def test_weights_stay_only_in_their_folder(tmp_path: Path) -> None:
     with open_model(moved(everywhere(), tmp_path / "a")) as file:
         editor = ModelEditor(file)
-        assert can_refer(editor, tmp_path / "a" / "saved.onnx")
-        assert can_refer(editor, tmp_path / "saved.onnx")
-        assert not can_refer(editor, tmp_path / "b" / "saved.onnx")
+        assert can_refer_to_original(editor, tmp_path / "a" / "saved.onnx")
+        assert can_refer_to_original(editor, tmp_path / "saved.onnx")
+        assert not can_refer_to_original(editor, tmp_path / "b" / "saved.onnx")
         with pytest.raises(UsageError, match="only be referenced from their own folder"):
-            save(editor, tmp_path / "b" / "saved.onnx", "in_place")
-        below = save(editor, tmp_path / "saved.onnx", "in_place")[0]
+            write_rewritten_model(editor, tmp_path / "b" / "saved.onnx", "in_place")
+        below = write_rewritten_model(editor, tmp_path / "saved.onnx", "in_place")[0]
     assert contents(below) == contents(tmp_path / "a" / "model.onnx")
 
 
@@ -171,12 +178,12 @@ def test_what_cannot_be_referred_to_goes_into_the_model(
 ) -> None:
     with open_model(parted) as file:
         editor = ModelEditor(file)
-        assert can_refer(editor, tmp_path / "saved.onnx")
-        (path,) = save(editor, tmp_path / "saved.onnx", "in_place")
+        assert can_refer_to_original(editor, tmp_path / "saved.onnx")
+        (path,) = write_rewritten_model(editor, tmp_path / "saved.onnx", "in_place")
         monkeypatch.setattr(saving, "MAX_EMBEDDED_BYTES", BIG.nbytes - 1)
-        assert not can_refer(editor, tmp_path / "saved.onnx")
+        assert not can_refer_to_original(editor, tmp_path / "saved.onnx")
         with pytest.raises(UsageError, match="not aligned and too large"):
-            save(editor, tmp_path / "again.onnx", "in_place")
+            write_rewritten_model(editor, tmp_path / "again.onnx", "in_place")
         assert not (tmp_path / "again.onnx").exists()
     stored = onnx.load(path, load_external_data=False).graph.initializer
     places = {one.name: {each.key: each.value for each in one.external_data} for one in stored}
@@ -204,7 +211,7 @@ def test_a_model_behind_a_link(tmp_path: Path, storage: TargetStorage) -> None:
     path = tmp_path / "snapshot" / real.name
     folder = tmp_path / ("blobs" if storage == "in_place" else "snapshot")
     with open_model(path) as file:
-        saved = save(ModelEditor(file), folder / "saved.onnx", storage)[0]
+        saved = write_rewritten_model(ModelEditor(file), folder / "saved.onnx", storage)[0]
     assert contents(saved) == contents(path)
 
 
@@ -213,7 +220,7 @@ def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: TargetSt
     path = written(everywhere(), tmp_path)
     with open_model(path) as file:
         for _ in range(2):
-            files = save(ModelEditor(file), tmp_path / "saved.onnx", storage)
+            files = write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", storage)
     assert {path, *files} == set(tmp_path.iterdir())
     assert contents(files[0]) == contents(path)
 
@@ -224,14 +231,14 @@ def test_no_permission_is_told(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     with open_model(path) as file, pytest.raises(ReportError, match="Permission denied"):
-        save(ModelEditor(file), closed / "saved.onnx", "embedded")
+        write_rewritten_model(ModelEditor(file), closed / "saved.onnx", "embedded")
 
 
 def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
     path = written(everywhere(), tmp_path)
     (tmp_path / "file").write_bytes(b"")
     with open_model(path) as file, pytest.raises(ReportError, match="hoose another output"):
-        save(ModelEditor(file), tmp_path / "file" / "saved.onnx", "embedded")
+        write_rewritten_model(ModelEditor(file), tmp_path / "file" / "saved.onnx", "embedded")
 
 
 def test_weights_that_are_too_many_are_not_embedded(
@@ -240,13 +247,18 @@ def test_weights_that_are_too_many_are_not_embedded(
     monkeypatch.setattr(saving, "_MAX_PROTO_BYTES", 5000)
     path = written(everywhere(), tmp_path)
     with open_model(path) as file, pytest.raises(UsageError, match="2 GB and more"):
-        save(ModelEditor(file), tmp_path / "saved.onnx", "embedded")
+        write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", "embedded")
     assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
 
 
 @pytest.mark.parametrize(
     ("storage", "room"),
-    [("embedded", 3000), ("external", 3000), ("external", ALIGNMENT + 100), ("in_place", 500)],
+    [
+        ("embedded", 3000),
+        ("external", 3000),
+        ("external", EXTERNAL_ALIGNMENT + 100),
+        ("in_place", 500),
+    ],
 )
 def test_a_full_disk_leaves_what_was_there(
     tmp_path: Path,
@@ -266,7 +278,7 @@ def test_a_full_disk_leaves_what_was_there(
             ReportError, match=r"saved\.onnx: cannot be written \(File too large\)\. Free"
         ),
     ):
-        save(ModelEditor(file), target, storage)
+        write_rewritten_model(ModelEditor(file), target, storage)
     assert {each: each.read_bytes() for each in old} == old
     assert set(tmp_path.iterdir()) == {path, *old}
 
@@ -276,9 +288,9 @@ def test_a_file_that_became_shorter_is_told(tmp_path: Path, storage: TargetStora
     path = moved(everywhere(), tmp_path)
     with open_model(path) as file:
         editor = ModelEditor(file)
-        os.truncate(tmp_path / "model.data", ALIGNMENT + 100)
+        os.truncate(tmp_path / "model.data", EXTERNAL_ALIGNMENT + 100)
         with pytest.raises(ReportError, match="cannot be written"):
-            save(editor, tmp_path / "saved.onnx", storage)
+            write_rewritten_model(editor, tmp_path / "saved.onnx", storage)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.data", "model.onnx"]
 
 
@@ -307,6 +319,6 @@ def test_large_weights_are_never_in_memory(tmp_path: Path, storage: TargetStorag
     with (tmp_path / "w.bin").open("wb") as file:
         file.truncate(20 << 24)  # 320 MiB of zeros, that take no room
     with open_model(written(model, tmp_path)) as opened, memory_limit(64 << 20):
-        files = save(ModelEditor(opened), tmp_path / "saved.onnx", storage)
+        files = write_rewritten_model(ModelEditor(opened), tmp_path / "saved.onnx", storage)
     size = sum(each.stat().st_size for each in files)
     assert size - (0 if storage == "in_place" else 20 << 24) < 1000

@@ -12,7 +12,7 @@ from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import separate_packed_weight
 from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.saving import save
+from memdiag.rewrites.saving import write_rewritten_model
 from tests.rewrites.rewriting import (
     Feeds,
     finding,
@@ -137,7 +137,7 @@ def test_a_weight_that_was_computed_is_written_once(tmp_path: Path) -> None:
             lambda: [large + 1], value.const_value.dtype, (rows, 256), "w"
         )
         assert separate_packed_weight.apply(editor, SHARED)
-        made, data = save(editor, tmp_path / "made.onnx", "external")
+        made, data = write_rewritten_model(editor, tmp_path / "made.onnx", "external")
         assert data.stat().st_size == large.nbytes
     assert [
         one.tolist() for one in map(onnx.numpy_helper.to_array, onnx.load(made).graph.initializer)
@@ -211,7 +211,7 @@ def test_one_copy_is_left(
     with open_model(path) as file:
         editor = ModelEditor(file)
         assert separate_packed_weight.apply(editor, of)
-        fixed, _ = save(editor, tmp_path / "fixed.onnx", "external")
+        fixed, _ = write_rewritten_model(editor, tmp_path / "fixed.onnx", "external")
     profile = memdiag.profile(
         fixed,
         runs=1,

@@ -61,7 +61,7 @@ def test_the_results_of_one_graph_come_from_one_process(tmp_path: Path, servers:
 def test_results_that_are_too_large_together_are_evaluated_alone(
     tmp_path: Path, servers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_folded_result, "_MAX_BYTES", 2 * W.size * 8)
+    monkeypatch.setattr(store_folded_result, "_MAX_EVALUATED_BYTES", 2 * W.size * 8)
     fixed = rewritten(text_model(CHAINS, a=W, b=W + 1), tmp_path / "m.onnx")
     assert servers == [1, 1, 1]
     assert operators(fixed) == ["MatMul"] * 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from memdiag.rewrites import matmulnbits_packing as module
-from memdiag.rewrites.matmulnbits_packing import transposed, transposed_nibbles
+from memdiag.rewrites.matmulnbits_packing import transposed_chunks, transposed_nibbles
 
 
 def packed(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -58,5 +58,5 @@ def test_a_matrix_in_a_file(tmp_path: Path, strip: int, mapped: int, dtype: type
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_STRIP_BYTES", strip)
         patch.setattr(module, "_MAPPED_BYTES", mapped)
-        found = joined(transposed(tensor, 30, 14, values.itemsize))
+        found = joined(transposed_chunks(tensor, 30, 14, values.itemsize))
     assert found.tobytes() == values.T.tobytes()

@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto
 from memdiag.model.model_file import open_model
 from memdiag.rewrites.catalog import externalize, reference_in_place
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
-from memdiag.rewrites.saving import ALIGNMENT
+from memdiag.rewrites.saving import EXTERNAL_ALIGNMENT
 from tests.rewrites.rewriting import (
     assert_same_outputs,
     finding,
@@ -85,7 +85,7 @@ def test_weights_move_to_aligned_places_beside_the_model(tmp_path: Path) -> None
     path = rewrite(externalize, model(), OF, tmp_path, storage=None)
     (place,) = places(path).values()
     assert place["location"] == "rewritten.onnx.data"
-    assert int(place["offset"]) % ALIGNMENT == 0
+    assert int(place["offset"]) % EXTERNAL_ALIGNMENT == 0
     assert (tmp_path / "rewritten.onnx.data").stat().st_size >= 30 * (20 + 30) * 4
     assert not tensors_of(path)["small"].external_data
     assert_same_outputs(tmp_path / "original.onnx", path, FEEDS, PARTED)

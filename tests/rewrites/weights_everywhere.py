@@ -7,7 +7,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper, parser
 
 from memdiag.model.model_file import open_model
-from memdiag.rewrites.saving import ALIGNMENT
+from memdiag.rewrites.saving import EXTERNAL_ALIGNMENT
 
 RNG = np.random.default_rng(0)
 BIG = RNG.standard_normal((20, 30)).astype(np.float32)
@@ -80,8 +80,8 @@ def moved(model: ModelProto, folder: Path, location: str = "model.data") -> Path
     folder.mkdir(exist_ok=True)
     data = folder / location
     data.parent.mkdir(exist_ok=True)
-    data.write_bytes(b"\0" * ALIGNMENT + BIG.tobytes())
+    data.write_bytes(b"\0" * EXTERNAL_ALIGNMENT + BIG.tobytes())
     for tensor in model.graph.initializer:
         if tensor.name in ("raw", "typed"):
-            external(tensor, location, ALIGNMENT, BIG.nbytes)
+            external(tensor, location, EXTERNAL_ALIGNMENT, BIG.nbytes)
     return written(model, folder)

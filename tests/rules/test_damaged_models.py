@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "f": 1]>\n'
 
@@ -81,7 +81,7 @@ def test_no_rule_fails(
     path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
     with open_model(path) as model:
         ctx = AnalysisContext(model, Runtime.parse(version))
-        for detector in detectors():
+        for detector in model_detectors():
             list(detector.detect(ctx))
 
 
@@ -92,7 +92,7 @@ def test_what_is_made_of_shapes_alone_is_found(tmp_path: Path) -> None:
         ctx = AnalysisContext(model, Runtime(1, 32))
         found = [
             finding
-            for detector in detectors()
+            for detector in model_detectors()
             if detector.rule.name == "folding-grows"
             for finding in detector.detect(ctx)
         ]

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from memdiag.records.attribution import (
-    ARENA_SLACK,
+    ARENA_SLACK_NAME,
     Attribution,
     Backing,
     Copy,
@@ -121,7 +121,9 @@ def test_activations_that_the_arena_does_not_keep_are_refuted(
     owners = tuple(owner for owner in seen.owners if owner.kind != "arena")
     if slack is not None:
         owners += (
-            Owner(kind="arena", name=ARENA_SLACK, bytes=slack * MIB, private_bytes=slack * MIB),
+            Owner(
+                kind="arena", name=ARENA_SLACK_NAME, bytes=slack * MIB, private_bytes=slack * MIB
+            ),
         )
     profile = msgspec.structs.replace(
         profile,

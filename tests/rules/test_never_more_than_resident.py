@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto
 
 import memdiag
-from memdiag.api.check import Selection, analysis_context, find_waste
+from memdiag.api.check import RuleSelection, analysis_context, find_waste
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import Attribution
@@ -74,7 +74,7 @@ def predicted(path: Path, profile: Profile) -> Sequence[Finding]:
     assert profile.environment.onnxruntime is not None
     with open_model(path) as model:
         runtime = Runtime.parse(profile.environment.onnxruntime)
-        return find_waste(analysis_context(model, runtime), Selection())[0]
+        return find_waste(analysis_context(model, runtime), RuleSelection())[0]
 
 
 def check_claims(findings: Sequence[Finding], profile: Profile) -> None:

@@ -131,7 +131,7 @@ def test_the_first_of_very_many_weights_are_named_and_all_are_counted(
     proto = branches([SMALL, SMALL])
     inside(proto).initializer.extend(raw(ARRAY, f"unused{number}") for number in range(4))
     (whole,) = findings(RULE, proto, tmp_path)
-    monkeypatch.setattr(rule, "MAX_NAMED", 3)
+    monkeypatch.setattr(rule, "MAX_FINDING_NAMES", 3)
     (found,) = findings(RULE, proto, tmp_path)
     assert found.weights == whole.weights[:3]
     assert len(whole.weights) == 4

@@ -10,7 +10,7 @@ from onnx import parser
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
 from memdiag.rules import use_chains
-from memdiag.rules.use_chains import with_paths
+from memdiag.rules.use_chains import findings_with_paths
 from tests.reports.checks import finding
 
 SHARED = """
@@ -51,7 +51,7 @@ def path_of(folder: Path, nodes: str, *, weights: tuple[str, ...] = ("w",), name
     onnx.save(model, folder / "m.onnx")
     given = finding(weights=weights, nodes=(named,) if named else ())
     with open_model(folder / "m.onnx") as opened:
-        (found,) = with_paths((given,), opened, GraphIndex(opened))
+        (found,) = findings_with_paths((given,), opened, GraphIndex(opened))
     assert msgspec.structs.replace(found, path="") == given
     return found.path
 
@@ -102,9 +102,9 @@ def test_long_names_lose_their_middle(tmp_path: Path) -> None:
     )
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
     with open_model(tmp_path / "m.onnx") as opened:
-        (found,) = with_paths((finding(weights=(name,)),), opened, GraphIndex(opened))
+        (found,) = findings_with_paths((finding(weights=(name,)),), opened, GraphIndex(opened))
     weight, _, operator = found.path.partition(" → ")
-    assert (len(weight), operator) == (use_chains.MAX_NAME, "Add")
+    assert (len(weight), operator) == (use_chains.MAX_CHAIN_NAME_CHARACTERS, "Add")
 
 
 def test_only_the_first_findings_have_a_path(
@@ -114,5 +114,5 @@ def test_only_the_first_findings_have_a_path(
     monkeypatch.setattr(use_chains, "MAX_DESCRIBED_FINDINGS", 1)
     with open_model(tmp_path / "m.onnx") as opened:
         given = (finding(weights=("w",)),) * 2
-        first, second = with_paths(given, opened, GraphIndex(opened))
+        first, second = findings_with_paths(given, opened, GraphIndex(opened))
     assert (bool(first.path), bool(second.path)) == (True, False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memdiag.api.profile_record import measurement_notes
-from memdiag.runner.device_memory import DeviceSamples, NvmlReader, observe_device
+from memdiag.runner.device_memory import DeviceSamples, NvmlReader, open_device_reader
 from memdiag.runner.job import Job
 from memdiag.runner.run import MeasuredRun
 from memdiag.units import MIB
@@ -71,17 +71,17 @@ def test_a_reader_is_there_with_package_device_and_provider_only(
 ) -> None:
     nvml = Nvml({7: 100})
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert observe_device(7, CUDA[1:]) is None
+    assert open_device_reader(7, CUDA[1:]) is None
     assert nvml.open == 0
-    reader = observe_device(7, CUDA)
+    reader = open_device_reader(7, CUDA)
     assert reader is not None
     assert reader.read() == 100
     reader.close()
     assert nvml.open == 0
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(is_there=False))
-    assert observe_device(7, CUDA) is None
+    assert open_device_reader(7, CUDA) is None
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert observe_device(7, CUDA) is None
+    assert open_device_reader(7, CUDA) is None
 
 
 class Scripted:

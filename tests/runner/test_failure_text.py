@@ -2,7 +2,7 @@
 
 import pytest
 
-from memdiag.runner.failure_text import CUSTOM_OPS_OPTION, IN_ITS_PROGRAM, failure_text
+from memdiag.runner.failure_text import CUSTOM_OPS_OPTION, RUN_PROGRAM_COMMAND, failure_text
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,5 @@ def test_a_custom_operator_needs_its_library(domain: str) -> None:
     )
     assert text.startswith(f"StringEqual of {domain} is a custom operator")
     assert CUSTOM_OPS_OPTION in text
-    assert IN_ITS_PROGRAM in text
+    assert RUN_PROGRAM_COMMAND in text
     assert "\n" not in text

@@ -27,7 +27,7 @@ def test_it_follows_vector_instructions_and_huge_pages(
     def text(path: Path) -> str:
         return cpuinfo if path.name == "cpuinfo" else huge
 
-    monkeypatch.setattr(machine, "_text", text)
+    monkeypatch.setattr(machine, "_system_file_text", text)
     words = machine.machine_class().split()[2:]
     assert (words[0] if expected else "") == expected
     assert ("huge" in words) == huge.startswith("[always]")
@@ -36,6 +36,6 @@ def test_it_follows_vector_instructions_and_huge_pages(
 def test_what_the_system_does_not_tell_is_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(machine, "_HUGE_PAGES", str(tmp_path / "none"))
+    monkeypatch.setattr(machine, "_HUGE_PAGES_FILE", str(tmp_path / "none"))
     assert "huge" not in machine.machine_class()
     assert machine.describe_machine("0.1", None, None).machine == machine.machine_class()

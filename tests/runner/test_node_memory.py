@@ -143,11 +143,11 @@ def test_releases_without_the_figures_are_refused() -> None:
 def test_a_profile_that_cannot_be_read_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, problem: str
 ) -> None:
-    monkeypatch.setattr(module, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(module, "MAX_PROFILE_BYTES", 10)
     path = tmp_path / "nodes.json"
     path.write_bytes(content)
     with pytest.raises(NoNodeMemory, match=problem):
-        module._read(path)
+        module._read_profile_file(path)
     assert not path.exists()
 
 

@@ -124,7 +124,7 @@ def test_a_system_that_takes_the_reset_and_does_nothing_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Spiker() as spiker:
-        monkeypatch.setattr(ProcObserver, "_clear", lambda self: None)
+        monkeypatch.setattr(ProcObserver, "_reset_mark", lambda self: None)
         observer = ProcObserver(spiker.process.pid)
         assert observer.boundary().peak_rss_bytes is None
         observer.close()

@@ -7,17 +7,17 @@ import pytest
 
 from memdiag.records.profile import Memory, PhaseName, Span
 from memdiag.runner.log import LogMarker, LogParser, MarkerKind
-from memdiag.runner.observer import Boundary, Reading
-from memdiag.runner.phases import BETWEEN, PhaseTracker
+from memdiag.runner.observer import MemoryReading, SpanBoundary
+from memdiag.runner.phases import BETWEEN_TRANSFORMERS, PhaseTracker
 
 MB = 1_000_000
 ORIGIN = 1_000_000.0
 
 
-def at(megabytes: float, peak: float | None = None) -> Boundary:
+def at(megabytes: float, peak: float | None = None) -> SpanBoundary:
     rss = round(megabytes * MB)
     memory = Memory(rss_bytes=rss, anonymous_bytes=rss, file_bytes=0, shared_bytes=0)
-    return Boundary(memory, None if peak is None else round(peak * MB))
+    return SpanBoundary(memory, None if peak is None else round(peak * MB))
 
 
 class Script:
@@ -27,11 +27,11 @@ class Script:
         self.tracker = PhaseTracker(at(0).memory, providers)
         self.now_s = 0.0
 
-    def cut(self, after_s: float, name: str, phase: str, boundary: Boundary) -> None:
+    def cut(self, after_s: float, name: str, phase: str, boundary: SpanBoundary) -> None:
         self.now_s += after_s
         self.tracker.start_span(name, phase, self.now_s, boundary)  # type: ignore[arg-type] # plain text
 
-    def lines(self, *lines: tuple[float, MarkerKind, str], boundary: Boundary) -> None:
+    def lines(self, *lines: tuple[float, MarkerKind, str], boundary: SpanBoundary) -> None:
         markers = []
         for after_s, kind, name in lines:
             self.now_s += after_s
@@ -43,9 +43,9 @@ class Script:
 
     def sample(self, megabytes: float) -> None:
         rss = round(megabytes * MB)
-        self.tracker.add_sample(self.now_s, Reading(rss, rss, 0))
+        self.tracker.add_sample(self.now_s, MemoryReading(rss, rss, 0))
 
-    def stop(self, after_s: float, boundary: Boundary) -> None:
+    def stop(self, after_s: float, boundary: SpanBoundary) -> None:
         self.now_s += after_s
         self.tracker.finish(self.now_s, boundary)
 
@@ -177,7 +177,7 @@ def test_without_start_lines_a_transformer_begins_where_the_one_before_ended() -
         ("CommonSubexpressionElimination", 1),
         ("ConstantFolding", 1),
         ("ConstantFolding", 2),
-        (BETWEEN, None),
+        (BETWEEN_TRANSFORMERS, None),
     ]
     phases = {phase.name: phase for phase in script.tracker.phases()}
     # The sample of 1500 came while the span's name was not known yet: it is constant folding's.

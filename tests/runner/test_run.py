@@ -19,11 +19,11 @@ from memdiag.runner.run import (
     AtBaseline,
     AtPhaseEnd,
     AtSteady,
+    ChildProgress,
     MeasuredRun,
     Measurement,
-    Progress,
     ReadMoment,
-    measure,
+    measure_job,
 )
 
 MB = 1_000_000
@@ -73,7 +73,7 @@ def quietly(job: Job) -> Measurement:
     """Measure until each boundary was seen at once, as it is unless another process has our CPU."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        measured = measure(job)
+        measured = measure_job(job)
         if (measured.sampling.boundary_lag_s or 0.0) < MAX_NEIGHBOUR_S:
             return measured
         time.sleep(0.5)  # who has our CPU may have it for some seconds
@@ -102,20 +102,20 @@ def test_each_phase_has_the_memory_that_it_took(fake_job: MakeJob) -> None:
 
 @pytest.mark.measures
 def test_samples_come_every_millisecond_and_end_with_the_last_run(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": [{"sleep": 0.3}], "run": []}))
+    measured = measure_job(fake_job({"create": [{"sleep": 0.3}], "run": []}))
     assert measured.sampling.method == "proc"
     assert measured.sampling.period_s <= 0.001
     assert measured.samples.t_s[-1] <= measured.spans[-1].end_s
 
 
 def test_growth_from_run_to_run_is_seen(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"run": [{"keep": 8}]}))
+    measured = measure_job(fake_job({"run": [{"keep": 8}]}))
     sizes = [run.rss_bytes for run in measured.runs]
     assert near(sizes[2] - sizes[0], 16)
 
 
 def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"run": [{"spike": 15}]}))
+    measured = measure_job(fake_job({"run": [{"spike": 15}]}))
     assert len(measured.runs) == 3
     ends = [run.end_s for run in measured.runs if run.end_s is not None]
     assert len(ends) == 3
@@ -131,7 +131,7 @@ def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
 
 
 def test_no_run_stops_after_session_creation(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": SESSION, "run": [{"raise": "it ran"}]}, runs=None))
+    measured = measure_job(fake_job({"create": SESSION, "run": [{"raise": "it ran"}]}, runs=None))
     assert measured.outcome.status == "completed"
     assert measured.outcome.phase == "prepack"
     assert measured.steady is None
@@ -140,7 +140,7 @@ def test_no_run_stops_after_session_creation(fake_job: MakeJob) -> None:
 
 def test_an_error_of_the_runtime_is_an_outcome_with_its_phase(fake_job: MakeJob) -> None:
     script = [*SESSION[:6], {"raise": "node X\n failed"}]
-    measured = measure(fake_job({"create": script}))
+    measured = measure_job(fake_job({"create": script}))
     assert measured.outcome.status == "failed"
     assert measured.outcome.phase == "constant_fold"
     assert measured.outcome.message == "node X failed"
@@ -159,7 +159,7 @@ def test_a_child_that_dies_leaves_the_profile_up_to_then(
     fake_job: MakeJob, last: dict[str, object], ending: tuple[str, str], words: str
 ) -> None:
     script = [*SESSION[:7], {"sleep": 0.02}, {"say": "terminate called"}, last]
-    measured = measure(fake_job({"create": script}))
+    measured = measure_job(fake_job({"create": script}))
     assert (measured.outcome.status, measured.outcome.cause) == ending
     assert measured.outcome.phase == "constant_fold"
     assert words in measured.outcome.message
@@ -170,7 +170,7 @@ def test_a_child_that_dies_leaves_the_profile_up_to_then(
 
 def test_a_child_that_hangs_is_ended_and_leaves_no_process(fake_job: MakeJob) -> None:
     script = [*SESSION[:4], {"sleep": 600}]
-    measured = measure(fake_job({"create": script}, timeout_s=5.0))
+    measured = measure_job(fake_job({"create": script}, timeout_s=5.0))
     assert measured.outcome.status == "timeout"
     assert measured.outcome.phase == "optimize"
     assert running_scripts() == []
@@ -178,7 +178,7 @@ def test_a_child_that_hangs_is_ended_and_leaves_no_process(fake_job: MakeJob) ->
 
 def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
     script = [*SESSION[:4], {"keep": 300}, {"sleep": 600}]
-    measured = measure(fake_job({"create": script}, memory_limit_bytes=200 * MB))
+    measured = measure_job(fake_job({"create": script}, memory_limit_bytes=200 * MB))
     assert measured.outcome.status == "limit"
     assert measured.outcome.phase == "optimize"
     assert "first reading above the limit of 191 MiB (200 MB), " in measured.outcome.message
@@ -187,18 +187,18 @@ def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
 
 def test_a_spike_above_the_limit_counts_even_if_no_sample_saw_it(fake_job: MakeJob) -> None:
     job = fake_job({"create": SESSION}, memory_limit_bytes=80 * MB)
-    measured = measure(job)
+    measured = measure_job(job)
     assert measured.outcome.status == "limit"
     assert measured.outcome.phase in ("constant_fold", "optimize")
 
 
 def test_below_the_limit_nothing_happens(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": SESSION}, memory_limit_bytes=2000 * MB))
+    measured = measure_job(fake_job({"create": SESSION}, memory_limit_bytes=2000 * MB))
     assert measured.outcome.status == "completed"
 
 
 def test_a_missing_runtime_is_said_to_be_missing(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"import": [{"raise": "no such library"}]}))
+    measured = measure_job(fake_job({"import": [{"raise": "no such library"}]}))
     assert measured.outcome.status == "failed"
     assert measured.outcome.phase == "start"
     assert "cannot import onnxruntime (no such library)" in measured.outcome.message
@@ -208,11 +208,11 @@ def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -
     job = fake_job({}, python=Path("/no/such/python"))
     for entering in ((), ("/bin/sh", "-c", 'exec "$@"', "sh")):
         with pytest.raises(MeasurementError, match="cannot be started as a Python interpreter"):
-            measure(replace(job, entering=entering))
+            measure_job(replace(job, entering=entering))
 
 
 def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({}, python=Path("/bin/false")))
+    measured = measure_job(fake_job({}, python=Path("/bin/false")))
     assert measured.outcome.status == "failed"
     assert measured.outcome.message == "the process ended by itself (exit code 1)"
 
@@ -221,11 +221,11 @@ def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> No
 def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> None:
     job = fake_job({"create": [*SESSION[:4], {"sleep": 600}]})
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: ChildProgress) -> None:
         if progress.phase == "optimize":
             os.kill(os.getpid(), signal.SIGINT)
 
-    measured = measure(job, on_progress=interrupt)
+    measured = measure_job(job, on_progress=interrupt)
     assert measured.interrupted
     assert (measured.outcome.status, measured.outcome.cause) == ("killed", "interrupt")
     assert measured.outcome.phase == "optimize"
@@ -265,8 +265,8 @@ measure(Job(model=pathlib.Path("m"), session=session))
 
 
 def test_progress_tells_the_phases_in_order(fake_job: MakeJob) -> None:
-    seen: list[Progress] = []
-    measure(fake_job({"create": SESSION}), on_progress=seen.append)
+    seen: list[ChildProgress] = []
+    measure_job(fake_job({"create": SESSION}), on_progress=seen.append)
     phases = list(dict.fromkeys(progress.phase for progress in seen))
     assert phases[-2:] == ["first_run", "steady"]
     assert "parse" in phases
@@ -275,7 +275,7 @@ def test_progress_tells_the_phases_in_order(fake_job: MakeJob) -> None:
 
 def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> None:
     steps = [{"log": "Initializing session."}, {"sleep": 0.05}, {"keep": 30}, {"sleep": 0.1}]
-    measured = measure(fake_job({"create": steps}), observer=PsutilObserver)
+    measured = measure_job(fake_job({"create": steps}), observer=PsutilObserver)
     assert measured.sampling.method == "psutil"
     assert {found.peak_kind for found in measured.phases} == {"sampled"}
     optimize = phase(measured, "optimize")
@@ -284,7 +284,7 @@ def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> N
 
 
 def test_what_the_runtime_warned_of_is_kept(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": [{"warn": "an odd weight"}]}))
+    measured = measure_job(fake_job({"create": [{"warn": "an odd weight"}]}))
     assert measured.warnings == ("an odd weight",)
 
 

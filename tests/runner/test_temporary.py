@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memdiag import temporary_names
 from memdiag.errors import MeasurementError
 from memdiag.runner.temporary import ending_with_parent, remove_stale, temporary_folder
-from memdiag.temporary_names import own_prefix, owner_of
+from memdiag.temporary_names import own_prefix, temporary_file_owner
 from tests.user_names import user_names
 
 
@@ -98,13 +98,13 @@ def test_only_what_ended_processes_left_is_removed(
 
 def test_no_name_of_a_user_is_taken_for_one_of_memdiag() -> None:
     names = [*user_names(20_000), "memdiag-2024-results", "memdiag-20261127-notes.txt"]
-    assert [name for name in names if owner_of(name) is not None] == []
+    assert [name for name in names if temporary_file_owner(name) is not None] == []
 
 
 @settings(max_examples=200)
 @given(st.from_regex(r"\A\.?memdiag-[0-9]{1,10}-[0-9a-f]{8}-[0-9a-f]{16}-[0-9a-z_-]{1,9}\Z"))
 def test_a_name_of_the_same_form_has_another_mark(name: str) -> None:
-    assert owner_of(name) is None
+    assert temporary_file_owner(name) is None
 
 
 def test_what_belongs_to_another_user_is_left_alone(

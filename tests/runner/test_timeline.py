@@ -1,12 +1,12 @@
 import random
 
 from memdiag.runner import timeline as timeline_module
-from memdiag.runner.observer import Reading
+from memdiag.runner.observer import MemoryReading
 from memdiag.runner.timeline import SampleTimeline
 
 
-def reading(rss: int) -> Reading:
-    return Reading(rss, rss - 1, 1)
+def reading(rss: int) -> MemoryReading:
+    return MemoryReading(rss, rss - 1, 1)
 
 
 def test_a_quiet_stretch_keeps_its_first_and_last_sample() -> None:
@@ -22,9 +22,9 @@ def test_a_quiet_stretch_keeps_its_first_and_last_sample() -> None:
 def test_shared_memory_has_a_column_only_where_there_was_any() -> None:
     timeline = SampleTimeline()
     assert timeline.last is None
-    timeline.add(0.0, Reading(9, 5, 4, 0))
+    timeline.add(0.0, MemoryReading(9, 5, 4, 0))
     assert timeline.samples().shared_bytes == ()
-    timeline.add(1.0, Reading(9, 2, 7, 3))
+    timeline.add(1.0, MemoryReading(9, 2, 7, 3))
     assert timeline.samples().shared_bytes == (0, 3)
     assert timeline.last is not None
     assert timeline.last.memory.file_bytes == 4

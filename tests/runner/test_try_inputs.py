@@ -10,7 +10,7 @@ from onnx import parser
 
 from memdiag.runner import try_inputs as module
 from memdiag.runner.job import Feed, Job
-from memdiag.runner.try_inputs import Trial, inputs_that_run, try_inputs, try_once
+from memdiag.runner.try_inputs import InputTrial, inputs_that_run, try_inputs, try_once
 
 MODEL = """<ir_version: 9, opset_import: ["" : 17]> g (float[n] x) => (float[k, 3] y) {
     s = Constant <value_ints = [-1, 3]> ()
@@ -51,7 +51,7 @@ def test_a_candidate_that_ends_the_child_does_not_hide_the_next(
     killed = tmp_path / "6.npy"
     try_each = module._try_each
 
-    def ending(job: Job, left: Sequence[Sequence[Feed]]) -> Generator[Trial]:
+    def ending(job: Job, left: Sequence[Sequence[Feed]]) -> Generator[InputTrial]:
         runs = list(try_each(job, left))
         ends = [index for index, each in enumerate(left) if each[0].files == (killed,)]
         yield from runs[: ends[0]] if ends else runs
@@ -63,7 +63,7 @@ def test_a_candidate_that_ends_the_child_does_not_hide_the_next(
 
 def test_a_trial_has_the_reason_of_onnxruntime(job: Job, tmp_path: Path) -> None:
     bad, good = feeds(tmp_path, (4, 3))
-    assert try_once(job, good) == Trial(None)
+    assert try_once(job, good) == InputTrial(None)
     trial = try_once(job, bad)
     assert trial.has_session
     assert "input tensor cannot be reshaped" in str(trial.problem)

@@ -11,7 +11,7 @@ import pytest
 
 from memdiag.growth.model_runs import ModelRuns, RunPlan
 from memdiag.runner.job import Feed, Job
-from memdiag.runner.run import measure
+from memdiag.runner.run import measure_job
 from memdiag.runner.session_server import SessionServer
 
 RUNS = 6
@@ -54,25 +54,25 @@ def distinct(found: list[list[int]]) -> int:
 def test_a_measured_child_gets_other_contents_in_each_run(
     job: Job, feed: MakeFeed, feeds_file: Path
 ) -> None:
-    assert measure(replace(job, feeds=(feed(),))).outcome.status == "completed"
+    assert measure_job(replace(job, feeds=(feed(),))).outcome.status == "completed"
     found = recorded(feeds_file)
     # The first run has the contents that were saved.
     assert found[0] == IDS.tolist()
     assert len(found) == distinct(found) == RUNS + 1
     assert {value for values in found for value in values} <= {*range(10)}
     # Another process gets the same, in the same order.
-    measure(replace(job, feeds=(feed(),)))
+    measure_job(replace(job, feeds=(feed(),)))
     assert recorded(feeds_file) == found
 
 
 def test_inputs_that_may_not_vary_are_identical(job: Job, feed: MakeFeed, feeds_file: Path) -> None:
-    measure(replace(job, feeds=(feed(None),)))
+    measure_job(replace(job, feeds=(feed(None),)))
     assert recorded(feeds_file) == [IDS.tolist()] * (RUNS + 1)
 
 
 def test_each_of_several_sets_varies_by_itself(job: Job, feed: MakeFeed, feeds_file: Path) -> None:
     sets = ((feed(),), (feed(None, start=1),))
-    measure(replace(job, feeds=sets[0], later_feeds=sets))
+    measure_job(replace(job, feeds=sets[0], later_feeds=sets))
     first, *later = recorded(feeds_file)
     assert first == IDS.tolist()
     assert later[1::2] == [(IDS + 1).tolist()] * (RUNS // 2)

@@ -15,7 +15,7 @@ from memdiag.records.sweep_job import JobResult
 from memdiag.runner.machine import machine_class
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, DaskExecution, classes_of
 from memdiag.sweeps.local_execution import LocalExecution
-from memdiag.sweeps.model_sources import find_models
+from memdiag.sweeps.model_sources import find_sweep_models
 from memdiag.sweeps.plan import JobSettings, PlannedJob, plan_jobs
 from memdiag.units import GIB, MIB
 from tests.sweeps.test_model_sources import write_model
@@ -30,7 +30,7 @@ def jobs(tmp_path: Path) -> list[PlannedJob]:
         write_model(tmp_path / f"{number}.onnx", number)
     (tmp_path / "damaged.onnx").write_text("no model")
     settings = JobSettings(runs=1, timeout_s=60)
-    models = find_models([str(tmp_path)])
+    models = find_sweep_models([str(tmp_path)])
     planned = plan_jobs(models, {"1.32.0": ""}, dims={}, options={}, settings=settings)
     return [PlannedJob(job=job, needed_bytes=256 * MIB) for job in planned]
 

@@ -14,10 +14,10 @@ from memdiag.errors import RecordError
 from memdiag.records.sweep_job import JobResult
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest
 from memdiag.sweeps.local_execution import (
-    MIN_MARGIN_BYTES,
+    MIN_JOB_MARGIN_BYTES,
     OVERHEAD_BYTES,
+    JobWorker,
     LocalExecution,
-    Worker,
 )
 from memdiag.sweeps.plan import PlannedJob
 from memdiag.temporary_names import own_prefix
@@ -76,7 +76,7 @@ def run(
     memory_bytes: int = 100 * GIB,
     measure: Callable[[JobRequest], JobResult] = completed,
 ) -> list[JobResult]:
-    def start() -> Worker:
+    def start() -> JobWorker:
         return FakeWorker(measure)
 
     with LocalExecution(processes=processes, memory_bytes=memory_bytes, start=start) as execution:
@@ -186,7 +186,7 @@ def test_small_jobs_have_a_margin_too() -> None:
         return completed(request)
 
     run(planned(MIB), measure=measure)
-    assert limits == [MIB + MIN_MARGIN_BYTES]
+    assert limits == [MIB + MIN_JOB_MARGIN_BYTES]
     assert OVERHEAD_BYTES > 0
 
 
@@ -194,7 +194,7 @@ def test_a_job_process_that_is_killed_ends_its_job_and_starts_again() -> None:
     with JobProcess() as process:
         missing = JobRequest(job=job(address="missing.onnx"), work="estimate")
         assert process.estimate(missing) is None
-        running = process._running()
+        running = process._running_process()
         running.kill()
         running.wait()
         with pytest.raises(JobProcessEnded, match="was killed"):
@@ -209,7 +209,7 @@ def test_a_job_process_that_is_ended_leaves_no_temporary_folder(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with JobProcess() as process:
-        pid = process._running().pid
+        pid = process._running_process().pid
         with monkeypatch.context() as patched:
             patched.setattr(os, "getpid", lambda: pid)
             left = tmp_path / f"{own_prefix()}abc"

@@ -5,7 +5,7 @@ import pytest
 
 from memdiag.errors import UsageError
 from memdiag.records.profile import Profile
-from memdiag.sweeps.model_budget import MIN_WEIGHT_BYTES, breach_sentence, parse_model_budget
+from memdiag.sweeps.model_budget import MIN_BUDGET_WEIGHT_BYTES, breach_sentence, parse_model_budget
 from tests.reports import profiles
 
 
@@ -18,10 +18,10 @@ def with_weights(size: int) -> Profile:
 
 def test_a_multiple_limits_models_with_weights_of_a_mebibyte() -> None:
     budget = parse_model_budget({"peak": "0.001x"})
-    (breach,) = budget.breaches(with_weights(MIN_WEIGHT_BYTES))
-    assert breach.limit == round(0.001 * MIN_WEIGHT_BYTES)
+    (breach,) = budget.breaches(with_weights(MIN_BUDGET_WEIGHT_BYTES))
+    assert breach.limit == round(0.001 * MIN_BUDGET_WEIGHT_BYTES)
     assert breach_sentence(breach).startswith("peak ")
-    assert budget.breaches(with_weights(MIN_WEIGHT_BYTES - 1)) == ()
+    assert budget.breaches(with_weights(MIN_BUDGET_WEIGHT_BYTES - 1)) == ()
     # A limit in bytes is the same for all.
     assert parse_model_budget({"peak": "1KB"}).breaches(with_weights(0))
 

@@ -12,7 +12,7 @@ import pytest
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import open_model
 from memdiag.sweeps import model_sources
-from memdiag.sweeps.model_sources import ModelSource, fetch, find_models
+from memdiag.sweeps.model_sources import ModelSource, fetch_model, find_sweep_models
 
 
 def write_model(path: Path, constant: float = 0.0, *, external: bool = False) -> Path:
@@ -46,7 +46,7 @@ def names(models: list[ModelSource]) -> list[str]:
 
 
 def test_models_of_a_folder_are_named_by_their_place_in_it(zoo: Path) -> None:
-    models = find_models([str(zoo)])
+    models = find_sweep_models([str(zoo)])
     assert names(models) == ["bert/model.onnx", "gpt/model.onnx", "small.onnx"]
     assert not any(model.problem for model in models)
     assert len({model.digest for model in models}) == 3
@@ -56,8 +56,8 @@ def test_models_of_a_folder_are_named_by_their_place_in_it(zoo: Path) -> None:
 
 
 def test_patterns_and_files_are_named_by_the_file_where_that_is_enough(zoo: Path) -> None:
-    assert names(find_models([str(zoo / "*.onnx")])) == ["small.onnx"]
-    found = find_models([str(zoo / "**" / "model.onnx"), str(zoo / "small.onnx")])
+    assert names(find_sweep_models([str(zoo / "*.onnx")])) == ["small.onnx"]
+    found = find_sweep_models([str(zoo / "**" / "model.onnx"), str(zoo / "small.onnx")])
     assert names(found) == ["bert/model.onnx", "gpt/model.onnx", "small.onnx"]
 
 
@@ -66,7 +66,7 @@ def test_a_list_names_models_and_sets_their_sizes(zoo: Path) -> None:
     path.write_text(
         'models = ["small.onnx", {path = "gpt/model.onnx", name = "GPT", dims = {batch = 4}}]'
     )
-    small, gpt = find_models([str(path)])
+    small, gpt = find_sweep_models([str(path)])
     assert (small.name, small.dims) == ("small.onnx", {})
     assert (gpt.name, gpt.dims) == ("GPT", {"batch": 4})
 
@@ -85,20 +85,20 @@ def test_a_damaged_list_is_refused(tmp_path: Path, text: str, message: str) -> N
     path = tmp_path / "list.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        find_models([str(path)])
+        find_sweep_models([str(path)])
 
 
 def test_equal_content_is_one_model_with_several_names(tmp_path: Path) -> None:
     write_model(tmp_path / "a.onnx", 1)
     write_model(tmp_path / "b.onnx", 1)
     write_model(tmp_path / "c.onnx", 2)
-    models = find_models([str(tmp_path)])
+    models = find_sweep_models([str(tmp_path)])
     assert [(model.name, model.other_names) for model in models] == [
         ("a.onnx", ("b.onnx",)),
         ("c.onnx", ()),
     ]
     # Named twice, it is still the same file.
-    twice = find_models([str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx")])
+    twice = find_sweep_models([str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx")])
     assert [(model.name, model.other_names) for model in twice] == [("a.onnx", ())]
 
 
@@ -107,7 +107,7 @@ def test_external_data_is_part_of_the_digest(tmp_path: Path) -> None:
     write_model(tmp_path / "b" / "m.onnx", 1, external=True)
     data = tmp_path / "b" / "w.data"
     data.write_bytes(data.read_bytes()[:-1] + b"\1")
-    first, second = find_models([str(tmp_path)])
+    first, second = find_sweep_models([str(tmp_path)])
     assert (tmp_path / "a/m.onnx").read_bytes() == (tmp_path / "b/m.onnx").read_bytes()
     assert first.digest != second.digest
     assert first.file_bytes > data.stat().st_size
@@ -116,7 +116,7 @@ def test_external_data_is_part_of_the_digest(tmp_path: Path) -> None:
 def test_what_cannot_be_read_has_a_problem_and_what_is_damaged_a_digest(tmp_path: Path) -> None:
     (tmp_path / "damaged.onnx").write_text("no model")
     (tmp_path / "empty").mkdir()
-    models = find_models(
+    models = find_sweep_models(
         [
             *(str(tmp_path / name) for name in ("damaged.onnx", "missing.onnx", "empty", "x*")),
             "unknown-scheme://host/a.onnx",
@@ -148,33 +148,33 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_models_at_urls_are_fetched_with_their_data_once(
     remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (model,) = find_models([remote])
+    (model,) = find_sweep_models([remote])
     assert (model.name, model.problem) == ("deep/m.onnx", "")
-    assert find_models([f"{remote}/deep/m.onnx"])[0].digest == model.digest
-    assert find_models([f"{remote}/**/*.onnx"])[0].digest == model.digest
-    path = fetch(f"{remote}/deep/m.onnx")
+    assert find_sweep_models([f"{remote}/deep/m.onnx"])[0].digest == model.digest
+    assert find_sweep_models([f"{remote}/**/*.onnx"])[0].digest == model.digest
+    path = fetch_model(f"{remote}/deep/m.onnx")
     with open_model(path) as opened:
         assert opened.external_bytes > 0
-    monkeypatch.setattr(model_sources, "_download", None)
-    assert fetch(f"{remote}/deep/m.onnx") == path
+    monkeypatch.setattr(model_sources, "_download_model", None)
+    assert fetch_model(f"{remote}/deep/m.onnx") == path
 
 
 def test_a_url_that_cannot_be_read_is_a_problem_of_the_model(remote: str) -> None:
-    missing, empty = find_models([f"{remote}/no.onnx", f"{remote}/nothing"])
+    missing, empty = find_sweep_models([f"{remote}/no.onnx", f"{remote}/nothing"])
     url = f"{remote}/no.onnx"
     assert (
         missing.problem == f"{url}: cannot be fetched (No such file or directory). Check the URL."
     )
     assert "there is no .onnx or .ort file" in empty.problem
     with pytest.raises(ModelError, match=r"no\.onnx: cannot be fetched"):
-        fetch(f"{remote}/no.onnx")
+        fetch_model(f"{remote}/no.onnx")
 
 
 def test_the_cache_drops_what_was_not_used_for_longest(
     remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = fsspec.filesystem("memory")
-    first = fetch(f"{remote}/deep/m.onnx")
+    first = fetch_model(f"{remote}/deep/m.onnx")
     size = sum(path.stat().st_size for path in first.parent.iterdir())
     monkeypatch.setattr(model_sources, "MAX_CACHE_BYTES", 2 * size)
     folder = remote.removeprefix("memory:/")
@@ -182,21 +182,23 @@ def test_the_cache_drops_what_was_not_used_for_longest(
     for name in ("b", "c"):
         for file in ("m.onnx", "w.data"):
             system.pipe_file(f"{folder}/{name}/{file}", system.cat_file(f"{folder}/deep/{file}"))
-        others.append(fetch(f"{remote}/{name}/m.onnx"))
+        others.append(fetch_model(f"{remote}/{name}/m.onnx"))
     assert [path.exists() for path in (first, *others)] == [False, True, True]
 
 
 def test_pipes_devices_and_empty_files_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")
     (tmp_path / "empty.onnx").touch()
-    found = find_models([str(tmp_path / "pipe.onnx"), str(tmp_path / "empty.onnx"), "/dev/zero"])
+    found = find_sweep_models(
+        [str(tmp_path / "pipe.onnx"), str(tmp_path / "empty.onnx"), "/dev/zero"]
+    )
     assert [model.digest for model in found] == [""] * 3
     assert all("no regular file" in model.problem for model in found)
 
 
 def test_a_name_that_is_not_utf8_has_to_be_changed(zoo: Path) -> None:
     (zoo / "small.onnx").rename(os.fsdecode(os.fsencode(zoo) + b"/sm\xffll.onnx"))
-    models = find_models([str(zoo)])
+    models = find_sweep_models([str(zoo)])
     assert [bool(model.problem) for model in models] == [False, False, True]
     assert models[2].problem.endswith("sm\\udcffll.onnx: its name is not UTF-8. Rename it.")
 
@@ -205,9 +207,9 @@ def test_a_list_that_contains_itself_is_refused(zoo: Path) -> None:
     (zoo / "one.toml").write_text('models = ["small.onnx", "two.toml"]')
     (zoo / "two.toml").write_text('models = ["one.toml"]')
     with pytest.raises(UsageError, match=r"one\.toml: the list contains itself"):
-        find_models([str(zoo / "one.toml")])
+        find_sweep_models([str(zoo / "one.toml")])
     (zoo / "two.toml").write_text('models = ["bert/model.onnx"]')
-    assert names(find_models([str(zoo / "one.toml")])) == ["small.onnx", "model.onnx"]
+    assert names(find_sweep_models([str(zoo / "one.toml")])) == ["small.onnx", "model.onnx"]
 
 
 @pytest.mark.parametrize(("free_bytes", "is_fetched"), [(4000, True), (40, False)])
@@ -224,7 +226,7 @@ def test_a_download_is_limited_to_half_of_the_free_space(
     memory = fsspec.filesystem("memory")
     memory.pipe("/limited/small.onnx", (zoo / "small.onnx").read_bytes())
     try:
-        [model] = find_models(["memory://limited/small.onnx"])
+        [model] = find_sweep_models(["memory://limited/small.onnx"])
     finally:
         memory.rm("/limited", recursive=True)
     assert (model.problem == "") == is_fetched

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from memdiag.errors import UsageError
 from memdiag.records.sweep import PlacedModel, Placement, Sweep, SweepPoint, SweepSeries
-from memdiag.sweeps.placement import needed_bytes, parse_machines, place_models
+from memdiag.sweeps.placement import machine_needed_bytes, parse_machines, place_models
 from memdiag.units import GIB
 
 BASELINE = 1
@@ -102,9 +102,9 @@ def test_what_is_placed_fits_and_nothing_is_lost(
     placed = [model.model for machine in placement.machines for model in machine.models]
     assert sorted((*placed, *names(placement.unplaced))) == sorted(m.model for m in models)
     for machine in placement.machines:
-        assert machine.needed_bytes == needed_bytes(machine.models) <= machine.memory_bytes
+        assert machine.needed_bytes == machine_needed_bytes(machine.models) <= machine.memory_bytes
         for model in placement.unplaced:
-            assert needed_bytes([*machine.models, model]) > machine.memory_bytes
+            assert machine_needed_bytes([*machine.models, model]) > machine.memory_bytes
 
 
 def test_machines_are_read_from_text() -> None:

@@ -9,11 +9,11 @@ import pytest
 from memdiag.sweeps.steps import (
     DEFAULT_NOISE_SHARE,
     MIN_NOISE_BYTES,
-    MIN_REPEATS,
-    Segment,
+    MIN_REPEATED_PAIRS,
+    LevelSegment,
+    level_segments,
     noise_bytes,
     noise_share,
-    segments,
     step_penalty,
 )
 
@@ -29,7 +29,7 @@ def starts(
 ) -> list[int]:
     """Return where steps are."""
     penalty = step_penalty(noise_bytes(values, repeats, share), points or len(values))
-    return [each.start for each in segments(values, penalty)][1:]
+    return [each.start for each in level_segments(values, penalty)][1:]
 
 
 def noisy(levels: list[int], scale: float, seed: int) -> list[int]:
@@ -101,7 +101,7 @@ def test_segments_are_the_exact_minimum() -> None:
     for _ in range(200):
         values = [chance.choice((0, 1, 5, 9)) for _ in range(chance.randint(1, 7))]
         penalty = chance.choice((0.5, 2.0, 4.5, 30.0))
-        found = segments(values, penalty)
+        found = level_segments(values, penalty)
         least = min(
             cost(values, tuple(i for i in range(1, len(values)) if mask >> i & 1), penalty)
             for mask in range(0, 1 << len(values), 2)
@@ -111,12 +111,15 @@ def test_segments_are_the_exact_minimum() -> None:
 
 
 def test_a_level_is_the_median_of_its_segment() -> None:
-    assert segments([1, 2, 9, 100, 101], 20) == (Segment(0, 3, 2), Segment(3, 5, 100.5))
+    assert level_segments([1, 2, 9, 100, 101], 20) == (
+        LevelSegment(0, 3, 2),
+        LevelSegment(3, 5, 100.5),
+    )
 
 
 def test_the_noise_of_a_store_is_known_from_enough_repeats() -> None:
-    repeats = [[1000, 1010]] * MIN_REPEATS
+    repeats = [[1000, 1010]] * MIN_REPEATED_PAIRS
     assert noise_share(repeats) == pytest.approx(10 / 1010 / 1.146, rel=0.01)
-    assert noise_share([*repeats, *[[100, 900]] * (MIN_REPEATS - 1)]) == noise_share(repeats)
+    assert noise_share([*repeats, *[[100, 900]] * (MIN_REPEATED_PAIRS - 1)]) == noise_share(repeats)
     assert noise_share(repeats[1:]) is None
     assert noise_bytes([1000 * MIB], (), None) == DEFAULT_NOISE_SHARE * 1000 * MIB

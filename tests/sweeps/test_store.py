@@ -16,8 +16,8 @@ import pytest
 
 from memdiag.errors import RecordError, ReportError
 from memdiag.records.sweep_job import MEASURING_VERSION, JobResult
-from memdiag.sweeps.store import COLUMNS, PARTITIONS, Store, latency_s
-from memdiag.sweeps.summary import summarize
+from memdiag.sweeps.store import DATASET_COLUMNS, PARTITION_COLUMNS, SweepStore, latency_s
+from memdiag.sweeps.summary import summarize_sweep
 from tests.reports import checks
 from tests.sweeps.results import MACHINE, failed, job, result
 
@@ -34,8 +34,8 @@ def whole(folder: Path) -> list[dict[str, Any]]:
     return [row for row in rows(folder) if row["phase"] == "all"]
 
 
-def store_of(folder: Path, *results: JobResult) -> Store:
-    store = Store(folder)
+def store_of(folder: Path, *results: JobResult) -> SweepStore:
+    store = SweepStore(folder)
     for each in results:
         store.add(each)
     store.flush()
@@ -50,7 +50,7 @@ def test_a_result_becomes_a_row_for_the_job_and_each_phase(tmp_path: Path) -> No
     assert profile.attribution is not None
     assert [row["phase"] for row in rows(tmp_path)] == ["all", *(p.name for p in profile.phases)]
     (row,) = whole(tmp_path)
-    assert row.keys() == {*COLUMNS["profiles.parquet"], *PARTITIONS}
+    assert row.keys() == {*DATASET_COLUMNS["profiles.parquet"], *PARTITION_COLUMNS}
     assert row["dims"] == "batch=4,seq=16"
     assert row["options"] == "a=1"
     assert (row["onnxruntime"], row["machine"]) == ("1.32.0", MACHINE)
@@ -91,7 +91,7 @@ def test_latencies_of_jobs_beside_others_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_first_result_of_a_job_wins(tmp_path: Path) -> None:
-    first, second = Store(tmp_path), Store(tmp_path)
+    first, second = SweepStore(tmp_path), SweepStore(tmp_path)
     assert first.add(result())
     assert not second.add(failed())
     first.flush()
@@ -117,13 +117,13 @@ def test_jobs_differ_by_all_that_figures_depend_on() -> None:
 
 def test_rows_that_a_killed_sweep_did_not_write_are_added_once(tmp_path: Path) -> None:
     store_of(tmp_path, result())
-    killed = Store(tmp_path)
+    killed = SweepStore(tmp_path)
     killed.add(result(job("b.onnx")))
     broken = killed.folder / "records" / "ff" / f"ff{30 * '0'}.json"
     broken.parent.mkdir(exist_ok=True)
     broken.write_text("{")
-    assert Store(tmp_path).repair() == 1
-    assert Store(tmp_path).repair() == 0
+    assert SweepStore(tmp_path).repair() == 1
+    assert SweepStore(tmp_path).repair() == 0
     killed.flush()  # it was slow, not killed
     assert sorted(row["model"] for row in whole(tmp_path)) == ["a.onnx", "b.onnx"]
     assert not broken.exists()
@@ -141,7 +141,7 @@ def test_repair_removes_no_file_of_a_user(tmp_path: Path) -> None:
     for path in users:
         path.write_text("mine")
     rows_file.write_bytes(rows_file.read_bytes()[:300])
-    assert Store(tmp_path).repair() == 1
+    assert SweepStore(tmp_path).repair() == 1
     assert not rows_file.exists()
     assert all(path.read_text() == "mine" for path in users)
 
@@ -160,7 +160,7 @@ def test_a_folder_of_a_store_that_is_a_link_is_refused(tmp_path: Path, name: str
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(elsewhere)
     with pytest.raises(RecordError, match=f"^{re.escape(str(link))}: .* cannot be a link"):
-        Store(folder).repair()
+        SweepStore(folder).repair()
     assert len(list(elsewhere.iterdir())) == 1
 
 
@@ -168,7 +168,7 @@ def test_a_store_may_be_reached_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "link").symlink_to("store")
     store_of(tmp_path / "link", result())
-    assert Store(tmp_path / "link").repair() == 0
+    assert SweepStore(tmp_path / "link").repair() == 0
     assert len(whole(tmp_path / "store")) == 1
 
 
@@ -187,18 +187,20 @@ def _replace(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_truncate, _overwrite, _replace])
-@pytest.mark.parametrize("dataset", COLUMNS)
+@pytest.mark.parametrize("dataset", DATASET_COLUMNS)
 def test_rows_of_a_damaged_file_are_written_again(
     tmp_path: Path, dataset: str, damage: Callable[[Path], None]
 ) -> None:
     store_of(tmp_path, result())
-    before = {name: rows(tmp_path, name.removesuffix(".parquet")) for name in COLUMNS}
+    before = {name: rows(tmp_path, name.removesuffix(".parquet")) for name in DATASET_COLUMNS}
     [file] = (tmp_path / dataset).glob("*/*/*.parquet")
     damage(file)
-    opened = Store(tmp_path)
+    opened = SweepStore(tmp_path)
     assert opened.repair() == 1
     assert opened.repair() == 0
-    assert before == {name: rows(tmp_path, name.removesuffix(".parquet")) for name in COLUMNS}
+    assert before == {
+        name: rows(tmp_path, name.removesuffix(".parquet")) for name in DATASET_COLUMNS
+    }
 
 
 @pytest.mark.parametrize("damage", [_truncate, _overwrite, _replace])
@@ -210,7 +212,7 @@ def test_a_damaged_store_to_compare_with_is_a_sentence(
     [file] = (tmp_path / dataset).glob("*/*/*.parquet")
     damage(file)
     with pytest.raises(RecordError, match=r"its rows cannot be read|not a regular file"):
-        summarize(tmp_path)
+        summarize_sweep(tmp_path)
 
 
 def test_threads_and_batches_add_each_job_once(
@@ -220,7 +222,7 @@ def test_threads_and_batches_add_each_job_once(
     results = [failed(job(f"{number}.onnx")) for number in range(8)]
 
     def add() -> None:
-        store = Store(tmp_path)
+        store = SweepStore(tmp_path)
         for each in results:
             store.add(each)
         store.flush()
@@ -248,20 +250,20 @@ def test_removed_jobs_have_no_rows_and_can_be_added_again(tmp_path: Path) -> Non
 
 
 def test_a_store_of_a_newer_memdiag_is_refused(tmp_path: Path) -> None:
-    Store(tmp_path)
-    Store(tmp_path)  # of this version
+    SweepStore(tmp_path)
+    SweepStore(tmp_path)  # of this version
     (tmp_path / "store.json").write_text('{"version": 2}')
     with pytest.raises(RecordError, match=r"is of another memdiag \(its version is 2, not 1\)"):
-        Store(tmp_path)
+        SweepStore(tmp_path)
     (tmp_path / "store.json").write_text("[]")
     with pytest.raises(RecordError, match="not a store of sweeps"):
-        Store(tmp_path)
+        SweepStore(tmp_path)
 
 
 def test_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match="cannot be a store"):
-        Store(tmp_path / "file")
+        SweepStore(tmp_path / "file")
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(

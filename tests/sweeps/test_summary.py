@@ -6,7 +6,7 @@ import pytest
 
 from memdiag.records.estimate import PINNED_NOTE
 from memdiag.records.sweep import Placement, Sweep
-from memdiag.sweeps.summary import release_order, summarize
+from memdiag.sweeps.summary import release_order, summarize_sweep
 from tests.sweeps.stores import MIB, finding, job, write
 
 OLD, NEW = "1.24.4", "1.32.0"
@@ -24,7 +24,7 @@ def test_a_step_between_releases_has_its_phase_and_the_others_have_none(tmp_path
         job("grown.onnx", OLD, 100, phases={"parse": 60, "prepack": 100, "steady": 90}),
         job("grown.onnx", NEW, 140, phases={"parse": 60, "prepack": 140, "steady": 130}),
     ]
-    sweep = summarize(write(tmp_path, [*quiet_models(), *grown]))
+    sweep = summarize_sweep(write(tmp_path, [*quiet_models(), *grown]))
     assert sweep.releases == (OLD, NEW)
     assert len(sweep.series) == 9
     (series,) = [each for each in sweep.series if each.steps]
@@ -42,7 +42,7 @@ def test_releases_are_in_order_with_candidates_before_their_release(tmp_path: Pa
     releases = ["", "1.9.0", "1.10.0", "1.32.0.dev20260101", "1.32.0rc1", "1.32.0", "1.32.0.post1"]
     assert sorted(reversed(releases), key=release_order) == releases
     jobs = [job("a.onnx", release, 10 + n) for n, release in enumerate(reversed(releases))]
-    (series,) = summarize(write(tmp_path, jobs)).series
+    (series,) = summarize_sweep(write(tmp_path, jobs)).series
     assert [point.onnxruntime for point in series.points] == releases
 
 
@@ -54,7 +54,7 @@ def test_models_sizes_options_and_machines_are_series_of_their_own(tmp_path: Pat
         job("a.onnx", OLD, 40, machine="Linux aarch64", key="y"),
         job("b.onnx", OLD, 50, address=""),
     ]
-    sweep = summarize(write(tmp_path, jobs))
+    sweep = summarize_sweep(write(tmp_path, jobs))
     assert len(sweep.series) == 5
     assert sweep.notes == (
         "Figures of different classes of machines are not compared: Linux aarch64,"
@@ -62,7 +62,7 @@ def test_models_sizes_options_and_machines_are_series_of_their_own(tmp_path: Pat
         PINNED_NOTE,
     )
     failed = [job("a.onnx", OLD, None, sentence="a.onnx: the file ends early.")]
-    assert summarize(write(tmp_path / "failed", failed)).notes == ()
+    assert summarize_sweep(write(tmp_path / "failed", failed)).notes == ()
 
 
 def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path:
         job("a.onnx", NEW, 10, day=4, address="third/a.onnx", digest="of another model"),
         job("b.onnx", NEW, 10, day=5, digest="digest of a.onnx"),
     ]
-    sweep = summarize(write(tmp_path, jobs))
+    sweep = summarize_sweep(write(tmp_path, jobs))
     assert [(each.address, len(each.points)) for each in sweep.series] == [
         ("elsewhere/a.onnx", 3),
         ("third/a.onnx", 1),
@@ -86,7 +86,7 @@ def test_a_failure_is_a_point_without_figures(tmp_path: Path) -> None:
         job("a.onnx", OLD, 10),
         job("a.onnx", NEW, None, sentence="a.onnx: the file ends early."),
     ]
-    (series,) = summarize(write(tmp_path, jobs)).series
+    (series,) = summarize_sweep(write(tmp_path, jobs)).series
     failed = series.points[1]
     assert (failed.is_failed, failed.sentence, failed.peak_bytes) == (
         True,
@@ -111,7 +111,7 @@ def test_findings_are_grouped_at_the_newest_point_of_each_model(tmp_path: Path) 
         finding("b.onnx", NEW, "shared-weight-transposed", 9) | {"key": "b.onnx-1.32.0-batch=4-0"},
         finding("b.onnx", NEW, "folding-peak", 0, peak=30),
     ]
-    sweep = summarize(write(tmp_path, jobs, findings))
+    sweep = summarize_sweep(write(tmp_path, jobs, findings))
     groups = [(g.rule, g.model_count, g.steady_bytes, g.peak_bytes) for g in sweep.findings]
     assert groups == [
         ("shared-weight-transposed", 2, 16 * MIB, 12 * MIB),
@@ -125,7 +125,7 @@ def test_only_steps_after_the_other_store_are_regressions(tmp_path: Path) -> Non
     before = [job("a.onnx", "1.22.1", 50), job("a.onnx", OLD, 90), job("b.onnx", OLD, 10)]
     after = [job("a.onnx", NEW, 90), job("b.onnx", NEW, 25)]
     reference = write(tmp_path / "reference", [*before, *quiet_models()])
-    sweep = summarize(write(tmp_path / "new", after), against=reference)
+    sweep = summarize_sweep(write(tmp_path / "new", after), against=reference)
     assert [(s.model, step.figure) for s, step in sweep.regressions] == [
         ("b.onnx", "peak"),
         ("b.onnx", "steady"),
@@ -137,7 +137,7 @@ def test_only_steps_after_the_other_store_are_regressions(tmp_path: Path) -> Non
 def test_a_step_before_all_points_of_the_other_store_is_no_regression(tmp_path: Path) -> None:
     reference = write(tmp_path / "reference", [job("a.onnx", "1.33.0", 90)])
     store = write(tmp_path / "new", [job("a.onnx", OLD, 50), job("a.onnx", NEW, 90)])
-    sweep = summarize(store, against=reference)
+    sweep = summarize_sweep(store, against=reference)
     assert len(sweep.series[0].steps) == 2
     assert not sweep.regressions
 
@@ -146,8 +146,8 @@ def test_a_store_is_compared_with_its_own_earlier_jobs_by_the_new_keys(tmp_path:
     jobs = [job("a.onnx", OLD, 50), job("a.onnx", NEW, 90), *quiet_models()]
     store = write(tmp_path, jobs)
     new = {"a.onnx-1.32.0--0"}
-    assert len(summarize(store, against=store, new_keys=new).regressions) == 2
-    assert not summarize(store, against=store, new_keys=set()).regressions
+    assert len(summarize_sweep(store, against=store, new_keys=new).regressions) == 2
+    assert not summarize_sweep(store, against=store, new_keys=set()).regressions
 
 
 def test_only_requested_jobs_are_judged(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_only_requested_jobs_are_judged(tmp_path: Path) -> None:
     store = write(tmp_path / "store", [*grown, job("other.onnx", NEW, 90)])
 
     def judged(*requested: str) -> Sweep:
-        return summarize(store, against=reference, requested_keys=requested)
+        return summarize_sweep(store, against=reference, requested_keys=requested)
 
     for keys in ((earlier,), (again,)):  # the second one is beyond the step as well
         found = judged(*keys)
@@ -167,7 +167,7 @@ def test_only_requested_jobs_are_judged(tmp_path: Path) -> None:
     other = judged("other.onnx-1.32.0--0")
     assert not other.regressions
     assert other.compares_nothing  # although a.onnx is in both stores
-    assert len(summarize(store, against=reference).regressions) == 2
+    assert len(summarize_sweep(store, against=reference).regressions) == 2
 
 
 def test_the_noise_comes_from_repeated_jobs_and_not_from_releases(tmp_path: Path) -> None:
@@ -176,12 +176,12 @@ def test_the_noise_comes_from_repeated_jobs_and_not_from_releases(tmp_path: Path
         for number in range(12)
         for day in range(2)
     ]
-    noisy = summarize(write(tmp_path / "noisy", [*repeated, job("0.onnx", NEW, 106, day=3)]))
+    noisy = summarize_sweep(write(tmp_path / "noisy", [*repeated, job("0.onnx", NEW, 106, day=3)]))
     assert noisy.noise_share == pytest.approx(2 / 102 / 1.146, rel=0.01)
     assert not any(each.steps for each in noisy.series)
     others = [job(f"{n}.onnx", release, 100) for n in range(12) for release in (OLD, NEW)]
     changed = [job("0.onnx", "1.20.1", 94), *others]
-    calm = summarize(write(tmp_path / "calm", changed))
+    calm = summarize_sweep(write(tmp_path / "calm", changed))
     assert calm.noise_share is None
     assert [each.model for each in calm.series if each.steps] == ["0.onnx"]
 
@@ -192,7 +192,7 @@ def test_a_step_at_which_the_model_changed_is_marked(tmp_path: Path) -> None:
         job("a.onnx", OLD, 50, day=2),
         job("a.onnx", OLD, 90, day=3, digest="other"),
     ]
-    (series,) = summarize(write(tmp_path, [*jobs, *quiet_models()])).series[:1]
+    (series,) = summarize_sweep(write(tmp_path, [*jobs, *quiet_models()])).series[:1]
     assert {step.is_model_changed for step in series.steps} == {True}
     assert {step.key for step in series.steps} == {"a.onnx-1.24.4--3"}
 
@@ -200,8 +200,8 @@ def test_a_step_at_which_the_model_changed_is_marked(tmp_path: Path) -> None:
 def test_several_batches_are_one_store_and_an_empty_one_has_no_answers(tmp_path: Path) -> None:
     write(tmp_path, [job("a.onnx", OLD, 50)])
     write(tmp_path, [job("b.onnx", OLD, 50)], batch="1")
-    assert [each.model for each in summarize(tmp_path).series] == ["a.onnx", "b.onnx"]
-    assert summarize(tmp_path / "nothing") == Sweep(store=str(tmp_path / "nothing"))
+    assert [each.model for each in summarize_sweep(tmp_path).series] == ["a.onnx", "b.onnx"]
+    assert summarize_sweep(tmp_path / "nothing") == Sweep(store=str(tmp_path / "nothing"))
 
 
 def test_the_placement_is_made_from_the_answers(tmp_path: Path) -> None:
@@ -213,13 +213,13 @@ def test_the_placement_is_made_from_the_answers(tmp_path: Path) -> None:
         seen.append(sweep)
         return placed
 
-    assert summarize(store, place=place).placement is placed
+    assert summarize_sweep(store, place=place).placement is placed
     assert [each.placement for each in seen] == [None]
 
 
 def test_a_series_refuses_a_step_at_a_point_that_it_lacks(tmp_path: Path) -> None:
     jobs = [job("a.onnx", OLD, 50), job("a.onnx", NEW, 90), *quiet_models()]
-    series = summarize(write(tmp_path, jobs)).series[0]
+    series = summarize_sweep(write(tmp_path, jobs)).series[0]
     with pytest.raises(ValueError, match="a step is at a point that its series does not have"):
         type(series)(
             **{name: getattr(series, name) for name in ("model", "address", "machine", "steps")},
@@ -249,9 +249,9 @@ def test_the_same_models_in_another_folder_are_compared(tmp_path: Path) -> None:
             here("twice.onnx", digest="44"),
         ],
     )
-    sweep = summarize(store, against=reference)
+    sweep = summarize_sweep(store, against=reference)
     compared = {each.model: each.address for each in sweep.series if each.is_compared}
     assert compared == {"changed.onnx": "other/changed.onnx", "name.onnx": "other/name.onnx"}
     assert not sweep.compares_nothing
     only_other = write(tmp_path / "else", [job("x.onnx", OLD, 10)])
-    assert summarize(store, against=only_other).compares_nothing
+    assert summarize_sweep(store, against=only_other).compares_nothing

@@ -14,10 +14,10 @@ from memdiag.records.group_memory import GroupMemory
 from memdiag.system.control_groups import control_groups_of
 from memdiag.system.cpu_limit import cpu_quota
 from memdiag.system.group_memory import (
-    READ_S,
+    READ_PERIOD_S,
     SAVE_AGAIN_S,
     GroupWatch,
-    MemoryGroup,
+    LimitingControlGroup,
     memory_group_of,
 )
 
@@ -57,7 +57,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(f"{text}\n")
 
 
-def found_in(root: Path, membership: str) -> MemoryGroup | None:
+def found_in(root: Path, membership: str) -> LimitingControlGroup | None:
     write(root / "proc" / "7", {"cgroup": membership})
     return memory_group_of(7, proc=root / "proc", control_groups=root / "groups")
 
@@ -148,7 +148,7 @@ class Changing:
         write(folder, VERSION_2)
         self.folder = folder
         self.saved: list[int] = []
-        group = MemoryGroup(folder=folder, version=2, limit_bytes=200 * MIB)
+        group = LimitingControlGroup(folder=folder, version=2, limit_bytes=200 * MIB)
         self.watch = GroupWatch(group, lambda memory: self.saved.append(memory.current_bytes or 0))
 
     def set(self, current: int, mapped: int = 35, **files: str) -> None:
@@ -169,7 +169,7 @@ def test_a_record_is_saved_within_5_percent_of_the_limit(tmp_path: Path) -> None
     group.watch.update(1.001)
     assert group.saved == [190 * MIB]
     group.set(195)
-    group.watch.update(1.002 + READ_S)
+    group.watch.update(1.002 + READ_PERIOD_S)
     assert group.saved == [190 * MIB]
     group.watch.update(1.002 + SAVE_AGAIN_S)
     assert group.saved == [190 * MIB, 195 * MIB]

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memdiag.system.memory_limit import available_bytes, total_bytes
+from memdiag.system.memory_limit import available_memory_bytes, total_memory_bytes
 
 STAT = "anon 500\ninactive_file 100"
 VERSION_1 = {
@@ -55,8 +55,8 @@ def test_the_least_of_free_memory_and_limits(
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
-    found = available_bytes(proc=tmp_path / "proc", control_groups=tmp_path / "cg")
+    found = available_memory_bytes(proc=tmp_path / "proc", control_groups=tmp_path / "cg")
     assert found == expected
-    total = total_bytes(proc=tmp_path / "proc", control_groups=tmp_path / "cg")
+    total = total_memory_bytes(proc=tmp_path / "proc", control_groups=tmp_path / "cg")
     is_limited = any("1000" in text for text in files.values()) and "1:cpu" not in membership
     assert total == (1000 if is_limited else UNLIMITED)

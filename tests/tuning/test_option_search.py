@@ -137,7 +137,7 @@ def searched(
         clock=lambda: scripted.seconds,
     )
     for point, chosen in compared:
-        search._keep(point, chosen)
+        search._keep_point(point, chosen)
     search.run()
     return search
 

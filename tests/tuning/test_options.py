@@ -8,7 +8,7 @@ import pytest
 import memdiag
 from memdiag.ort.runtime import Runtime
 from memdiag.rewrites import rewriters
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.tuning.options import TuningOption, tuning_options
@@ -83,7 +83,7 @@ def test_without_prepacking_there_is_no_packed_copy(sample_model: SampleModel) -
 
 def test_every_remedy_that_a_rule_names_is_there() -> None:
     known = {one.name for one in tuning_options()} | {one.rewrite.name for one in rewriters()}
-    named = {name: each.rule.name for each in detectors() for name in each.rule.remedies}
+    named = {name: each.rule.name for each in model_detectors() for name in each.rule.remedies}
     assert {name: rule for name, rule in named.items() if name not in known} == {}
 
 
@@ -91,7 +91,7 @@ def test_rewrites_answer_the_rules_that_name_them() -> None:
     rewrites = {one.rewrite.name for one in rewriters()}
     named = {
         (each.rule.name, name)
-        for each in detectors()
+        for each in model_detectors()
         for name in each.rule.remedies
         if name in rewrites
     }

@@ -7,9 +7,9 @@ from memdiag.records.measured_change import Figures
 from memdiag.tuning.points import (
     is_worth_an_option,
     over_budget_bytes,
+    points_with_pareto_front,
     recommended_point,
     saves_a_little,
-    with_pareto_front,
 )
 from memdiag.units import MIB
 
@@ -98,7 +98,7 @@ def test_excess_is_summed_over_what_the_budget_names() -> None:
 
 
 def front(*points: Point) -> list[str]:
-    return ["+".join(one.options) for one in with_pareto_front(points) if one.on_front]
+    return ["+".join(one.options) for one in points_with_pareto_front(points) if one.on_front]
 
 
 def test_a_point_on_the_front_is_beaten_in_no_picture_or_in_one_only() -> None:

@@ -10,8 +10,8 @@ from memdiag.verify.acceptance import (
     is_worth_it,
     memory_change,
     saves_memory,
-    slowness,
-    takes_less,
+    saves_memory_or_disk,
+    slowness_text,
     takes_less_memory,
     takes_less_time,
 )
@@ -91,7 +91,7 @@ def test_what_falls_while_the_other_grows(
 def test_a_saving_is_more_than_a_trifle_and_costs_nothing_elsewhere(
     before: Figures, after: Figures, expected: bool
 ) -> None:
-    assert takes_less(before, after) is expected
+    assert saves_memory_or_disk(before, after) is expected
 
 
 def test_a_smaller_file_saves_no_memory() -> None:
@@ -139,10 +139,10 @@ def test_time_that_costs_memory_is_not_worth_it() -> None:
 
 
 def test_too_slow_says_with_which_inputs() -> None:
-    found = slowness(comparisons((0.9, 1.0, 1.1), (1.1, 1.2, 1.3)), 1.05)
+    found = slowness_text(comparisons((0.9, 1.0, 1.1), (1.1, 1.2, 1.3)), 1.05)
     assert found == "slower: 1.20 × (1.10–1.30) with 1"
-    assert slowness(comparisons((0.9, 1.0, 1.1), (1.1, 1.2, 1.3)), 1.2) is None
-    assert slowness(comparisons((0.9, 1.1, 1.3)), 1.05) is None
+    assert slowness_text(comparisons((0.9, 1.0, 1.1), (1.1, 1.2, 1.3)), 1.2) is None
+    assert slowness_text(comparisons((0.9, 1.1, 1.3)), 1.05) is None
 
 
 def test_anonymous_memory_counts_first_and_ties_are_told() -> None:

@@ -4,7 +4,7 @@ from typing import cast
 import pytest
 
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import compare_latency, expected_s
+from memdiag.verify.latency import compare_latency, comparison_duration_s
 
 
 class Made:
@@ -160,4 +160,4 @@ def test_the_expected_duration_is_that_of_equal_models(run_s: Sequence[float], p
     both = (cast(SessionServer, Timed()), cast(SessionServer, Timed()))
     then = tuple(range(1, len(run_s)))
     compare_latency(*both, 0, then=then, pairs=pairs, clock=lambda: now[0], rest=rest)
-    assert expected_s(run_s, pairs=pairs) == pytest.approx(now[0], rel=0.15)
+    assert comparison_duration_s(run_s, pairs=pairs) == pytest.approx(now[0], rel=0.15)

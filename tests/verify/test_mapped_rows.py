@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 from memdiag.runner.job import Feed, Job
 from memdiag.units import MIB
 from memdiag.verify.mapped_rows import row_tables, unread_table_notes
-from memdiag.verify.memory import measure_once, summarize
+from memdiag.verify.memory import measure_once, median_figures
 
 TABLE = "y = Gather(w, ids)"
 IN_BRANCH = """
@@ -72,7 +72,7 @@ def test_rows_that_no_run_used_are_counted(
     np.save(tmp_path / "flag.npy", np.array(True))
     feeds = tuple(Feed(name=name, files=(tmp_path / f"{name}.npy",)) for name in ("ids", "flag"))
     job = Job(model=written(tmp_path), feeds=feeds, later_feeds=(feeds,), runs=1)
-    figures = summarize([measure_once(job)], disk_bytes=0)
+    figures = median_figures([measure_once(job)], disk_bytes=0)
     assert least * TABLE_BYTES <= figures.unread_table_bytes <= most * TABLE_BYTES
     assert figures.most_steady_bytes == figures.steady_bytes + figures.unread_table_bytes
     assert figures.most_peak_bytes >= max(figures.peak_bytes, figures.most_steady_bytes)

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 from memdiag.errors import MeasurementError
 from memdiag.records.profile import Outcome
 from memdiag.runner.job import Job
-from memdiag.runner.run import Measurement, measure
+from memdiag.runner.run import Measurement, measure_job
 from memdiag.verify import memory
 
 
@@ -29,7 +29,7 @@ def test_ctrl_c_is_not_taken_for_a_model_that_fails(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(job: Job, **options: Any) -> Measurement:
-        return replace(measure(job), interrupted=True)
+        return replace(measure_job(job), interrupted=True)
 
     assert memory.measure_once(job).measurement.outcome.status == "completed"
     monkeypatch.setattr(memory, "measure", interrupted)
@@ -46,7 +46,7 @@ def test_a_process_that_was_killed_once_is_started_again(
     pending = [killed] * kills
 
     def measured(job: Job, **options: Any) -> Measurement:
-        seen = measure(job)
+        seen = measure_job(job)
         return replace(seen, outcome=pending.pop()) if pending else seen
 
     monkeypatch.setattr(memory, "measure", measured)
@@ -72,6 +72,6 @@ def test_weights_on_a_tmpfs_count_as_mapped() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = Path(folder, "m.onnx")
         onnx.save(model, path, save_as_external_data=True, location="m.onnx.data")
-        seen = memory.MeasuredProcess(measure(Job(model=path, runs=1)))
-        figures = memory.summarize([seen], disk_bytes=1)
+        seen = memory.MeasuredProcess(measure_job(Job(model=path, runs=1)))
+        figures = memory.median_figures([seen], disk_bytes=1)
     assert figures.file_bytes > 7 << 20

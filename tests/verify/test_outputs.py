@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memdiag.verify.outputs import Bound, compare_outputs, difference
+from memdiag.verify.outputs import Bound, compare_outputs, output_difference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def test_the_difference_is_relative_to_the_largest_value() -> None:
     before = np.array([1.0, -4.0, 2.0], np.float32)
-    assert difference("y", before, before + np.float32(0.5)).relative == pytest.approx(0.125)
-    assert difference("y", before, before.copy()).relative == 0
+    assert output_difference("y", before, before + np.float32(0.5)).relative == pytest.approx(0.125)
+    assert output_difference("y", before, before.copy()).relative == 0
 
 
 @pytest.mark.parametrize(
@@ -31,20 +31,20 @@ def test_the_difference_is_relative_to_the_largest_value() -> None:
 def test_what_cannot_be_compared_is_refused_with_the_reason(
     before: Array, after: Array, reason: str
 ) -> None:
-    found = difference("y", before, after)
+    found = output_difference("y", before, after)
     assert found.relative == inf
     assert reason in found.reason
 
 
 def test_nan_and_infinity_are_equal_to_themselves() -> None:
     values = np.array([np.nan, np.inf, -np.inf, 1.0])
-    assert difference("y", values, values.copy()).relative == 0
-    assert difference("y", np.array(["a", "bb"]), np.array(["a", "bb"])).relative == 0
-    assert difference("y", np.zeros(0), np.zeros(0)).relative == 0
+    assert output_difference("y", values, values.copy()).relative == 0
+    assert output_difference("y", np.array(["a", "bb"]), np.array(["a", "bb"])).relative == 0
+    assert output_difference("y", np.zeros(0), np.zeros(0)).relative == 0
 
 
 def test_anything_differs_from_zeros() -> None:
-    assert difference("y", np.zeros(2), np.array([0.0, 1e-30])).relative == inf
+    assert output_difference("y", np.zeros(2), np.array([0.0, 1e-30])).relative == inf
 
 
 def test_outputs_are_compared_by_name_and_part(tmp_path: Path) -> None:
@@ -71,5 +71,5 @@ def test_the_bound_follows_from_the_reduction() -> None:
         a = rng.standard_normal((32, reduction)).astype(np.float32)
         b = rng.standard_normal((reduction, 32)).astype(np.float32)
         order = rng.permutation(reduction)
-        found = difference("y", a @ b, a[:, order] @ b[order])
+        found = output_difference("y", a @ b, a[:, order] @ b[order])
         assert 0 < found.relative <= Bound.reordered(reduction).relative

@@ -9,7 +9,7 @@ from onnx import ModelProto, numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.verify import validity
-from memdiag.verify.validity import ValidityChecker, checker_error, undeclared_before
+from memdiag.verify.validity import ValidityChecker, checker_error, newer_declaration
 
 
 def model(body: str = "y = Relu(x)", imports: str = '"" : 17', ir: int = 9) -> ModelProto:
@@ -81,7 +81,7 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
 def test_a_checker_that_fails_is_a_checker_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
 ) -> None:
-    monkeypatch.setattr(validity, "_CHECK", code)
+    monkeypatch.setattr(validity, "_CHECKER_PROGRAM", code)
     timeout_s = 0.5 if "sleep" in code else 60
     assert message in checker_error(tmp_path / "m.onnx", timeout_s)
 
@@ -107,7 +107,7 @@ def test_a_checker_that_cannot_be_started_is_an_error(
     ],
 )
 def test_nothing_newer_may_be_asked_for(after: ModelProto, message: str | None) -> None:
-    found = undeclared_before(model(), after)
+    found = newer_declaration(model(), after)
     assert (found is None) if message is None else (found is not None and message in found)
 
 
@@ -118,4 +118,4 @@ def test_a_domain_that_only_a_branch_uses_is_used() -> None:
         f"y = If (c) <then_branch = {branch.format('t', 'com.microsoft.Gelu')},"
         f" else_branch = {branch.format('e', 'Relu')}>"
     )
-    assert undeclared_before(model(), model(body, '"" : 17, "com.microsoft" : 1')) is None
+    assert newer_declaration(model(), model(body, '"" : 17, "com.microsoft" : 1')) is None

@@ -4,7 +4,7 @@ import msgspec
 
 from memdiag.api.leak import LeakConfig, observe_model
 from memdiag.errors import MemdiagError
-from memdiag.growth.model_observation import INTERRUPTED
+from memdiag.growth.model_observation import INTERRUPTED_WORD
 from memdiag.records.comparison import ColumnGrowth, ComparisonColumn
 from memdiag.runner.job import InputConfig, Job
 
@@ -27,11 +27,11 @@ def with_growth(
     try:
         growth = observe_model(job.model, config)
     except MemdiagError as error:
-        return _without(column, str(error))
-    if growth.message.startswith(INTERRUPTED):
+        return _column_without_growth(column, str(error))
+    if growth.message.startswith(INTERRUPTED_WORD):
         raise KeyboardInterrupt
     if growth.message:
-        return _without(column, growth.message)
+        return _column_without_growth(column, growth.message)
     is_steady = growth.is_leak_or_kept
     found = ColumnGrowth(
         verdict=growth.verdict,
@@ -42,6 +42,6 @@ def with_growth(
     return msgspec.structs.replace(column, growth=found)
 
 
-def _without(column: ComparisonColumn, reason: str) -> ComparisonColumn:
+def _column_without_growth(column: ComparisonColumn, reason: str) -> ComparisonColumn:
     messages = filter(None, (column.message, f"its growth is not known: {reason}"))
     return msgspec.structs.replace(column, message="; ".join(messages))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memdiag.api.arguments import OnProgress
 from memdiag.comparison import runtimes
-from memdiag.comparison.optimizers import ORIGINAL
+from memdiag.comparison.optimizers import ORIGINAL_MODEL
 from memdiag.comparison.run_optimizer import (
     MAX_SINGLE_FILE_BYTES,
     interpreter_for,
@@ -44,7 +44,7 @@ class ColumnPlan:
     optimizer: OptimizerRun | None = None
 
 
-def versions(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterator[ColumnPlan]:
+def version_plans(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterator[ColumnPlan]:
     """Yield a plan for each version of onnxruntime, installed if it is missing.
 
     Raises:
@@ -54,25 +54,25 @@ def versions(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterat
         on_progress(f"looking for onnxruntime {version}")
         label, message = version, ""
         try:
-            if version == runtimes.LATEST:
-                label, message = runtimes.latest()
-            python = runtimes.runtime(label)
+            if version == runtimes.LATEST_VERSION:
+                label, message = runtimes.latest_version()
+            python = runtimes.runtime_interpreter(label)
         except ProvisionError as error:
             yield ColumnPlan(label=label, job=job, status="unavailable", message=str(error))
         else:
-            yield ColumnPlan(label=label, job=with_interpreter(job, python), message=message)
+            yield ColumnPlan(label=label, job=job_with_interpreter(job, python), message=message)
 
 
-def environments(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
+def environment_plans(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
     """Yield a plan for each interpreter or environment, labelled with its onnxruntime.
 
     Raises:
         UsageError: a path is neither.
     """
     for path in paths:
-        python = runtimes.existing(path)
-        version = runtimes.version_of(python)
-        job_here = with_interpreter(job, python)
+        python = runtimes.existing_interpreter(path)
+        version = runtimes.interpreter_version(python)
+        job_here = job_with_interpreter(job, python)
         if version is None:
             message = f"{path}: it has no onnxruntime. Install it there."
             yield ColumnPlan(label=path.name, job=job_here, status="unavailable", message=message)
@@ -80,16 +80,16 @@ def environments(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
             yield ColumnPlan(label=version, job=job_here)
 
 
-def optimized(
+def optimizer_plans(
     job: Job, names: Sequence[str], scratch: Path, on_progress: OnProgress
 ) -> Iterator[ColumnPlan]:
     """Yield the original, and the result of each optimizer, written below `scratch`.
 
     The time and memory limits of the job apply to the optimizers as well, and its deadline.
     """
-    yield ColumnPlan(label=ORIGINAL, job=job)
-    with open_model(job.model) as file:
-        model_bytes = sum(path.stat().st_size for path in file.files)
+    yield ColumnPlan(label=ORIGINAL_MODEL, job=job)
+    with open_model(job.model) as model_file:
+        model_bytes = sum(path.stat().st_size for path in model_file.files)
     deadline = job.limits.deadline
     for number, name in enumerate(names, 1):
         if deadline.remaining_s <= 0:
@@ -128,13 +128,13 @@ def optimized(
             )
 
 
-def models(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
+def model_plans(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
     """Yield a plan for each model, labelled with the shortest path that is unique."""
     for label, path in zip(distinct_names(paths), paths, strict=True):
         yield ColumnPlan(label=label, job=replace(job, model=path))
 
 
-def numbered(labels: Sequence[str]) -> list[str]:
+def numbered_labels(labels: Sequence[str]) -> list[str]:
     """Return `labels` with a number behind each repeated label: ``a``, ``a (2)``."""
     counts: dict[str, int] = {}
     found = []
@@ -144,6 +144,6 @@ def numbered(labels: Sequence[str]) -> list[str]:
     return found
 
 
-def with_interpreter(job: Job, python: Path) -> Job:
+def job_with_interpreter(job: Job, python: Path) -> Job:
     """Return `job` for another interpreter."""
     return replace(job, session=replace(job.session, python=python))

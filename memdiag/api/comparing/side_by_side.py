@@ -21,7 +21,7 @@ from memdiag.defaults import COMPARISON_REPEATS
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.count_inputs import free_axes
-from memdiag.model.dimensions import Axis
+from memdiag.model.dimensions import InputAxis
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
@@ -34,11 +34,11 @@ from memdiag.units import some_of
 from memdiag.verify.model_evaluator import InputSet
 from memdiag.verify.step_estimate import StepEstimate
 
-MIN_REPEATS = 2
+MIN_COLUMN_REPEATS = 2
 """Processes of each column after which outputs and latency are compared, and further processes are
 measured only where they may change what differs."""
 
-MIN_RUNS = 2
+MIN_COLUMN_RUNS = 2
 """Runs after the first one in each process: the second run takes memory that the first planned."""
 
 MAX_SETTLED_BYTES = 256 << 10
@@ -57,7 +57,7 @@ class SideBySide:
         exits: closes the open models.
         inputs: sizes and arrays of the inputs, the number of runs, and whether all are the same.
         repeats: number of processes for each column; None for as many as an answer needs, from
-            `MIN_REPEATS` to `COMPARISON_REPEATS`.
+            `MIN_COLUMN_REPEATS` to `COMPARISON_REPEATS`.
         all_runs: run as often in each process; by default only in the first of each column, and in
             the others until memory no longer changes.
         xray: identify the owners of resident bytes in the first process of each column.
@@ -97,7 +97,7 @@ class SideBySide:
         Raises:
             UsageError: the given inputs or dimensions do not fit the models.
         """
-        opened = [each for each in plans if each.status == "completed" and self._opens(each)]
+        opened = [each for each in plans if each.status == "completed" and self._can_open(each)]
         self._profiles = {plan.label: [] for plan in opened}
         self._failures, self._comparisons = {}, {}
         try:
@@ -108,7 +108,7 @@ class SideBySide:
             self.ended_by = "interrupt"
         except TimeLimitReached:
             self.ended_by = "time_limit"
-        return [self._column(plan) for plan in plans]
+        return [self._measured_column(plan) for plan in plans]
 
     def _measure_rounds(self, opened: Sequence[ColumnPlan], *, about_s: float) -> None:
         """Measure a process of each column in turn; after the first rounds compare outputs.
@@ -121,43 +121,45 @@ class SideBySide:
         """
         most = self.repeats or COMPARISON_REPEATS
         # One column alone is compared with others that are measured later.
-        least = MIN_REPEATS if self.repeats is None and len(opened) > 1 else most
-        steps = StepEstimate(first_s=about_s, end=self._deadline.at)
+        least = MIN_COLUMN_REPEATS if self.repeats is None and len(opened) > 1 else most
+        steps = StepEstimate(first_s=about_s, end=self._common_deadline.at)
         for round_index in range(most):
-            if round_index == min(least, MIN_REPEATS):
+            if round_index == min(least, MIN_COLUMN_REPEATS):
                 self._compare_outputs(opened, steps)
-            left = opened if round_index < least else self._undecided(opened)
+            left = opened if round_index < least else self._undecided_plans(opened)
             # Every other round is in reverse order, so that no column is always the last.
             for index, plan in enumerate(left if round_index % 2 == 0 else left[::-1]):
                 if not self._is_measurable(plan):
                     continue
                 further = max(1, least - round_index) * len(left) - index - 1
-                compared = len(opened) - 1 if round_index < MIN_REPEATS else 0
+                compared = len(opened) - 1 if round_index < MIN_COLUMN_REPEATS else 0
                 about = steps.step(further + compared)
                 self.on_progress(f"{plan.label}, process {round_index + 1} of {most} ({about})")
                 self._measure_process(plan, is_first=round_index == 0)
-        if most <= MIN_REPEATS:
+        if most <= MIN_COLUMN_REPEATS:
             self._compare_outputs(opened, steps)
 
     def _measure_process(self, plan: ColumnPlan, *, is_first: bool) -> None:
         try:
-            profile = self._profile(plan, is_first=is_first)
+            profile = self._profile_plan(plan, is_first=is_first)
         except MeasurementError as error:
             self._failures[plan.label] = str(error)
             return
-        if not _is_complete(profile):
-            self._deadline.check()
+        if not _is_completed_profile(profile):
+            self._common_deadline.check()
         self._profiles[plan.label].append(profile)
 
     def _is_measurable(self, plan: ColumnPlan) -> bool:
         """Return whether no process of `plan` failed so far."""
         label = plan.label
-        return label not in self._failures and all(map(_is_complete, self._profiles[label]))
+        return label not in self._failures and all(
+            map(_is_completed_profile, self._profiles[label])
+        )
 
-    def _undecided(self, opened: Sequence[ColumnPlan]) -> list[ColumnPlan]:
+    def _undecided_plans(self, opened: Sequence[ColumnPlan]) -> list[ColumnPlan]:
         """Return the columns of which further processes may change what differs."""
         plans = [plan for plan in opened if self._is_measurable(plan)]
-        columns = [self._column(plan) for plan in plans]
+        columns = [self._measured_column(plan) for plan in plans]
         wanted: set[int] = set()
         for index in range(1, len(plans)):
             before = index - 1 if self.is_sequence else 0
@@ -165,7 +167,7 @@ class SideBySide:
                 wanted |= {before, index}
         return [plans[index] for index in sorted(wanted)]
 
-    def _column(self, plan: ColumnPlan) -> ComparisonColumn:
+    def _measured_column(self, plan: ColumnPlan) -> ComparisonColumn:
         """Return the column of `plan` as far as it was measured."""
         failure = self._failures.get(plan.label, "")
         profiles = self._profiles.get(plan.label, ())
@@ -187,7 +189,7 @@ class SideBySide:
         comparison = self._comparisons.get(plan.label)
         return with_profiles(column, profiles, comparison, self._timed_runs(plan))
 
-    def _opens(self, plan: ColumnPlan) -> bool:
+    def _can_open(self, plan: ColumnPlan) -> bool:
         path = plan.job.model
         if path not in self._files:
             try:
@@ -196,7 +198,7 @@ class SideBySide:
                 self._files[path] = error
         return isinstance(self._files[path], ModelFile)
 
-    def _file(self, plan: ColumnPlan) -> ModelFile:
+    def _opened_file(self, plan: ColumnPlan) -> ModelFile:
         file = self._files[plan.job.model]
         assert isinstance(file, ModelFile)
         return file
@@ -211,16 +213,16 @@ class SideBySide:
                 self._trials = self._find_trials(plan)
                 self._first = plan
         self.notes += self._trials.notes
-        if opened and not self._sets:
+        if opened and not self._trial_sets:
             self.notes.append("no generated inputs run: sessions are created, but not run")
-        for plan in opened if self.own_inputs and self._sets else ():
-            feeds = self._sets[0].feeds
+        for plan in opened if self.own_inputs and self._trial_sets else ():
+            feeds = self._trial_sets[0].feeds
             # The first column runs with its own.
-            runs = plan is self._first or self._runs(plan, feeds)
+            runs = plan is self._first or self._can_run(plan, feeds)
             if not runs or not self._has_given_sizes(plan, feeds):
                 self._own[plan.label] = self._find_trials(plan)
 
-    def _runs(self, plan: ColumnPlan, feeds: Sequence[Feed]) -> bool:
+    def _can_run(self, plan: ColumnPlan, feeds: Sequence[Feed]) -> bool:
         return try_inputs(replace(plan.job, runs=None), [feeds]) is not None
 
     def _check_dims(self, plans: Sequence[ColumnPlan]) -> None:
@@ -229,11 +231,14 @@ class SideBySide:
         Raises:
             UsageError: none of the models has a dimension of that name.
         """
-        names = {each.label: [axis.key for axis in self._free(each)] for each in plans}
+        names = {each.label: [axis.key for axis in self._free_input_axes(each)] for each in plans}
         unknown = [
             name
             for name in self.inputs.dims
-            if not any(self._dims(each, [name]).keys() & set(names[each.label]) for each in plans)
+            if not any(
+                self._given_plan_dims(each, [name]).keys() & set(names[each.label])
+                for each in plans
+            )
         ]
         if unknown and len({each.job.model for each in plans}) > 1:
             known = (
@@ -242,25 +247,25 @@ class SideBySide:
             )
             raise UsageError(f"unknown dimension {unknown[0]!r}: {'; '.join(known)}.")
 
-    def _free(self, plan: ColumnPlan) -> list[Axis]:
+    def _free_input_axes(self, plan: ColumnPlan) -> list[InputAxis]:
         """Return the free axes of a model's inputs."""
-        inputs = free_axes(self._file(plan).graph).values()
+        inputs = free_axes(self._opened_file(plan).graph).values()
         return [axis for axes in inputs for axis in axes or () if axis.size is None]
 
-    def _dims(self, plan: ColumnPlan, names: Collection[str]) -> dict[str, int]:
+    def _given_plan_dims(self, plan: ColumnPlan, names: Collection[str]) -> dict[str, int]:
         """Return the sizes of --dim called `names` by the names of dimensions of a model."""
-        file = self._file(plan)
+        file = self._opened_file(plan)
         dims = {name: self.inputs.dims[name] for name in names}
         return dims_by_name(file.graph, file.functions, dims)
 
     def _has_given_sizes(self, plan: ColumnPlan, feeds: Sequence[Feed]) -> bool:
         """Return whether `feeds`, generated for another model, have the sizes of --dim."""
-        shapes = _shapes(feeds)
-        dims = self._dims(plan, self.inputs.dims)
+        shapes = _feed_shapes(feeds)
+        dims = self._given_plan_dims(plan, self.inputs.dims)
         return all(
             dims.get(axis.key, size) == size
-            for axis in self._free(plan)
-            if (size := _size(axis, shapes)) is not None
+            for axis in self._free_input_axes(plan)
+            if (size := _axis_size(axis, shapes)) is not None
         )
 
     def _dimensions_of(self, plan: ColumnPlan) -> tuple[Dimension, ...]:
@@ -273,16 +278,16 @@ class SideBySide:
         sizes = {dimension.name: dimension for dimension in self._trials.dimensions}
         first = {
             (axis.input, axis.position): sizes[axis.key]
-            for axis in self._free(self._first)
+            for axis in self._free_input_axes(self._first)
             if axis.key in sizes
         }
-        shapes = _shapes(self._sets[0].feeds)
-        dims = self._dims(plan, self.inputs.dims)
+        shapes = _feed_shapes(self._trial_sets[0].feeds)
+        dims = self._given_plan_dims(plan, self.inputs.dims)
         reason = "the size that the first model has"
         found = {}
-        for axis in self._free(plan):
+        for axis in self._free_input_axes(plan):
             same = first.get((axis.input, axis.position))
-            size = _size(axis, shapes)
+            size = _axis_size(axis, shapes)
             if same is not None:
                 source = "given" if axis.key in dims else same.source
                 found[axis.key] = msgspec.structs.replace(same, name=axis.key, source=source)
@@ -298,19 +303,21 @@ class SideBySide:
         return self._trials.dimensions
 
     @property
-    def _sets(self) -> tuple[InputSet, ...]:
+    def _trial_sets(self) -> tuple[InputSet, ...]:
         return self._trials.sets
 
     def _find_trials(self, plan: ColumnPlan) -> ComparisonInputs:
         job = replace(plan.job, runs=None)
-        folder = self._folder("inputs")
-        file = self._file(plan)
-        names = {axis.key for axis in self._free(plan)}
-        all_names = names.union(*((axis.key for axis in self._free(each)) for each in self._opened))
+        folder = self._new_scratch_folder("inputs")
+        file = self._opened_file(plan)
+        names = {axis.key for axis in self._free_input_axes(plan)}
+        all_names = names.union(
+            *((axis.key for axis in self._free_input_axes(each)) for each in self._opened)
+        )
         # A size that only another model has is skipped; one that none has is an error.
         dims = {
             name: size
-            for name, size in self._dims(plan, self.inputs.dims).items()
+            for name, size in self._given_plan_dims(plan, self.inputs.dims).items()
             if name in names or name not in all_names
         }
         return find_comparison_inputs(
@@ -322,19 +329,19 @@ class SideBySide:
             sizes=(),
         )
 
-    def _profile(self, plan: ColumnPlan, *, is_first: bool) -> Profile:
+    def _profile_plan(self, plan: ColumnPlan, *, is_first: bool) -> Profile:
         # A model that runs with no inputs gets the first model's inputs: the profile has the error.
         own = self._own.get(plan.label, self._trials)
-        sets = own.sets or self._sets
+        sets = own.sets or self._trial_sets
         runs = self.inputs.runs if is_first or self.all_runs else self._settling_runs
         job = replace(plan.job, runs=runs if sets else None)
         if sets:
             feeds = tuple(trial.feeds for trial in sets)
             job = replace(job, feeds=feeds[0], later_feeds=feeds)
         return profile_job(
-            self._file(plan),
+            self._opened_file(plan),
             job,
-            inputs=self._descriptions(sets[0]) if sets else (),
+            inputs=self._input_descriptions(sets[0]) if sets else (),
             dimensions=self._dimensions_of(plan),
             xray=self.xray and is_first,
         )
@@ -343,9 +350,9 @@ class SideBySide:
     def _settling_runs(self) -> int:
         """The number of runs after which memory changed no more in any first process."""
         firsts = (profiles[0] for profiles in self._profiles.values() if profiles)
-        return max([MIN_RUNS, *map(_settling_runs, firsts)])
+        return max([MIN_COLUMN_RUNS, *map(_runs_until_settled, firsts)])
 
-    def _descriptions(self, trial: InputSet) -> tuple[Input, ...]:
+    def _input_descriptions(self, trial: InputSet) -> tuple[Input, ...]:
         """Return the description of the inputs for a profile."""
         arrays = {
             feed.name: np.load(feed.files[0], mmap_mode="r") for feed in trial.feeds if feed.files
@@ -364,7 +371,7 @@ class SideBySide:
 
     def _choose_timed(self, profiles: Sequence[Profile]) -> None:
         """Choose the set of inputs that takes longest, for latency."""
-        count = len(self._sets)
+        count = len(self._trial_sets)
         runs = [
             [run.latency_s for profile in profiles for run in profile.runs[index::count]]
             for index in range(count)
@@ -375,7 +382,7 @@ class SideBySide:
     def _timed_runs(self, plan: ColumnPlan) -> slice:
         if plan.label in self._own:
             return slice(None)
-        return slice(self._timed, None, max(1, len(self._sets)))
+        return slice(self._timed, None, max(1, len(self._trial_sets)))
 
     def _compare_outputs(self, opened: Sequence[ColumnPlan], steps: StepEstimate) -> None:
         """Compare outputs and latencies with the first column that completed."""
@@ -389,9 +396,11 @@ class SideBySide:
         others = [plan for plan in completed if plan.label not in self._own]
         if self._reference is None and others:
             self._reference = others.pop(0).job
-        if self._reference is None or not others or not self._sets:
+        if self._reference is None or not others or not self._trial_sets:
             return
-        with ReferenceSession(self._reference, self._sets, self._folder("outputs")) as reference:
+        with ReferenceSession(
+            self._reference, self._trial_sets, self._new_scratch_folder("outputs")
+        ) as reference:
             if reference.unstable:
                 names = ", ".join(sorted(reference.unstable))
                 self.notes.append(f"outputs that are random are not compared: {names}")
@@ -405,7 +414,7 @@ class SideBySide:
                 self._comparisons[plan.label] = found
 
     @property
-    def _deadline(self) -> Deadline:
+    def _common_deadline(self) -> Deadline:
         """The deadline of all jobs."""
         return self._opened[0].job.limits.deadline if self._opened else Deadline()
 
@@ -415,18 +424,18 @@ class SideBySide:
         assert first is not None
         if not own.sets:
             return f"{plan.label} runs with no inputs that memdiag can generate"
-        inputs = (_in_words(self._sets[0].feeds), _in_words(own.sets[0].feeds))
+        inputs = (_feeds_text(self._trial_sets[0].feeds), _feeds_text(own.sets[0].feeds))
         return (
             f"the inputs differ ({first.label} runs with {inputs[0]}, {plan.label} with"
             f" {inputs[1]})"
         )
 
-    def _folder(self, name: str) -> Path:
+    def _new_scratch_folder(self, name: str) -> Path:
         self._folders += 1
         return self.scratch / f"{name}-{self._folders}"
 
 
-def _shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
+def _feed_shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the saved arrays, by input."""
     return {
         feed.name: np.load(feed.files[0], mmap_mode="r").shape
@@ -435,9 +444,9 @@ def _shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _in_words(feeds: Sequence[Feed]) -> str:
+def _feeds_text(feeds: Sequence[Feed]) -> str:
     """Return the first inputs with their shapes: ``ids [1, 128], mask [1, 128] and 2 more``."""
-    shapes = _shapes(feeds)
+    shapes = _feed_shapes(feeds)
     names = [
         f"{feed.name} {list(shapes[feed.name])}" if feed.name in shapes else feed.name
         for feed in feeds
@@ -445,18 +454,18 @@ def _in_words(feeds: Sequence[Feed]) -> str:
     return some_of(names, MAX_NAMED_INPUTS)
 
 
-def _size(axis: Axis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+def _axis_size(axis: InputAxis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     """Return the size of `axis` in `shapes`; None if its input has no array of this rank."""
     shape = shapes.get(axis.input, ())
     return shape[axis.position] if axis.position < len(shape) else None
 
 
-def _settling_runs(profile: Profile) -> int:
+def _runs_until_settled(profile: Profile) -> int:
     """Return the number of runs, after the first one, after which memory hardly changed."""
     sizes = [run.rss_bytes for run in profile.runs]
     changing = (n for n, size in enumerate(sizes, 1) if abs(size - sizes[-1]) > MAX_SETTLED_BYTES)
     return max(changing, default=0) + 1
 
 
-def _is_complete(profile: Profile) -> bool:
+def _is_completed_profile(profile: Profile) -> bool:
     return profile.outcome.completed

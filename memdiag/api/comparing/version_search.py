@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from memdiag.api.arguments import OnProgress
 from memdiag.api.comparing.column_growth import with_growth
-from memdiag.api.comparing.column_plans import versions
+from memdiag.api.comparing.column_plans import version_plans
 from memdiag.api.comparing.side_by_side import SideBySide
 from memdiag.comparison import runtimes
-from memdiag.comparison.changes import changes
-from memdiag.comparison.comparable import Comparable
+from memdiag.comparison.changes import column_changes
+from memdiag.comparison.comparable import ComparableFigures
 from memdiag.errors import ProvisionError
 from memdiag.records.comparison import Bisection, ComparisonColumn, Metric
 from memdiag.runner.job import Job
@@ -44,10 +44,10 @@ class VersionSearch:
         Raises:
             ProvisionError: the newest version is an end, and not known.
         """
-        candidates = self._candidates(ends)
+        candidates = self._candidate_versions(ends)
         bisection = None
         try:
-            found = bisect(candidates, self._measure, self._differs)
+            found = bisect_versions(candidates, self._measure_version, self._has_change)
         except KeyboardInterrupt:
             if self.side_by_side.ended_by == "completion":
                 self.side_by_side.ended_by = "interrupt"
@@ -62,24 +62,28 @@ class VersionSearch:
             self.columns[version] for version in candidates if version in self.columns
         ], bisection
 
-    def _candidates(self, ends: Sequence[str]) -> list[str]:
+    def _candidate_versions(self, ends: Sequence[str]) -> list[str]:
         try:
-            known = runtimes.versions()
+            known = runtimes.registry_versions()
         except ProvisionError as error:
-            known = runtimes.available()
+            known = runtimes.local_versions()
             self.side_by_side.notes.append(
                 f"only versions that are installed already were tried ({error})"
             )
-        named = [runtimes.latest()[0] if end == runtimes.LATEST else end for end in ends]
-        keys = [runtimes.sort_key(version) for version in named or known]
+        named = [
+            runtimes.latest_version()[0] if end == runtimes.LATEST_VERSION else end for end in ends
+        ]
+        keys = [runtimes.version_sort_key(version) for version in named or known]
         return [
-            version for version in known if min(keys) <= runtimes.sort_key(version) <= max(keys)
+            version
+            for version in known
+            if min(keys) <= runtimes.version_sort_key(version) <= max(keys)
         ]
 
-    def _measure(self, version: str) -> ComparisonColumn | None:
+    def _measure_version(self, version: str) -> ComparisonColumn | None:
         """Return the column of `version`; None if the figure is not known."""
         if version not in self.columns:
-            (plan,) = versions(self.job, [version], self.on_progress)
+            (plan,) = version_plans(self.job, [version], self.on_progress)
             (column,) = self.side_by_side.measure([plan])
             self.columns[version] = column
             if self.side_by_side.ended_by != "completion":
@@ -94,12 +98,12 @@ class VersionSearch:
             return column if column.growth is not None and column.growth.is_decided else None
         return column if column.measured is not None else None
 
-    def _differs(self, before: ComparisonColumn, after: ComparisonColumn) -> bool:
-        found, _ = changes(before, after, Comparable())
+    def _has_change(self, before: ComparisonColumn, after: ComparisonColumn) -> bool:
+        found, _ = column_changes(before, after, ComparableFigures())
         return any(each.metric == self.metric for each in found)
 
 
-def bisect(
+def bisect_versions(
     candidates: Sequence[str],
     measure: Callable[[str], ComparisonColumn | None],
     differs: Callable[[ComparisonColumn, ComparisonColumn], bool],
@@ -115,8 +119,8 @@ def bisect(
         differs: compares the figure of two columns.
     """
     remaining = list(candidates)
-    low = _first(remaining, measure)
-    high = _first(remaining[::-1], measure)
+    low = _first_measured_column(remaining, measure)
+    high = _first_measured_column(remaining[::-1], measure)
     if low is None or high is None or not differs(low, high):
         return None
     remaining = remaining[remaining.index(low.label) + 1 : remaining.index(high.label)]
@@ -132,7 +136,7 @@ def bisect(
     return low, high
 
 
-def _first(
+def _first_measured_column(
     candidates: Sequence[str], measure: Callable[[str], ComparisonColumn | None]
 ) -> ComparisonColumn | None:
     for version in candidates:

@@ -8,7 +8,7 @@ import msgspec
 from memdiag.records.estimate import Calibration, EstimatedPoint
 from memdiag.records.phases import RUN_PHASES
 
-Measure = Callable[[Mapping[str, int]], int]
+MeasurePeak = Callable[[Mapping[str, int]], int]
 """A function that runs the model at sizes and returns the peak above the process before it."""
 
 
@@ -27,7 +27,7 @@ class LinearCorrection(NamedTuple):
         return max(0, round(self.slope * size + self.offset))
 
 
-UNCHANGED = LinearCorrection(1.0, 0.0)
+NO_CORRECTION = LinearCorrection(1.0, 0.0)
 
 _JUMP_NOTE = (
     "a line through the smallest and the largest measured point misses the one between them by more"
@@ -35,7 +35,7 @@ _JUMP_NOTE = (
 )
 
 
-class Corrections(NamedTuple):
+class PointCorrections(NamedTuple):
     """What measurements change in estimated points.
 
     Attributes:
@@ -43,13 +43,13 @@ class Corrections(NamedTuple):
         measured: the points that were, with their estimates.
     """
 
-    line: LinearCorrection = UNCHANGED
+    line: LinearCorrection = NO_CORRECTION
     measured: tuple[Calibration, ...] = ()
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the correction."""
-        return [_JUMP_NOTE] if self.line == UNCHANGED and len(self.measured) > 2 else []
+        return [_JUMP_NOTE] if self.line == NO_CORRECTION and len(self.measured) > 2 else []
 
     def applied_to(self, point: EstimatedPoint) -> EstimatedPoint:
         """Return `point` as it was measured, or else corrected by the line.
@@ -59,13 +59,13 @@ class Corrections(NamedTuple):
         """
         for each in self.measured:
             if each.dims == point.dims:
-                return _as_measured(point, each.measured_bytes)
-        if self.line == UNCHANGED or point.unknown_values:
+                return _measured_point(point, each.measured_bytes)
+        if self.line == NO_CORRECTION or point.unknown_values:
             return point
-        return _with_peak(point, self.line.corrected(point.peak_bytes))
+        return _point_with_peak(point, self.line.corrected(point.peak_bytes))
 
 
-def calibrate(points: Sequence[EstimatedPoint], measure: Measure) -> Corrections:
+def calibrate_points(points: Sequence[EstimatedPoint], measure: MeasurePeak) -> PointCorrections:
     """Return what measurements of up to three of `points` change.
 
     The points with the smallest and the largest peak are measured, and one between them, which is
@@ -78,12 +78,12 @@ def calibrate(points: Sequence[EstimatedPoint], measure: Measure) -> Corrections
     outer = list(chosen.values())
     held_out = [ordered[len(ordered) // 2]] if len(ordered) > 2 else []
     measured = {id(each): measure(each.dims) for each in (*outer, *held_out)}
-    line = _line([(each.peak_bytes, measured[id(each)]) for each in outer])
+    line = _correction_line([(each.peak_bytes, measured[id(each)]) for each in outer])
     for each in held_out:
         found_bytes = measured[id(each)]
         error = abs(line.corrected(each.peak_bytes) - found_bytes)
         if error > abs(each.peak_bytes - found_bytes):
-            line = UNCHANGED
+            line = NO_CORRECTION
     found = tuple(
         Calibration(
             dims=each.dims,
@@ -94,10 +94,10 @@ def calibrate(points: Sequence[EstimatedPoint], measure: Measure) -> Corrections
         )
         for each in (*outer, *held_out)
     )
-    return Corrections(line, found)
+    return PointCorrections(line, found)
 
 
-def _line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
+def _correction_line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
     """Return the line through the first and the last of `pairs` of estimated and measured sizes.
 
     With one pair, and where the estimates do not differ, only the offset is corrected.
@@ -109,7 +109,7 @@ def _line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
     return LinearCorrection(slope, first_measured - slope * first)
 
 
-def _as_measured(point: EstimatedPoint, peak: int) -> EstimatedPoint:
+def _measured_point(point: EstimatedPoint, peak: int) -> EstimatedPoint:
     """Return `point` with the measured `peak`.
 
     What it takes beyond the estimate is for the values of unknown size, if there are any: then the
@@ -119,10 +119,12 @@ def _as_measured(point: EstimatedPoint, peak: int) -> EstimatedPoint:
     runs = [each.name for each in point.phases if each.name in RUN_PHASES]
     if point.unknown_values and peak > point.peak_bytes and runs:
         phase = runs[-1]
-    return msgspec.structs.replace(_with_peak(point, peak), peak_phase=phase, is_measured=True)
+    return msgspec.structs.replace(
+        _point_with_peak(point, peak), peak_phase=phase, is_measured=True
+    )
 
 
-def _with_peak(point: EstimatedPoint, peak: int) -> EstimatedPoint:
+def _point_with_peak(point: EstimatedPoint, peak: int) -> EstimatedPoint:
     """Return `point` with the peak `peak`, and the other figures in proportion."""
     ratio = peak / max(1, point.peak_bytes)
     return msgspec.structs.replace(

@@ -19,7 +19,7 @@ CHECKED_SIZES = 16
 """Sizes below the largest size that are checked to fit, too."""
 
 
-class Peaks(NamedTuple):
+class ProcessPeaks(NamedTuple):
     """The peak of a whole process at one size: the interval, and the most probable figure."""
 
     low: int
@@ -27,16 +27,16 @@ class Peaks(NamedTuple):
     high: int
 
 
-PeaksAt = Callable[[Mapping[str, int]], Peaks | None]
+PeaksAt = Callable[[Mapping[str, int]], ProcessPeaks | None]
 """A function that returns the peaks at sizes; None if shapes of the model are not known there."""
 
 
-def peaks_of(point: EstimatedPoint, baseline_bytes: int) -> Peaks:
+def peaks_of(point: EstimatedPoint, baseline_bytes: int) -> ProcessPeaks:
     """Return the peaks of a process with its inputs that takes `baseline_bytes` before."""
     beside = baseline_bytes + point.input_bytes if baseline_bytes else 0
     # How large a bounded value will be is not known: no figure below the largest is probable.
     usual = point.high_bytes if point.is_bounded else point.usual_bytes
-    return Peaks(*(beside + size for size in (point.low_bytes, usual, point.high_bytes)))
+    return ProcessPeaks(*(beside + size for size in (point.low_bytes, usual, point.high_bytes)))
 
 
 def searched_dimensions(grid: SizeGrid) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
         return Fit(limit_bytes=limit_bytes)
 
     @cache
-    def at(size: int) -> Peaks | None:
+    def at(size: int) -> ProcessPeaks | None:
         return peaks_at(grid.at(dict.fromkeys(dims, size)))
 
     def surely(size: int) -> bool:
@@ -81,14 +81,18 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
         return peaks is not None and min(peaks.low, (nearer or peaks).low) <= limit_bytes
 
     start = max(1, sizes[dims[0]])
-    largest = _largest(probably, start)
-    sure = _largest(surely, start) if largest is None else _largest(surely, largest, largest)
+    largest = _largest_fitting_size(probably, start)
+    sure = (
+        _largest_fitting_size(surely, start)
+        if largest is None
+        else _largest_fitting_size(surely, largest, largest)
+    )
     # No size that is said to fit surely is said not to fit probably.
     largest = max((each for each in (largest, sure) if each is not None), default=None)
-    too_large = 1 + _last_of_all(perhaps, largest or start)
+    too_large = 1 + _last_fitting_size(perhaps, largest or start)
     is_known = too_large <= MAX_DIM_SIZE and at(too_large) is not None
     smallest = min(grid.steps.get(dims[0], (1,)))
-    peaks = at(largest or smallest) or Peaks(0, 0, 0)
+    peaks = at(largest or smallest) or ProcessPeaks(0, 0, 0)
     return Fit(
         limit_bytes=limit_bytes,
         dims=dims,
@@ -102,7 +106,9 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
     )
 
 
-def _largest(fits: Callable[[int], bool], start: int, end: int = MAX_DIM_SIZE) -> int | None:
+def _largest_fitting_size(
+    fits: Callable[[int], bool], start: int, end: int = MAX_DIM_SIZE
+) -> int | None:
     """Return the largest size up to `end` that fits, with all below; None if not even 1 does.
 
     The search begins at `start`.
@@ -111,18 +117,20 @@ def _largest(fits: Callable[[int], bool], start: int, end: int = MAX_DIM_SIZE) -
     # An arena takes regions of powers of two: a size may need more than a larger one. What needs
     # more is less than twice as small.
     below = 0
-    for size in _spread(low // 2 + 1, low):
+    for size in _spread_sizes(low // 2 + 1, low):
         if not fits(size):
             return last_that_fits(fits, below, size) or None
         below = size
     return low or None
 
 
-def _last_of_all(fits: Callable[[int], bool], start: int) -> int:
+def _last_fitting_size(fits: Callable[[int], bool], start: int) -> int:
     """Return the last size that fits, also behind some that do not; 0 if there is none."""
     low = _end_of_fitting(fits, start, MAX_DIM_SIZE)
     while low < MAX_DIM_SIZE:
-        further = [size for size in _spread(low + 1, min(2 * low + 1, MAX_DIM_SIZE)) if fits(size)]
+        further = [
+            size for size in _spread_sizes(low + 1, min(2 * low + 1, MAX_DIM_SIZE)) if fits(size)
+        ]
         if not further:
             break
         low = _end_of_fitting(fits, further[-1], MAX_DIM_SIZE)
@@ -148,7 +156,7 @@ def last_that_fits(fits: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def _spread(low: int, high: int) -> Iterator[int]:
+def _spread_sizes(low: int, high: int) -> Iterator[int]:
     """Yield at most `CHECKED_SIZES` sizes from `low` to `high`, evenly spread."""
     yield from sorted(
         {low + (high - low) * step // (CHECKED_SIZES - 1) for step in range(CHECKED_SIZES)}

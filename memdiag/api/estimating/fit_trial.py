@@ -18,18 +18,18 @@ from memdiag.model.model_file import ModelFile
 from memdiag.records.estimate import Fit
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
 from memdiag.runner.temporary import temporary_folder
-from memdiag.runner.try_inputs import Trial, try_once
-from memdiag.system.memory_limit import available_bytes
+from memdiag.runner.try_inputs import InputTrial, try_once
+from memdiag.system.memory_limit import available_memory_bytes
 from memdiag.units import format_duration, format_size
 
 MAX_SECONDS = 60.0
 """Time for all runs of an estimate."""
 
-MULTIPLES = (2, 4, 8, 16, 32, 64)
+SIZE_MULTIPLES = (2, 4, 8, 16, 32, 64)
 """Numbers of which sizes may have to be multiples."""
 
 
-def with_trial(fit: Fit, file: ModelFile, grid: SizeGrid, session: SessionConfig) -> Fit:
+def with_trial(fit: Fit, model_file: ModelFile, grid: SizeGrid, session: SessionConfig) -> Fit:
     """Return `fit` after a run at the largest size that fits probably.
 
     If the model does not run there, smaller sizes are tried, and the largest one that runs takes
@@ -38,34 +38,38 @@ def with_trial(fit: Fit, file: ModelFile, grid: SizeGrid, session: SessionConfig
     size = fit.probably
     if size is None:
         return fit
-    available = available_bytes()
+    available = available_memory_bytes()
     if fit.high_bytes > available:
         may = f"{size:,} may take {format_size(fit.high_bytes)}"
-        return _not_run(fit, f"{may}, and {format_size(available)} are available")
+        return _untried_fit(fit, f"{may}, and {format_size(available)} are available")
     deadline = Deadline(time.monotonic() + MAX_SECONDS)
     limits = Limits(timeout_s=MAX_SECONDS, deadline=deadline)
-    job = Job(model=file.path, session=session, limits=limits, runs=None)
+    job = Job(model=model_file.path, session=session, limits=limits, runs=None)
 
-    def trial_at(size: int) -> Trial:
+    def trial_at(size: int) -> InputTrial:
         sizes = grid.at(dict.fromkeys(fit.dims, size))
         with temporary_folder() as folder:
-            return try_once(job, save_inputs(plan_inputs(file, dims=sizes, given={}), {}, folder))
+            return try_once(
+                job, save_inputs(plan_inputs(model_file, dims=sizes, given={}), {}, folder)
+            )
 
     try:
         trial = trial_at(size)
         if trial.runs:
             fit = msgspec.structs.replace(fit, trial="ran")
-            return fit if fit.too_large is not None else with_next(fit, trial_at(size + 1))
+            return fit if fit.too_large is not None else with_next_size(fit, trial_at(size + 1))
         if not (trial.has_session and trial.has_answer):
-            return _not_run(fit, trial.problem or "")
-        return at_sizes_that_run(fit, size, trial.problem or "", lambda size: trial_at(size).runs)
+            return _untried_fit(fit, trial.problem or "")
+        return fit_at_running_sizes(
+            fit, size, trial.problem or "", lambda size: trial_at(size).runs
+        )
     except TimeLimitReached:
-        return _not_run(fit, f"{format_duration(MAX_SECONDS)} were not enough for its runs")
+        return _untried_fit(fit, f"{format_duration(MAX_SECONDS)} were not enough for its runs")
     except MemdiagError as error:
-        return _not_run(fit, str(error))
+        return _untried_fit(fit, str(error))
 
 
-def with_next(fit: Fit, trial: Trial) -> Fit:
+def with_next_size(fit: Fit, trial: InputTrial) -> Fit:
     """Return `fit` with the end of what the model can run, if `trial` of the next size failed."""
     assert fit.probably is not None
     if trial.runs or not (trial.has_session and trial.has_answer):
@@ -74,11 +78,11 @@ def with_next(fit: Fit, trial: Trial) -> Fit:
     return msgspec.structs.replace(fit, fails_at=fit.probably + 1, problem=problem)
 
 
-def _not_run(fit: Fit, problem: str) -> Fit:
+def _untried_fit(fit: Fit, problem: str) -> Fit:
     return msgspec.structs.replace(fit, trial="not run", problem=problem)
 
 
-def at_sizes_that_run(fit: Fit, size: int, problem: str, runs: Callable[[int], bool]) -> Fit:
+def fit_at_running_sizes(fit: Fit, size: int, problem: str, runs: Callable[[int], bool]) -> Fit:
     """Return `fit` with sizes at which the model runs, as it does not at `size`."""
     found = _largest_that_runs(size, runs)
     if found is None:
@@ -93,7 +97,7 @@ def at_sizes_that_run(fit: Fit, size: int, problem: str, runs: Callable[[int], b
 
 def _largest_that_runs(failing: int, runs: Callable[[int], bool]) -> int | None:
     """Return a size below `failing` that runs and whose successor does not; None if none runs."""
-    for size in _candidates(failing):
+    for size in _smaller_sizes(failing):
         if runs(size):
             return (
                 size
@@ -104,11 +108,11 @@ def _largest_that_runs(failing: int, runs: Callable[[int], bool]) -> int | None:
     return None
 
 
-def _candidates(size: int) -> Iterator[int]:
+def _smaller_sizes(size: int) -> Iterator[int]:
     """Yield smaller sizes, the largest first: multiples, then powers of two."""
     powers = (1 << exponent for exponent in range(size.bit_length() - 1, -1, -1))
     last = size
-    for candidate in (*(size - size % each for each in MULTIPLES), *powers):
+    for candidate in (*(size - size % each for each in SIZE_MULTIPLES), *powers):
         if 0 < candidate < last:
             yield candidate
             last = candidate

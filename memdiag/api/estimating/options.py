@@ -9,9 +9,9 @@ from memdiag.records.profile import Session
 from memdiag.runner.job import SessionConfig
 from memdiag.units import some_of
 
-FOLDING = "ConstantFolding"
+FOLDING_OPTIMIZER = "ConstantFolding"
 
-_WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_BOOLEAN_WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 _ORT_BYTES_DIRECTLY = "session.use_ort_model_bytes_directly"
 _ORT_FILE_MAPPED = "session.use_memory_mapped_ort_model"
 _ORT_IN_PLACE = "session.use_ort_model_bytes_for_initializers"
@@ -42,7 +42,7 @@ def estimate_options(session: SessionConfig | Session, runs: int | None) -> Esti
     level = level.removeprefix("ort_").removeprefix("enable_")
     return EstimateOptions(
         prepacks=not _is_on(given, "session.disable_prepacking", default=False),
-        folds=FOLDING not in session.disabled_optimizers,
+        folds=FOLDING_OPTIMIZER not in session.disabled_optimizers,
         level=level,  # type: ignore[arg-type] # checked by check_session_options
         has_arena=_is_on(given, "enable_cpu_mem_arena", default=True),
         has_pattern=_is_on(given, "enable_mem_pattern", default=True),
@@ -57,10 +57,10 @@ def estimate_options(session: SessionConfig | Session, runs: int | None) -> Esti
     )
 
 
-def not_considered(session: SessionConfig | Session) -> Iterator[str]:
+def ignored_option_notes(session: SessionConfig | Session) -> Iterator[str]:
     """Yield a note on the options that do not change an estimate; none if there are none."""
     others = [name for name in session.options if name not in _ESTIMATED_OPTIONS]
-    others += [name for name in session.disabled_optimizers if name != FOLDING]
+    others += [name for name in session.disabled_optimizers if name != FOLDING_OPTIMIZER]
     if others:
         is_one = len(others) == 1
         yield (
@@ -73,6 +73,6 @@ def _is_on(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = given.get(name)
     if text is None:
         return default
-    if text.lower() not in _WORDS:
+    if text.lower() not in _BOOLEAN_WORDS:
         raise UsageError(f"session option {name} must be true or false, not {text!r}.")
-    return _WORDS[text.lower()]
+    return _BOOLEAN_WORDS[text.lower()]

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import msgspec
 
 from memdiag.api.estimating.generation import profiled_calls
-from memdiag.api.estimating.options import estimate_options, not_considered
+from memdiag.api.estimating.options import estimate_options, ignored_option_notes
 from memdiag.budgets.figures import late_bytes
-from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON, PINNING
+from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON_LENGTH, MMAP_THRESHOLD_VARIABLE
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.records.phases import PhaseName
@@ -38,13 +38,15 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
         else:
             point = session.generate(profiled_calls(profile, ctx, generation))
     except Exception as error:  # a defect of the estimate must not lose a profile
-        reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
         note = (
             f"no estimate: it failed, which is a defect of memdiag's; please report it ({reason})"
         )
         return msgspec.structs.replace(profile, notes=(*profile.notes, note))
     profile = msgspec.structs.replace(profile, estimate=point)
-    return msgspec.structs.replace(profile, notes=(*profile.notes, *_differences(profile)))
+    return msgspec.structs.replace(
+        profile, notes=(*profile.notes, *_phase_difference_notes(profile))
+    )
 
 
 def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
@@ -56,11 +58,11 @@ def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
     return SessionEstimate(ctx, options)
 
 
-def _differences(profile: Profile) -> Iterator[str]:
+def _phase_difference_notes(profile: Profile) -> Iterator[str]:
     """Yield a note that names the phases whose peaks the estimate misses, if there are any."""
     if not profile.outcome.completed or profile.estimate is None:
         return
-    is_pinned = PINNING in profile.session.environment
+    is_pinned = MMAP_THRESHOLD_VARIABLE in profile.session.environment
     differing = []
     for phase in profile.phases:
         predicted = profile.estimated_peak_bytes(phase.name)
@@ -78,7 +80,7 @@ def _differences(profile: Profile) -> Iterator[str]:
         if estimate.is_floor:
             highest = max(highest, measured)
         if not predicted - allowed <= measured <= highest:
-            differing.append(_text(phase.name, measured, predicted))
+            differing.append(_phase_difference_text(phase.name, measured, predicted))
     count = profile.estimate.unknown_values
     if count:
         yield (
@@ -89,11 +91,11 @@ def _differences(profile: Profile) -> Iterator[str]:
         return
     share = f"{100 * MAX_DIFFERENCE:.0f} %"
     named = ", ".join(differing)
-    ignored = "".join(f"; in the estimate {note}" for note in not_considered(profile.session))
+    ignored = "".join(f"; in the estimate {note}" for note in ignored_option_notes(profile.session))
     yield (
         f"the estimate is more than {share} off in {named}, a defect of memdiag estimate{ignored}"
     )
 
 
-def _text(name: PhaseName, measured: int, predicted: int) -> str:
+def _phase_difference_text(name: PhaseName, measured: int, predicted: int) -> str:
     return f"{name} ({format_size(measured)}, estimated {format_size(predicted)})"

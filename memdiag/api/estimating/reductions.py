@@ -10,10 +10,10 @@ from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.records.estimate import EstimatedPoint, Reduction
 from memdiag.units import MIB
 
-MIN_SHARE = 0.01
+MIN_REDUCTION_SHARE = 0.01
 """Smaller reductions, as shares of the peak, are not listed."""
 
-REMEDIES: dict[str, dict[str, Any]] = {
+REDUCING_OPTIONS: dict[str, dict[str, Any]] = {
     "enable_mem_pattern=0": {"has_pattern": False},
     "session.disable_prepacking=1": {"prepacks": False},
     "enable_cpu_mem_arena=0": {"has_arena": False},
@@ -24,17 +24,17 @@ those that cost least latency first."""
 
 
 def other_options(options: EstimateOptions) -> dict[str, EstimateOptions]:
-    """Return the configurations with one of `REMEDIES` each that differ from `options`."""
+    """Return the configurations with one of `REDUCING_OPTIONS` each that differ from `options`."""
     return {
         name: other
-        for name, changes in REMEDIES.items()
+        for name, changes in REDUCING_OPTIONS.items()
         if (other := replace(options, **changes)) != options
         # A lower level is no remedy for one that is lower still.
         and not ("level" in changes and options.level not in ("all", "layout"))
     }
 
 
-def reductions(
+def peak_reductions(
     ctx: AnalysisContext, options: EstimateOptions, grid: SizeGrid, point: EstimatedPoint
 ) -> tuple[Reduction, ...]:
     """Return the changes with which the peak of `point` is lower, the largest reduction first.
@@ -46,7 +46,7 @@ def reductions(
 
     def add(change: str, session: SessionEstimate, sizes: Mapping[str, int]) -> None:
         less = session.most_probable(sizes)
-        if less.peak_bytes + max(MIB, MIN_SHARE * point.peak_bytes) <= point.peak_bytes:
+        if less.peak_bytes + max(MIB, MIN_REDUCTION_SHARE * point.peak_bytes) <= point.peak_bytes:
             found.append(
                 Reduction(
                     change=change,

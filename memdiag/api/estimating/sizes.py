@@ -10,17 +10,17 @@ from memdiag.api.inputs import choose_inputs
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, dims_by_name, total_lengths
 from memdiag.model.count_inputs import free_axes
-from memdiag.model.dimensions import Axis, choose_sizes, is_expression
+from memdiag.model.dimensions import InputAxis, choose_sizes, is_expression
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension
 
-MAX_SIZES = 8
+MAX_RANGE_SIZES = 8
 """Sizes of a dimension into which a range is divided at most."""
 
-MAX_POINTS = 64
+MAX_GRID_POINTS = 64
 """Combinations of sizes at most."""
 
-MAX_VARIED = 32
+MAX_VARIED_DIMENSIONS = 32
 """Free dimensions whose sizes are varied one by one: each takes an inference of all shapes."""
 
 DimSizes = int | tuple[int, int] | list[int]
@@ -41,7 +41,7 @@ class SizeGrid:
     dimensions: tuple[Dimension, ...]
     notes: tuple[str, ...]
     steps: Mapping[str, Sequence[int]]
-    inputs: Mapping[str, tuple[Axis, ...] | None]
+    inputs: Mapping[str, tuple[InputAxis, ...] | None]
     totals: Mapping[str, tuple[str, str]]
 
     @property
@@ -66,24 +66,26 @@ class SizeGrid:
 
     @property
     def varied(self) -> tuple[Dimension, ...]:
-        """The free dimensions whose sizes are varied one by one: the first `MAX_VARIED`."""
-        return self.free[:MAX_VARIED]
+        """The free dimensions whose sizes are varied one by one: the first
+        `MAX_VARIED_DIMENSIONS`."""
+        return self.free[:MAX_VARIED_DIMENSIONS]
 
     def doubled(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return for varied dimensions the sizes of all if it is twice as large as in `sizes`."""
         return {
-            each.name: self._with(sizes, each.name, 2 * sizes[each.name]) for each in self.varied
+            each.name: self._sizes_with(sizes, each.name, 2 * sizes[each.name])
+            for each in self.varied
         }
 
     def halved(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return for varied dimensions of 2 or more the sizes of all if it is half as large."""
         return {
-            each.name: self._with(sizes, each.name, sizes[each.name] // 2)
+            each.name: self._sizes_with(sizes, each.name, sizes[each.name] // 2)
             for each in self.varied
             if sizes[each.name] > 1
         }
 
-    def _with(self, sizes: Mapping[str, int], name: str, size: int) -> dict[str, int]:
+    def _sizes_with(self, sizes: Mapping[str, int], name: str, size: int) -> dict[str, int]:
         free = {each.name: sizes[each.name] for each in self.free}
         return self.at({**free, name: size})
 
@@ -93,8 +95,8 @@ class SizeGrid:
             yield self.at(dict(zip(self.steps, sizes, strict=True)))
 
 
-def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
-    """Return the sizes at which the memory of `model` is estimated.
+def size_grid(model_file: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
+    """Return the sizes at which the memory of `model_file` is estimated.
 
     Dimensions that `dims` does not name get the sizes with which `memdiag.profile` runs the model.
 
@@ -102,7 +104,7 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
         UsageError: `dims` names no dimension of the model, has no valid size or range, or has too
             many combinations.
     """
-    dims = dims_by_name(model.graph, model.functions, dims)
+    dims = dims_by_name(model_file.graph, model_file.functions, dims)
     lists = {name: size for name, size in dims.items() if isinstance(size, list)}
     ranges = {name: size for name, size in dims.items() if isinstance(size, tuple)}
     for name, sizes in lists.items():
@@ -118,8 +120,10 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
     steps = {name: list(dict.fromkeys(sizes)) for name, sizes in lists.items()}
     steps |= _steps_of_ranges(ranges, prod(map(len, steps.values())))
     count = prod(map(len, steps.values()))
-    if count > MAX_POINTS:
-        raise UsageError(f"{count} combinations of sizes are too many. Give at most {MAX_POINTS}.")
+    if count > MAX_GRID_POINTS:
+        raise UsageError(
+            f"{count} combinations of sizes are too many. Give at most {MAX_GRID_POINTS}."
+        )
     # In the order in which they were given.
     steps = {name: steps[name] for name in dims if name in steps}
     first = {name: size for name, size in dims.items() if isinstance(size, int)}
@@ -127,9 +131,9 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
     for name, sizes in steps.items():
         if min(sizes) < 0:
             raise UsageError(f"dimension {name!r} must be 0 or greater, not {min(sizes)}.")
-    chosen = choose_inputs(model, dims=first, given={})
-    inputs = free_axes(model.graph)
-    roles = axis_roles(model.graph, model.functions)
+    chosen = choose_inputs(model_file, dims=first, given={})
+    inputs = free_axes(model_file.graph)
+    roles = axis_roles(model_file.graph, model_file.functions)
     grid = SizeGrid(
         dimensions=chosen.dimensions,
         notes=chosen.notes,
@@ -137,9 +141,11 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
         inputs=inputs,
         totals=total_lengths(inputs, roles),
     )
-    if len(grid.free) <= MAX_VARIED:
+    if len(grid.free) <= MAX_VARIED_DIMENSIONS:
         return grid
-    note = f"only the first {MAX_VARIED} of {len(grid.free):,} free dimensions were varied"
+    note = (
+        f"only the first {MAX_VARIED_DIMENSIONS} of {len(grid.free):,} free dimensions were varied"
+    )
     return replace(grid, notes=(*grid.notes, note))
 
 
@@ -169,9 +175,9 @@ def _steps_of_ranges(ranges: Mapping[str, tuple[int, int]], others: int) -> dict
 
     `others` is the number of combinations of the dimensions without a range.
     """
-    for max_count in range(MAX_SIZES, 2, -1):
+    for max_count in range(MAX_RANGE_SIZES, 2, -1):
         steps = {name: size_steps(*ends, max_count) for name, ends in ranges.items()}
-        if others * prod(map(len, steps.values())) <= MAX_POINTS:
+        if others * prod(map(len, steps.values())) <= MAX_GRID_POINTS:
             return steps
     return {name: size_steps(*ends, 2) for name, ends in ranges.items()}
 

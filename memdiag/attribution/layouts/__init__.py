@@ -8,7 +8,7 @@ from memdiag.attribution.layout import Layout
 
 
 @cache
-def layouts() -> tuple[Layout, ...]:
+def all_layouts() -> tuple[Layout, ...]:
     """Return the layouts of all modules: ``original`` first, then the others by name."""
     modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
     known: list[Layout] = [module.LAYOUT for module in modules]

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memdiag.attribution.element_values import cast
+from memdiag.attribution.element_values import cast_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import row_major
+from memdiag.attribution.tiling import row_major_segments
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
 
@@ -21,8 +21,8 @@ class Cast(Layout):
         """Yield the fp32 copy of a half-precision weight."""
         if not weight.size:
             return
-        for values in cast(weight.reshape(-1)):
-            nbytes, segments = row_major(values)
+        for values in cast_values(weight.reshape(-1)):
+            nbytes, segments = row_major_segments(values)
             yield VirtualCopy(self.name, self.kind, nbytes, segments, values.parameters)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memdiag.attribution.element_values import dequantized
+from memdiag.attribution.element_values import dequantized_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import row_major
+from memdiag.attribution.tiling import row_major_segments
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
 
@@ -22,8 +22,8 @@ class Dequantized(Layout):
         axis."""
         if not weight.size:
             return
-        for values in dequantized(weight, hints):
-            nbytes, segments = row_major(values)
+        for values in dequantized_values(weight, hints):
+            nbytes, segments = row_major_segments(values)
             yield VirtualCopy(self.name, self.kind, nbytes, segments, values.parameters)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memdiag.attribution.element_values import unchanged
+from memdiag.attribution.element_values import unchanged_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import row_major
+from memdiag.attribution.tiling import row_major_segments
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
 
@@ -21,7 +21,7 @@ class Original(Layout):
         """Yield the copy of a weight, unless it has strings or no elements."""
         if weight.dtype.hasobject or not weight.size:
             return
-        nbytes, segments = row_major(unchanged(weight.reshape(-1)))
+        nbytes, segments = row_major_segments(unchanged_values(weight.reshape(-1)))
         yield VirtualCopy(self.name, self.kind, nbytes, segments)
 
 

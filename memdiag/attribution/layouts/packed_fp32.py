@@ -6,14 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from memdiag.attribution.element_values import Values, as_fp32
+from memdiag.attribution.element_values import ElementValues, fp32_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
+from memdiag.attribution.tiling import PANEL_COLUMNS, column_panel_segments, head_columns, round_up
 from memdiag.attribution.virtual_copy import CopySegment, VirtualCopy
 from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.tensor_types import Array
 
-_DEPTH = 256
+_FP32_SLICE_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -36,41 +36,46 @@ class PackedFp32(Layout):
         """
         if weight.ndim not in (2, 3) or not weight.size:
             return
-        for values in as_fp32(weight, hints):
+        for values in fp32_values(weight, hints):
             if weight.ndim == 3:
-                yield from self._recurrent(values)
+                yield from self._recurrent_copies(values)
                 continue
             if weight.shape[1] != PANEL_COLUMNS or values.combine is not None:
-                yield self._packed([values], {"transB": "0", **values.parameters})
+                yield self._packed_copy([values], {"transB": "0", **values.parameters})
             transposed = values.viewed(np.transpose)
-            yield self._packed([transposed], {"transB": "1", **values.parameters})
+            yield self._packed_copy([transposed], {"transB": "1", **values.parameters})
             for heads, parts in head_columns(weight.shape[1], hints.heads):
                 for third, operand in enumerate("QKV"):
                     heads_columns = parts[third * heads : (third + 1) * heads]
                     matrices = [
-                        values.viewed(partial(_columns, columns=part)) for part in heads_columns
+                        values.viewed(partial(_column_slice, columns=part))
+                        for part in heads_columns
                     ]
                     parameters = {"heads": str(heads), "operand": operand, **values.parameters}
-                    yield self._packed(matrices, parameters)
+                    yield self._packed_copy(matrices, parameters)
 
-    def _recurrent(self, values: Values) -> Iterator[VirtualCopy]:
+    def _recurrent_copies(self, values: ElementValues) -> Iterator[VirtualCopy]:
         directions, outputs, inputs = values.shape
         parts = {"all": slice(0, outputs)}
         if outputs == 3 * inputs:
             parts |= {"zr": slice(0, 2 * inputs), "h": slice(2 * inputs, outputs)}
         for gates, rows in parts.items():
             matrices = [
-                values.viewed(partial(_direction, number=number, rows=rows))
+                values.viewed(partial(_direction_matrix, number=number, rows=rows))
                 for number in range(directions)
             ]
-            yield self._packed(matrices, {"transB": "1", "gates": gates, **values.parameters})
+            yield self._packed_copy(matrices, {"transB": "1", "gates": gates, **values.parameters})
 
-    def _packed(self, matrices: list[Values], parameters: dict[str, str]) -> VirtualCopy:
+    def _packed_copy(
+        self, matrices: list[ElementValues], parameters: dict[str, str]
+    ) -> VirtualCopy:
         segments: tuple[CopySegment, ...] = ()
         gaps = []
         offset = 0
         for matrix in matrices:
-            used, matrix_segments = panels((matrix,), depth=_DEPTH, offset=offset)
+            used, matrix_segments = column_panel_segments(
+                (matrix,), depth=_FP32_SLICE_ROWS, offset=offset
+            )
             end = round_up(offset + used)
             if end > offset + used:
                 gaps.append((offset + used, end - offset - used))
@@ -79,11 +84,11 @@ class PackedFp32(Layout):
         return VirtualCopy(self.name, self.kind, offset, segments, parameters, tuple(gaps))
 
 
-def _columns(source: Array, columns: slice) -> Array:
+def _column_slice(source: Array, columns: slice) -> Array:
     return source[:, columns]
 
 
-def _direction(source: Array, number: int, rows: slice) -> Array:
+def _direction_matrix(source: Array, number: int, rows: slice) -> Array:
     return source[number, rows].T
 
 

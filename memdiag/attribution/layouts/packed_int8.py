@@ -6,10 +6,15 @@ from math import prod
 
 import numpy as np
 
-from memdiag.attribution.element_values import Values, unchanged
+from memdiag.attribution.element_values import ElementValues, unchanged_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.virtual_copy import Combine, CopySegment, DeferredArray, VirtualCopy
+from memdiag.attribution.tiling import PANEL_COLUMNS, column_panel_segments, head_columns, round_up
+from memdiag.attribution.virtual_copy import (
+    CombineFunction,
+    CopySegment,
+    DeferredArray,
+    VirtualCopy,
+)
 from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.tensor_types import Array
 
@@ -18,7 +23,7 @@ _MAX_KERNEL_POSITIONS = 512
 
 
 @dataclass(frozen=True)
-class _Form:
+class _PackedForm:
     """Form in which a kernel reads a packed 8-bit operand.
 
     Attributes:
@@ -34,8 +39,8 @@ class _Form:
     rows_multiple: int = 0
 
     @property
-    def combine(self) -> Combine | None:
-        return _flip if self.flipped else None
+    def combine(self) -> CombineFunction | None:
+        return _flip_sign_bits if self.flipped else None
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -45,20 +50,22 @@ class _Form:
             "depth": str(self.depth),
         }
 
-    def of_tiles(self) -> "_Form":
+    def tile_form(self) -> "_PackedForm":
         """Return the form that kernels with AMX read: those of 1.24 and older of all weights, newer
         ones of signed weights only."""
         return replace(self, depth=2048, rows_multiple=_TILE_ROWS)
 
     def is_plain_again(self, rows: int) -> bool:
         """Return whether a matrix of `rows` has the form that kernels without AMX read, too."""
-        return bool(self.rows_multiple) and rows <= _Form.depth and not rows % self.rows_multiple
+        return (
+            bool(self.rows_multiple) and rows <= _PackedForm.depth and not rows % self.rows_multiple
+        )
 
 
 _TILE_ROWS = 64
-_SIGNED = (_Form(4), _Form(4).of_tiles())
-_FLIPPED = _Form(4, flipped=True)
-_UNSIGNED = (_Form(2), _FLIPPED, _FLIPPED.of_tiles())
+_SIGNED_FORMS = (_PackedForm(4), _PackedForm(4).tile_form())
+_FLIPPED_FORM = _PackedForm(4, flipped=True)
+_UNSIGNED_FORMS = (_PackedForm(2), _FLIPPED_FORM, _FLIPPED_FORM.tile_form())
 
 
 @dataclass(frozen=True)
@@ -85,29 +92,29 @@ class PackedInt8(Layout):
         """
         if weight.dtype not in (np.int8, np.uint8) or weight.ndim < 2 or not weight.size:
             return
-        forms = _SIGNED if weight.dtype == np.int8 else _UNSIGNED
-        arrangements = list(_arrangements(weight, hints))
+        forms = _SIGNED_FORMS if weight.dtype == np.int8 else _UNSIGNED_FORMS
+        arrangements = list(_matrix_arrangements(weight, hints))
         for form in forms:
             for matrices, parameters in arrangements:
                 if not form.is_plain_again(sum(map(len, matrices[0]))):
-                    yield self._packed(matrices, form, {**parameters, **form.parameters})
-        if _is_filter(weight) and weight.dtype == np.int8 and weight.shape[1] % 4 == 0:
-            positions = [unchanged(rows) for rows in _filter_rows(weight)]
-            nbytes, segments = panels(positions, depth=weight[0].size, group=4)
+                    yield self._packed_copy(matrices, form, {**parameters, **form.parameters})
+        if _may_be_filter(weight) and weight.dtype == np.int8 and weight.shape[1] % 4 == 0:
+            positions = [unchanged_values(rows) for rows in _filter_rows(weight)]
+            nbytes, segments = column_panel_segments(positions, depth=weight[0].size, group=4)
             yield VirtualCopy(self.name, self.kind, nbytes, segments, {"symmetric": "1"})
 
-    def _packed(
-        self, matrices: list[list[Array]], form: _Form, parameters: dict[str, str]
+    def _packed_copy(
+        self, matrices: list[list[Array]], form: _PackedForm, parameters: dict[str, str]
     ) -> VirtualCopy:
         segments: list[CopySegment] = []
         derived, unspecified = [], []
         offset = 0
         for parts in matrices:
             columns = round_up(parts[0].shape[1], PANEL_COLUMNS) * 4
-            segments.append(_sums(parts, form, offset))
+            segments.append(_column_sum_segment(parts, form, offset))
             derived.append((offset, columns))
-            size, panel_segments = panels(
-                [Values((part,), part.dtype, form.combine) for part in parts],
+            size, panel_segments = column_panel_segments(
+                [ElementValues((part,), part.dtype, form.combine) for part in parts],
                 depth=form.depth,
                 group=form.group,
                 rows_multiple=form.rows_multiple,
@@ -129,7 +136,7 @@ class PackedInt8(Layout):
         )
 
 
-def _arrangements(
+def _matrix_arrangements(
     weight: Array, hints: LayoutHints
 ) -> Iterator[tuple[list[list[Array]], dict[str, str]]]:
     """Yield the matrices that are packed one after the other, each as parts, and what they are."""
@@ -142,12 +149,12 @@ def _arrangements(
     if weight.ndim == 3:
         yield [[direction] for direction in weight], {"stacked": "1"}
     for groups in dict.fromkeys((*hints.groups, 1)):
-        if groups >= 1 and not weight.shape[0] % groups and _is_filter(weight):
+        if groups >= 1 and not weight.shape[0] % groups and _may_be_filter(weight):
             filters = [_filter_rows(part) for part in np.split(weight, groups)]
             yield filters, {"groups": str(groups)}
 
 
-def _is_filter(weight: Array) -> bool:
+def _may_be_filter(weight: Array) -> bool:
     """Return whether the axes of `weight` behind the second may be the positions of a filter
     kernel."""
     return weight.ndim > 2 and prod(weight.shape[2:]) <= _MAX_KERNEL_POSITIONS
@@ -164,11 +171,11 @@ def _filter_rows(filters: Array) -> list[Array]:
     return list(positions)
 
 
-def _flip(values: Array) -> Array:
+def _flip_sign_bits(values: Array) -> Array:
     return np.asarray(values ^ values.dtype.type(0x80))
 
 
-def _sums(parts: list[Array], form: _Form, offset: int) -> CopySegment:
+def _column_sum_segment(parts: list[Array], form: _PackedForm, offset: int) -> CopySegment:
     columns = parts[0].shape[1]
 
     def total() -> Array:

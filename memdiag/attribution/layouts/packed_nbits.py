@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from memdiag.attribution.element_values import Values, unchanged
+from memdiag.attribution.element_values import ElementValues, unchanged_values
 from memdiag.attribution.layout import BlockQuantization, Layout, LayoutHints
-from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled
-from memdiag.attribution.virtual_copy import Combine, CopySegment, VirtualCopy
+from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled_segments
+from memdiag.attribution.virtual_copy import CombineFunction, CopySegment, VirtualCopy
 from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.tensor_types import Array
 
-_SLACK = 63
+_ALIGNMENT_SLACK_BYTES = 63
 """Bytes that onnxruntime adds twice, to align the values and the block sums within the buffer."""
-_RUNS = {"avx512": 128, "avx2": 64}
+_SPAN_VALUES_BY_KERNEL = {"avx512": 128, "avx2": 64}
 _TILE_COLUMNS = 4
 """Columns that the kernels for 8-bit products process at a time."""
 
@@ -65,10 +65,10 @@ class _ColumnValues:
         for begin, end, tile in ((0, full, _TILE_COLUMNS), (full, self.columns, 1)):
             for start, stop, length in ((0, whole, run), (whole, depth, min(block, run))):
                 if begin < end and start < stop:
-                    segments.append(self._segment((begin, end), (start, stop), length, tile))
+                    segments.append(self._tile_segment((begin, end), (start, stop), length, tile))
         return tuple(segments)
 
-    def _segment(
+    def _tile_segment(
         self, columns: tuple[int, int], depth: tuple[int, int], run: int, tile: int
     ) -> CopySegment:
         _, shared, _, paired = self.values.shape
@@ -84,7 +84,9 @@ class _ColumnValues:
             apart = self.column_bytes
             strides = [count * apart, length, shared * apart, apart, paired, 1]
         views = [
-            self._cut(array, columns[0] // shared, depth[0] // paired, half, run // paired, shape)
+            self._strided_view(
+                array, columns[0] // shared, depth[0] // paired, half, run // paired, shape
+            )
             for half in range(halves)
             for array in ([self.values] if self.shifts is None else [self.values, self.shifts])
         ]
@@ -96,10 +98,10 @@ class _ColumnValues:
             tuple(shape[axis] for axis in order),
             tuple(strides[axis] for axis in order),
             tuple(view.transpose(order) for view in views),
-            self._combine(),
+            self._combine_function(),
         )
 
-    def _cut(
+    def _strided_view(
         self, array: Array, column: int, position: int, half: int, run: int, shape: tuple[int, ...]
     ) -> Array:
         corner = array[column:, :, position + half * shape[4] :]
@@ -108,10 +110,10 @@ class _ColumnValues:
         view: Array = as_strided(corner, shape, strides, writeable=False)
         return view
 
-    def _combine(self) -> Combine | None:
+    def _combine_function(self) -> CombineFunction | None:
         if self.bits == 8:
-            return _flipped if self.signed else None
-        return _pair_flipped if self.signed else _pair
+            return _sign_flipped_bytes if self.signed else None
+        return _sign_flipped_pairs if self.signed else _packed_pairs
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class PackedNBits(Layout):
         if not weight.size:
             return
         for quantization in hints.block_quantizations:
-            matrix = _matrix(weight, quantization)
+            matrix = _column_matrix(weight, quantization)
             if matrix is None:
                 continue
             if quantization.bits == 4:
@@ -146,8 +148,8 @@ class PackedNBits(Layout):
                 )
             if quantization.by_row:
                 yield self._values_only(matrix, quantization, "none", 8 // quantization.bits)
-            for kernel, run in _RUNS.items():
-                yield self._for_int8(matrix, quantization, kernel, run)
+            for kernel, run in _SPAN_VALUES_BY_KERNEL.items():
+                yield self._int8_copy(matrix, quantization, kernel, run)
 
     def _values_only(
         self, matrix: _ColumnValues, quantization: BlockQuantization, products: str, run: int
@@ -157,10 +159,10 @@ class PackedNBits(Layout):
             self.kind,
             matrix.columns * matrix.column_bytes,
             matrix.packed(quantization.block_size, run, tiled=False),
-            {"products": products, **_parameters(quantization)},
+            {"products": products, **_quantization_parameters(quantization)},
         )
 
-    def _for_int8(
+    def _int8_copy(
         self, matrix: _ColumnValues, quantization: BlockQuantization, kernel: str, run: int
     ) -> VirtualCopy:
         untiled = quantization.bits == 4 and quantization.block_size == 16
@@ -171,40 +173,44 @@ class PackedNBits(Layout):
         sums = round_up(data)
         scales = sums + round_up(quantization.columns, PANEL_COLUMNS) * quantization.blocks * 4
         end = scales + quantization.columns * quantization.blocks * 4
-        nbytes = data + _SLACK + (end - sums) + _SLACK
+        nbytes = data + _ALIGNMENT_SLACK_BYTES + (end - sums) + _ALIGNMENT_SLACK_BYTES
         panels = quantization.columns // PANEL_COLUMNS
         summed = sums + panels * PANEL_COLUMNS * quantization.blocks * 4
         gaps = [(data, sums - data), (summed, scales - summed), (end, nbytes - end)]
         if quantization.scales is None:
             gaps = [(data, nbytes - data)]
         else:
-            segments += _sums(quantization, sums)
+            segments += _zero_point_segments(quantization, sums)
             per_run = 1 if untiled else max(1, run // quantization.block_size)
-            segments += _scales(quantization, scales, per_run, tiled_columns=not untiled)
+            segments += _scale_segments(quantization, scales, per_run, tiled_columns=not untiled)
         unspecified = tuple(gap for gap in gaps if gap[1])
-        parameters = {"products": "int8", "kernel": kernel, **_parameters(quantization)}
+        parameters = {
+            "products": "int8",
+            "kernel": kernel,
+            **_quantization_parameters(quantization),
+        }
         return VirtualCopy(self.name, self.kind, nbytes, segments, parameters, unspecified)
 
 
-def _flipped(values: Array) -> Array:
+def _sign_flipped_bytes(values: Array) -> Array:
     return np.asarray(values ^ np.uint8(0x80))
 
 
-def _pair(low: Array, low_shift: Array, high: Array, high_shift: Array) -> Array:
+def _packed_pairs(low: Array, low_shift: Array, high: Array, high_shift: Array) -> Array:
     pair = (low >> low_shift) & np.uint8(15)
     pair |= ((high >> high_shift) & np.uint8(15)) << np.uint8(4)
     return np.asarray(pair)
 
 
-def _pair_flipped(low: Array, low_shift: Array, high: Array, high_shift: Array) -> Array:
-    return np.asarray(_pair(low, low_shift, high, high_shift) ^ np.uint8(0x88))
+def _sign_flipped_pairs(low: Array, low_shift: Array, high: Array, high_shift: Array) -> Array:
+    return np.asarray(_packed_pairs(low, low_shift, high, high_shift) ^ np.uint8(0x88))
 
 
-def _parameters(quantization: BlockQuantization) -> dict[str, str]:
+def _quantization_parameters(quantization: BlockQuantization) -> dict[str, str]:
     return {"bits": str(quantization.bits), "block": str(quantization.block_size)}
 
 
-def _matrix(weight: Array, quantization: BlockQuantization) -> _ColumnValues | None:
+def _column_matrix(weight: Array, quantization: BlockQuantization) -> _ColumnValues | None:
     """Return the matrix in `weight`; None if the weight does not match `quantization`."""
     columns, depth, block = quantization.columns, quantization.depth, quantization.block_size
     if (
@@ -224,21 +230,25 @@ def _matrix(weight: Array, quantization: BlockQuantization) -> _ColumnValues | N
         if stored.size != columns * padded // shared:
             return None
         values = stored.reshape(columns, 1, padded // shared, 1)
-        return _with_shifts(
+        return _shifted_column_values(
             np.broadcast_to(values, (*values.shape[:3], shared)), quantization, axis=3
         )
     if padded != depth:
         return None
     if stored.size == columns * depth:
         values = stored.reshape(depth, columns).T[:, None, :, None]
-        return _with_shifts(values, quantization, axis=1)
+        return _shifted_column_values(values, quantization, axis=1)
     if quantization.bits == 8 or columns % 2 or stored.size != columns * depth // 2:
         return None
     values = stored.reshape(depth, columns // 2).T[:, None, :, None]
-    return _with_shifts(np.broadcast_to(values, (columns // 2, 2, depth, 1)), quantization, axis=1)
+    return _shifted_column_values(
+        np.broadcast_to(values, (columns // 2, 2, depth, 1)), quantization, axis=1
+    )
 
 
-def _with_shifts(values: Array, quantization: BlockQuantization, axis: int) -> _ColumnValues:
+def _shifted_column_values(
+    values: Array, quantization: BlockQuantization, axis: int
+) -> _ColumnValues:
     if quantization.bits == 8:
         return _ColumnValues(values, None, 8, quantization.signed)
     steps = np.arange(values.shape[axis], dtype=np.uint8) * np.uint8(4)
@@ -247,7 +257,7 @@ def _with_shifts(values: Array, quantization: BlockQuantization, axis: int) -> _
     return _ColumnValues(values, shifts, 4, quantization.signed)
 
 
-def _sums(quantization: BlockQuantization, offset: int) -> tuple[CopySegment, ...]:
+def _zero_point_segments(quantization: BlockQuantization, offset: int) -> tuple[CopySegment, ...]:
     """Return the sums of the columns in whole panels."""
     assert quantization.scales is not None
     whole = quantization.columns - quantization.columns % PANEL_COLUMNS
@@ -258,13 +268,13 @@ def _sums(quantization: BlockQuantization, offset: int) -> tuple[CopySegment, ..
         zeros = np.broadcast_to(np.uint8(1 << quantization.bits - 1), scales.shape)
     else:
         zeros = quantization.zero_points.reshape(scales.shape)
-    values = Values((scales[:whole], zeros[:whole]), np.dtype(np.float32), _negated_product)
+    values = ElementValues((scales[:whole], zeros[:whole]), np.dtype(np.float32), _negated_product)
     order = ((0, "outer"), (1, "outer"), (0, "inner"))
-    _, segments = tiled(values, (PANEL_COLUMNS, 1), order, offset=offset)
+    _, segments = tiled_segments(values, (PANEL_COLUMNS, 1), order, offset=offset)
     return segments
 
 
-def _scales(
+def _scale_segments(
     quantization: BlockQuantization, offset: int, per_run: int, *, tiled_columns: bool
 ) -> tuple[CopySegment, ...]:
     """Return the scales in the order of the blocks of the packed values."""
@@ -277,8 +287,8 @@ def _scales(
     order = ((0, "outer"), (1, "outer"), (0, "inner"), (1, "inner"))
     for start, stop, run in ((0, whole, per_run), (whole, quantization.blocks, 1)):
         if full and start < stop:
-            _, run_segments = tiled(
-                _fp32(scales[:full, start:stop]),
+            _, run_segments = tiled_segments(
+                _fp32_scales(scales[:full, start:stop]),
                 (_TILE_COLUMNS, run),
                 order,
                 offset=offset + start * _TILE_COLUMNS * 4,
@@ -286,19 +296,19 @@ def _scales(
             )
             segments += run_segments
     if full < quantization.columns:
-        rest = _fp32(scales[full:])
+        rest = _fp32_scales(scales[full:])
         rows = ((0, "outer"), (1, "outer"))
-        segments += tiled(rest, (1, 1), rows, offset=offset + full * row)[1]
+        segments += tiled_segments(rest, (1, 1), rows, offset=offset + full * row)[1]
     return segments
 
 
-def _fp32(scales: Array) -> Values:
+def _fp32_scales(scales: Array) -> ElementValues:
     if scales.dtype == np.float32:
-        return unchanged(scales)
-    return Values((scales,), np.dtype(np.float32), _widened)
+        return unchanged_values(scales)
+    return ElementValues((scales,), np.dtype(np.float32), _widened_scales)
 
 
-def _widened(scales: Array) -> Array:
+def _widened_scales(scales: Array) -> Array:
     return scales.astype(np.float32)
 
 

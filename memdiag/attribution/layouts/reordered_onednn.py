@@ -6,14 +6,14 @@ Measured with OpenVINO 2025.4 on a processor with AVX-512.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memdiag.attribution.element_values import Values, as_fp32
+from memdiag.attribution.element_values import ElementValues, fp32_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import Order, tiled
+from memdiag.attribution.tiling import AxisOrder, tiled_segments
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
 
-_BLOCKS = (16, 32, 48, 64)
-_VECTOR = 16
+_ONEDNN_BLOCKS = (16, 32, 48, 64)
+_ONEDNN_VECTOR_VALUES = 16
 _MLAS_DEPTH = 256
 
 
@@ -38,31 +38,32 @@ class ReorderedOnednn(Layout):
         """
         if weight.ndim < 2 or not weight.size:
             return
-        for values in as_fp32(weight, hints):
+        for values in fp32_values(weight, hints):
             if weight.ndim > 2 and weight.shape[1] == 1:
-                yield self._copy(values, 0, _VECTOR, is_depthwise=True)
+                yield self._blocked_copy(values, 0, _ONEDNN_VECTOR_VALUES, is_depthwise=True)
                 continue
             for axis in (0, 1) if weight.ndim == 2 else (0,):
                 outputs, inputs = weight.shape[axis], weight.shape[1 - axis]
-                for block in _BLOCKS:
+                for block in _ONEDNN_BLOCKS:
                     if weight.ndim == 2 and (
-                        outputs == block or (block == _VECTOR and inputs <= _MLAS_DEPTH)
+                        outputs == block
+                        or (block == _ONEDNN_VECTOR_VALUES and inputs <= _MLAS_DEPTH)
                     ):
                         continue
-                    yield self._copy(values, axis, block)
+                    yield self._blocked_copy(values, axis, block)
 
-    def _copy(
-        self, values: Values, axis: int, block: int, *, is_depthwise: bool = False
+    def _blocked_copy(
+        self, values: ElementValues, axis: int, block: int, *, is_depthwise: bool = False
     ) -> VirtualCopy:
         spatial = tuple((each, "outer") for each in range(2, len(values.shape)))
         inputs, outputs = (1 - axis, "outer"), (axis, "outer")
-        order: Order = (
+        order: AxisOrder = (
             (*spatial, inputs, outputs, (axis, "inner"))
             if is_depthwise
             else (outputs, *spatial, inputs, (axis, "inner"))
         )
         blocks = tuple(block if each == axis else 1 for each in range(len(values.shape)))
-        nbytes, segments = tiled(values, blocks, order)
+        nbytes, segments = tiled_segments(values, blocks, order)
         name = "HWC" if is_depthwise else "OHWIo" if spatial else "OIo"
         parameters = {"order": name, "block": str(block), **values.parameters}
         if len(values.shape) == 2:

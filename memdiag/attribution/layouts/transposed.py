@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from memdiag.attribution.element_values import Values, as_fp32, unchanged
+from memdiag.attribution.element_values import ElementValues, fp32_values, unchanged_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import row_major
+from memdiag.attribution.tiling import row_major_segments
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
 
@@ -38,16 +38,16 @@ class Transposed(Layout):
             moved = [axis for axis in perm if weight.shape[axis] != 1]
             if moved == sorted(moved):
                 continue
-            for values in self._values(weight, hints):
+            for values in self._candidate_values(weight, hints):
                 transposed = values.viewed(partial(np.transpose, axes=perm))
-                nbytes, segments = row_major(transposed)
+                nbytes, segments = row_major_segments(transposed)
                 parameters = {"perm": ",".join(map(str, perm)), **values.parameters}
                 yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
 
-    def _values(self, weight: Array, hints: LayoutHints) -> Iterator[Values]:
-        yield unchanged(weight)
+    def _candidate_values(self, weight: Array, hints: LayoutHints) -> Iterator[ElementValues]:
+        yield unchanged_values(weight)
         if weight.dtype != np.float32:
-            yield from as_fp32(weight, hints)
+            yield from fp32_values(weight, hints)
 
 
 LAYOUT = Transposed()

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memdiag.attribution.element_values import Values, as_fp32
+from memdiag.attribution.element_values import ElementValues, fp32_values
 from memdiag.attribution.layout import Layout, LayoutHints
-from memdiag.attribution.tiling import row_major
+from memdiag.attribution.tiling import row_major_segments
 from memdiag.attribution.virtual_copy import VirtualCopy
-from memdiag.attribution.weight_operators import TRANSPOSED_FILTERS
+from memdiag.attribution.weight_operators import TRANSPOSED_FILTER_INPUTS
 from memdiag.model.tensor_types import Array
 
 
@@ -19,22 +19,22 @@ class TransposedFilter(Layout):
 
     name: str = "transposed_filter"
     kind: str = "transposed"
-    packed_inputs = TRANSPOSED_FILTERS
+    packed_inputs = TRANSPOSED_FILTER_INPUTS
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield a transposed copy of a filter for each number of groups in the graph; for 1 if
         unknown."""
         if weight.ndim < 3 or not weight.size:
             return
-        for values in as_fp32(weight, hints):
+        for values in fp32_values(weight, hints):
             for groups in dict.fromkeys(hints.groups or (1,)):
                 if groups >= 1 and weight.shape[0] % groups == 0:
-                    nbytes, segments = row_major(_grouped(values, groups))
+                    nbytes, segments = row_major_segments(_values_by_group(values, groups))
                     parameters = {"groups": str(groups), **values.parameters}
                     yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
 
 
-def _grouped(values: Values, groups: int) -> Values:
+def _values_by_group(values: ElementValues, groups: int) -> ElementValues:
     channels, *kernel = values.shape
     return values.viewed(
         lambda source: np.moveaxis(source.reshape(groups, channels // groups, *kernel), 1, -1)

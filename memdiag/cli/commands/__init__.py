@@ -9,7 +9,7 @@ in one. The docstring of `run` is the help. What is costly to import is imported
 
 import os
 
-COMMANDS = tuple(
+COMMAND_NAMES = tuple(
     sorted(
         name.removesuffix(".py")
         for name in os.listdir(os.path.dirname(__file__))

@@ -4,7 +4,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_dims,
@@ -12,7 +12,7 @@ from memdiag.cli.options import (
     add_list,
     add_option,
     add_output_record,
-    comma_list,
+    comma_separated_parts,
     read_dims,
 )
 from memdiag.defaults import DEFAULT_MIN_BYTES
@@ -68,8 +68,8 @@ def run(options: Namespace) -> int:
     result = check_models(
         options.models,
         selection=settings.selection(
-            select=comma_list(",".join(options.select)),
-            ignore=comma_list(",".join(options.ignore)),
+            select=comma_separated_parts(",".join(options.select)),
+            ignore=comma_separated_parts(",".join(options.ignore)),
             min_bytes=None if options.min_bytes is None else parse_size(options.min_bytes),
         ),
         for_onnxruntime=options.for_onnxruntime or settings.for_onnxruntime,
@@ -82,5 +82,5 @@ def run(options: Namespace) -> int:
     for failure in failures:
         print(f"memdiag: {plain(failure)}", file=sys.stderr)
     if failures:
-        return ERROR
-    return FINDINGS if wastes_memory(result) else CLEAN
+        return EXIT_ERROR
+    return EXIT_FINDINGS if wastes_memory(result) else EXIT_CLEAN

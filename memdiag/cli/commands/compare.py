@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.api.options import CompareOptions, ConfigOptions, InputOptions
-from memdiag.cli import CLEAN, ERROR
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
 from memdiag.cli.options import (
     add_detail,
     add_format,
     add_option,
     add_options,
     add_reports_folder,
-    comma_list,
+    comma_separated_parts,
     read_options,
-    remaining_s,
-    whole_number,
+    remaining_time_s,
+    whole_number_reader,
 )
 from memdiag.defaults import (
     COMPARISON_REPEATS,
@@ -62,7 +62,7 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--repeats",
         metavar="N",
-        type=whole_number(1),
+        type=whole_number_reader(1),
         help="Number of fresh processes for each column, one after another; medians are used"
         f" (default: 2, and up to {COMPARISON_REPEATS} where these do not show clearly whether"
         " memory or load time differs).",
@@ -90,28 +90,28 @@ def run(options: Namespace) -> int:
     """
     started = time.monotonic()
     from memdiag.api.compare import compare
-    from memdiag.cli.output import Destination, print_record
+    from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
 
     name = options.paths[0].stem
     folder = options.out or Path("reports") / f"{name}.compare"
-    destination = Destination(folder)
+    destination = ReportDestination(folder)
     given = read_options(options, CompareOptions)
     with StatusLine(options.paths[0].name) as line:
         result = compare(
             *options.paths,
             onnxruntime=options.onnxruntime,
-            optimizers=comma_list(options.optimizers),
+            optimizers=comma_separated_parts(options.optimizers),
             bisect=options.bisect,
             runs=options.runs,
             repeats=options.repeats,
-            time_limit_s=remaining_s(options.time_limit_s, started),
+            time_limit_s=remaining_time_s(options.time_limit_s, started),
             on_progress=line.show,
             **given,
         )
 
     def print_answer(written: Sequence[Path]) -> int:
         print_record(result, written, format=options.format, detail=options.detail)
-        return CLEAN if any(column.measured for column in result.columns) else ERROR
+        return EXIT_CLEAN if any(column.measured for column in result.columns) else EXIT_ERROR
 
     return destination.write_and_print(result, print_answer)

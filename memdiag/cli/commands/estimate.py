@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.api.options import EstimatedOptions
-from memdiag.cli import CLEAN
+from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
     add_detail,
     add_dims,
@@ -71,12 +71,12 @@ def run(options: Namespace) -> int:
     errors.
     """
     from memdiag.api.estimate import estimate
-    from memdiag.cli.output import Destination, print_record
+    from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
-    from memdiag.reports.estimate.machine_formats import resources
+    from memdiag.reports.estimate.machine_formats import estimated_resources
     from memdiag.units import parse_size
 
-    destination = Destination(options.out)
+    destination = ReportDestination(options.out)
     with StatusLine(options.model.name) as line:
         result = estimate(
             options.model,
@@ -95,8 +95,8 @@ def run(options: Namespace) -> int:
             written,
             format=options.format,
             detail=options.detail,
-            machine_formats={"k8s": resources},
+            machine_formats={"k8s": estimated_resources},
         )
-        return CLEAN
+        return EXIT_CLEAN
 
     return destination.write_and_print(result, print_answer)

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from memdiag.cli import CLEAN
+from memdiag.cli import EXIT_CLEAN
 
 ARGUMENTS = "[NAME]"
 
@@ -30,20 +30,20 @@ def run(options: Namespace) -> int:
 
     from memdiag.cli.output import print_markdown
     from memdiag.errors import UsageError
-    from memdiag.reports.remedy_pages import known_names, remedy_page
-    from memdiag.reports.rule_pages import all_detectors, page
+    from memdiag.reports.remedy_pages import remedy_page, remedy_page_names
+    from memdiag.reports.rule_pages import all_detectors, rule_page
     from memdiag.rules.rule import find_by_name
 
     if options.name is None:
         _list_rules()
-        return CLEAN
+        return EXIT_CLEAN
     texts = []
     for name in options.name.split(" + "):
         try:
-            text = page(find_by_name(name, all_detectors()))
+            text = rule_page(find_by_name(name, all_detectors()))
         except UsageError as error:
             text = remedy_page(name)
-            names = [*(each.rule.name for each in all_detectors()), *known_names()]
+            names = [*(each.rule.name for each in all_detectors()), *remedy_page_names()]
             similar = get_close_matches(name, names, n=1)
             if not text and similar:
                 message = f"unknown name {name!r}. Did you mean {similar[0]}?"
@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
                 ) from error
         texts.append(text)
     print_markdown("\n".join(texts))
-    return CLEAN
+    return EXIT_CLEAN
 
 
 def _list_rules() -> None:

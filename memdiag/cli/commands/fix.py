@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.api.options import InputOptions
-from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_format,
@@ -15,11 +15,11 @@ from memdiag.cli.options import (
     add_option,
     add_options,
     add_reports_folder,
-    comma_list,
-    command_line,
+    comma_separated_parts,
+    command_line_words,
     read_options,
     read_sizes,
-    remaining_s,
+    remaining_time_s,
     sizes_by_name,
 )
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
@@ -100,35 +100,35 @@ def run(options: Namespace) -> int:
     import msgspec
 
     from memdiag.api.fix import fix
-    from memdiag.cli.output import Destination, print_record
+    from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
-    from memdiag.tuning.points import BUDGETS
+    from memdiag.tuning.points import BUDGET_FIGURES
 
     # The reports take up to three times as long as these imports, on a busy machine as well.
     reports_s = 3 * (time.monotonic() - started) if options.out else 0.0
-    budget = sizes_by_name("--budget", options.budget, BUDGETS)
-    destination = Destination(options.out)
+    budget = sizes_by_name("--budget", options.budget, BUDGET_FIGURES)
+    destination = ReportDestination(options.out)
     with StatusLine(options.model.name) as line:
         result = fix(
             options.model,
             options.output,
-            only=comma_list(",".join(options.only)),
+            only=comma_separated_parts(",".join(options.only)),
             budget=budget,
             max_slowdown=options.max_slowdown,
             max_difference=options.max_difference,
             sizes=None if options.sizes is None else read_sizes(options.sizes),
-            time_limit_s=remaining_s(options.time_limit_s, started - reports_s),
+            time_limit_s=remaining_time_s(options.time_limit_s, started - reports_s),
             on_progress=line.show,
             **read_options(options, InputOptions),
         )
-    result = msgspec.structs.replace(result, command=command_line())
+    result = msgspec.structs.replace(result, command=command_line_words())
     fits = result.chosen_point is not None and result.chosen_point.fits
 
     def print_answer(written: Sequence[Path]) -> int:
         print_record(result, written, format=options.format, detail=options.detail)
         if result.write_problem:
-            return ERROR
+            return EXIT_ERROR
         is_answer = fits if budget else result.is_conclusive
-        return CLEAN if is_answer else FINDINGS
+        return EXIT_CLEAN if is_answer else EXIT_FINDINGS
 
     return destination.write_and_print(result, print_answer)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.api.options import ArrayOptions, LeakOptions, SessionOptions, options_of
-from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_dims,
@@ -18,7 +18,7 @@ from memdiag.cli.options import (
     add_option,
     add_options,
     add_reports_folder,
-    comma_list,
+    comma_separated_parts,
     read_dim_ranges,
     read_options,
     refuse_options,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
-_MODEL_ONLY = (
+_MODEL_LEAK_OPTIONS = (
     *("vary", "reload", "dims"),
     *options_of(LeakOptions),
 )
@@ -121,7 +121,7 @@ def run(options: Namespace) -> int:
     and for values that the program keeps, but for those of a calibration; 2 on errors, and if the
     runs ended early without these.
     """
-    from memdiag.cli.output import Destination
+    from memdiag.cli.output import ReportDestination
     from memdiag.cli.progress import StatusLine
 
     if options.program:
@@ -138,12 +138,12 @@ def run(options: Namespace) -> int:
         if is_process
         else Path("reports") / Path(options.target).stem
     )
-    destination = Destination(options.out or folder)
+    destination = ReportDestination(options.out or folder)
     observe = _observe_process if is_process else _observe_model
     with StatusLine(name) as line:
         growth = observe(options, line)
     return destination.write_and_print(
-        growth, lambda written: _print_result(growth, written, options)
+        growth, lambda written: _print_growth_result(growth, written, options)
     )
 
 
@@ -159,7 +159,7 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         Path(options.target),
         runs=options.runs,
         duration_s=options.duration_s,
-        vary=comma_list(options.vary) or ("content",),  # type: ignore[arg-type] # checked by leak
+        vary=comma_separated_parts(options.vary) or ("content",),  # type: ignore[arg-type] # checked by leak
         reload=options.reload,
         dims=read_dim_ranges(options.dims),
         on_progress=lambda progress: line.show(
@@ -195,7 +195,7 @@ def _observe_program(options: Namespace) -> int:
 
     with signals_for_main_thread():
         from memdiag.api.leak_program import has_failed, leak_program
-    from memdiag.cli.output import Destination, print_wait
+    from memdiag.cli.output import ReportDestination, print_wait
 
     if options.target is not None:
         raise UsageError(
@@ -210,7 +210,7 @@ def _observe_program(options: Namespace) -> int:
             " growth.json in the folder of the reports (--out)."
         )
     folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
-    destination = Destination(folder)
+    destination = ReportDestination(folder)
     growth, exit_code = leak_program(
         options.program,
         duration_s=options.duration_s,
@@ -219,12 +219,12 @@ def _observe_program(options: Namespace) -> int:
     )
 
     def print_result(written: Sequence[Path]) -> int:
-        code = _print_result(growth, written, options, to_stderr=True)
+        code = _print_growth_result(growth, written, options, to_stderr=True)
         if not has_failed(exit_code):
             return code
         how = f"exit code {exit_code}" if exit_code > 0 else f"signal {-exit_code}"
         print(f"memdiag: the program ended with {how}.", file=sys.stderr)
-        return ERROR if code == CLEAN else code
+        return EXIT_ERROR if code == EXIT_CLEAN else code
 
     return destination.write_and_print(growth, print_result)
 
@@ -232,10 +232,10 @@ def _observe_program(options: Namespace) -> int:
 def _refuse_model_options(options: Namespace) -> None:
     """Raise UsageError if an option is given that only models have."""
     reason = "is for models that memdiag runs: a process or program has its own work."
-    refuse_options(options, configure, _MODEL_ONLY, reason)
+    refuse_options(options, configure, _MODEL_LEAK_OPTIONS, reason)
 
 
-def _print_result(
+def _print_growth_result(
     growth: Growth, written: Sequence[Path], options: Namespace, *, to_stderr: bool = False
 ) -> int:
     """Print `growth` in the chosen format, and return the exit code.
@@ -267,5 +267,5 @@ def _print_result(
     if growth.message:
         if not is_summary:
             print(f"memdiag: ended early: {plain(growth.message)}", file=sys.stderr)
-        return ERROR
-    return FINDINGS if growth.is_leak_or_kept else CLEAN
+        return EXIT_ERROR
+    return EXIT_FINDINGS if growth.is_leak_or_kept else EXIT_CLEAN

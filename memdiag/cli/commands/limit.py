@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.api.options import InputOptions, ModelLimitOptions, SessionOptions, options_of
-from memdiag.cli import CLEAN, ERROR
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
 from memdiag.cli.options import (
     add_detail,
     add_format,
     add_option,
     add_options,
     add_reports_folder,
-    comma_list,
+    comma_separated_parts,
     read_options,
     refuse_options,
 )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "{MODEL | -- COMMAND [ARGUMENTS...]}"
 
-_MODEL_ONLY = ("runs", *options_of(ModelLimitOptions))
+_MODEL_LIMIT_OPTIONS = ("runs", *options_of(ModelLimitOptions))
 """The options that have no effect on a program, which has its own work."""
 
 
@@ -84,9 +84,9 @@ def run(options: Namespace) -> int:
     then is written. Exit codes: 0; 2 on errors, if the search ended early, and where no control
     group can be created (the suggestion is then by the measured peak and the estimate).
     """
-    from memdiag.cli.output import Destination, print_record
+    from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
-    from memdiag.reports.limit import compose, kubernetes
+    from memdiag.reports.limit import limit_compose_yaml, limit_kubernetes_yaml
     from memdiag.reports.text import plain
 
     if (options.model is None) == (not options.program):
@@ -97,9 +97,9 @@ def run(options: Namespace) -> int:
     else:
         folder = Path("reports") / options.model.stem
         name = options.model.name
-    destination = Destination(options.out or folder)
+    destination = ReportDestination(options.out or folder)
     with StatusLine(name) as line:
-        find = _of_program if options.program else _of_model
+        find = _find_program_limit if options.program else _find_model_limit
         result = find(options, line)
 
     def print_answer(written: Sequence[Path]) -> int:
@@ -108,19 +108,19 @@ def run(options: Namespace) -> int:
             written,
             format=options.format,
             detail=options.detail,
-            machine_formats={"k8s": kubernetes, "compose": compose},
+            machine_formats={"k8s": limit_kubernetes_yaml, "compose": limit_compose_yaml},
         )
         if not result.message:
-            return CLEAN
+            return EXIT_CLEAN
         if options.format != "console" or options.detail is Detail.ANSWER:
             label = "ended early" if result.group_version else "no limit was tried"
             print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
-        return ERROR
+        return EXIT_ERROR
 
     return destination.write_and_print(result, print_answer)
 
 
-def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
+def _find_model_limit(options: Namespace, line: StatusLine) -> MemoryLimit:
     from memdiag.api.limit import limit
 
     if options.duration_s is not None:
@@ -128,27 +128,29 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
     return limit(
         options.model,
         runs=options.runs,
-        at_bytes=_given_limits(options),
+        at_bytes=_given_limit_bytes(options),
         time_limit_s=options.time_limit_s,
         on_progress=line.show,
         **read_options(options, ModelLimitOptions),
     )
 
 
-def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
+def _find_program_limit(options: Namespace, line: StatusLine) -> MemoryLimit:
     from memdiag.api.limit_program import limit_program
 
-    refuse_options(options, configure, _MODEL_ONLY, "is for models: a program has its own work.")
+    refuse_options(
+        options, configure, _MODEL_LIMIT_OPTIONS, "is for models: a program has its own work."
+    )
     return limit_program(
         options.program,
         duration_s=options.duration_s,
-        at_bytes=_given_limits(options),
+        at_bytes=_given_limit_bytes(options),
         time_limit_s=options.time_limit_s,
         on_progress=line.show,
     )
 
 
-def _given_limits(options: Namespace) -> tuple[int, ...]:
+def _given_limit_bytes(options: Namespace) -> tuple[int, ...]:
     """Return the bytes given to ``--at``.
 
     Raises:
@@ -156,4 +158,4 @@ def _given_limits(options: Namespace) -> tuple[int, ...]:
     """
     from memdiag.units import parse_size
 
-    return tuple(map(parse_size, comma_list(options.at)))
+    return tuple(map(parse_size, comma_separated_parts(options.at)))

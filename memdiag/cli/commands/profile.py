@@ -18,15 +18,15 @@ from memdiag.api.options import (
     RunOptions,
     SessionOptions,
 )
-from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_format,
     add_model,
     add_options,
     add_reports_folder,
-    comma_pairs,
-    command_line,
+    command_line_words,
+    read_comma_pairs,
     read_options,
 )
 from memdiag.detail import Detail
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "MODEL"
 
-_GROUPS = {
+_OPTION_GROUPS = {
     "Measurement": (RunOptions, InputOptions),
     "Generation": (GenerationOptions,),
     "Session": (SessionOptions, GraphOptions, ProcessOptions),
@@ -53,7 +53,7 @@ def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     add_model(parser, genai=True)
 
-    for title, groups in _GROUPS.items():
+    for title, groups in _OPTION_GROUPS.items():
         add_options(parser.add_argument_group(title), *groups)
 
     group = parser.add_argument_group("Budget")
@@ -93,16 +93,16 @@ def run(options: Namespace) -> int:
     [tool.memdiag] of pyproject.toml choose among them.
     """
     from memdiag.api.budget import refuse_other_configuration
-    from memdiag.cli.output import Destination
+    from memdiag.cli.output import ReportDestination
     from memdiag.model.genai_config import find_genai_config
     from memdiag.records.budget import Budget
 
     genai = find_genai_config(options.model)
     model, baseline = options.model, options.baseline
-    folder = options.out or Path("reports") / _report_name(model, genai)
+    folder = options.out or Path("reports") / _report_folder_name(model, genai)
     if genai is not None:
         model = options.model = genai.path
-    destination = Destination(folder)
+    destination = ReportDestination(folder)
     budget = read_budget(options.budget)
     if baseline is None and options.update_baseline:
         raise UsageError("--update-baseline needs a file. Add --baseline FILE.")
@@ -110,19 +110,19 @@ def run(options: Namespace) -> int:
         raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
     if budget is None and baseline is not None:
         budget = Budget()
-    config = _config(options, genai, pinned=budget is not None)
+    config = _chosen_profile_config(options, genai, pinned=budget is not None)
     has_earlier_profile = _has_completed_profile(folder)
-    early = Destination(
+    early = ReportDestination(
         folder.with_name(f"{folder.name}.killed") if has_earlier_profile else folder
     )
-    result, interrupted = _measure(options, config, budget, early.save_early)
+    result, interrupted = _measure_profile(options, config, budget, early.save_early)
     profile = result.profile
     completed = profile.outcome.completed
     if has_earlier_profile and profile.outcome.status != "killed":
         early.remove_early()
     if not completed and has_earlier_profile:
         # The reports of the earlier run are worth more than those of a run that ended early.
-        destination = Destination(folder.with_name(f"{folder.name}.{profile.outcome.status}"))
+        destination = ReportDestination(folder.with_name(f"{folder.name}.{profile.outcome.status}"))
     if interrupted and completed:
         # Measured, but not wholly examined: a user who interrupts does not wait for reports.
         (record_path,) = destination.write(profile, ("json",))
@@ -133,12 +133,14 @@ def run(options: Namespace) -> int:
         if result.update is not None:
             refuse_other_configuration(result.update.path, str(model), profile)
             status = result.update.write()
-        return _print_result(result, status, written, format=options.format, detail=options.detail)
+        return _print_profile_result(
+            result, status, written, format=options.format, detail=options.detail
+        )
 
     return destination.write_and_print(profile, update_baseline_and_print)
 
 
-def _measure(
+def _measure_profile(
     options: Namespace,
     config: ProfileConfig,
     budget: Budget | None,
@@ -150,7 +152,7 @@ def _measure(
     interrupted it.
     """
     from memdiag.api.budget import BudgetResult, check_budget
-    from memdiag.api.profile import Interrupted, profile_model
+    from memdiag.api.profile import ProfileInterrupted, profile_model
     from memdiag.cli.progress import MeasurementLine
 
     model = options.model
@@ -173,7 +175,7 @@ def _measure(
                 baseline=options.baseline,
                 update=options.update_baseline,
             )
-        except Interrupted as interrupt:
+        except ProfileInterrupted as interrupt:
             return BudgetResult(profile=interrupt.profile), True
     return result, False
 
@@ -199,19 +201,21 @@ def read_budget(text: str | None) -> Budget | None:
 
     if text is None:
         return None
-    budget = parse_budget(comma_pairs("--budget", text), where="--budget")
+    budget = parse_budget(read_comma_pairs("--budget", text), where="--budget")
     if not budget.limits:
         raise UsageError("--budget: no figure was given. Write it like peak=1.2GB,steady=800MB.")
     return budget
 
 
-def _report_name(model: Path, genai: GenaiModel | None) -> str:
+def _report_folder_name(model: Path, genai: GenaiModel | None) -> str:
     """Return the name of the folder of the reports: of a model for genai, that of its folder."""
     return model.stem if genai is None else genai.path.parent.resolve().name
 
 
-def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool) -> ProfileConfig:
-    from memdiag.api.budget import pinned as with_pinned_malloc
+def _chosen_profile_config(
+    options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
+) -> ProfileConfig:
+    from memdiag.api.budget import pinned_environment as with_pinned_malloc
     from memdiag.api.profile_config import profile_config
     from memdiag.api.project_settings import read_project_settings
 
@@ -222,11 +226,11 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
         given,
         genai=None if genai is None else genai.config,
         rules=read_project_settings().selection(),
-        command=command_line(),
+        command=command_line_words(),
     )
 
 
-def _print_result(
+def _print_profile_result(
     result: BudgetResult,
     baseline_status: str | None,
     written: Sequence[Path],
@@ -241,7 +245,7 @@ def _print_result(
     Raises:
         ReportError: the job summary cannot be written.
     """
-    from memdiag.cli.output import show
+    from memdiag.cli.output import print_record_summary
     from memdiag.records.codec import encode
     from memdiag.reports.text import plain
 
@@ -251,31 +255,31 @@ def _print_result(
         sys.stdout.buffer.write(encode(profile))
     elif format == "console":
         if completed or detail is not Detail.ANSWER:
-            show(profile, written, detail=detail)
+            print_record_summary(profile, written, detail=detail)
     else:
         _print_report(profile, format)
     if not completed:
         _print_outcome(profile, written)
-        return ERROR
+        return EXIT_ERROR
     if judgement is None:
-        return CLEAN
+        return EXIT_CLEAN
     if format in ("console", "json"):
         _print_judgement(profile, baseline_status, to_stderr=format == "json", detail=detail)
     if result.incomparable and not judgement.budget.limits:
         # There was no other limit to compare with: that is not a pass.
         message = f"memdiag: {profile.model.path}: {result.incomparable}."
         print(plain(message), file=sys.stderr)
-        return ERROR
-    return CLEAN if judgement.is_met else FINDINGS
+        return EXIT_ERROR
+    return EXIT_CLEAN if judgement.is_met else EXIT_FINDINGS
 
 
 def _print_report(profile: Profile, format: str) -> None:
     from memdiag.cli.output import append_job_summary
     from memdiag.reports import github
 
-    summary = github.summary(profile, profile.judgement)
+    summary = github.job_summary_markdown(profile, profile.judgement)
     if format == "github":
-        sys.stdout.write(github.annotations(profile, profile.judgement))
+        sys.stdout.write(github.profile_annotations(profile, profile.judgement))
         append_job_summary(summary)
     else:
         sys.stdout.buffer.write(summary.encode())
@@ -303,14 +307,14 @@ def _print_judgement(
 
     assert profile.judgement is not None
     stream = sys.stderr if to_stderr else sys.stdout
-    has_limits = bool(budget.verdict(profile.judgement))
+    has_limits = bool(budget.judgement_verdict(profile.judgement))
     lines = (
-        list(budget.lines(profile.judgement)[: 1 if detail is Detail.ANSWER else None])
+        list(budget.judgement_lines(profile.judgement)[: 1 if detail is Detail.ANSWER else None])
         if has_limits
         else []
     )
     if baseline_status:
-        lines.append(budget.baseline_line(profile.judgement, baseline_status))
+        lines.append(budget.baseline_status_line(profile.judgement, baseline_status))
     if detail is not Detail.ANSWER and not to_stderr:
         print(file=stream)
     for text in lines:

@@ -4,12 +4,12 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from memdiag.cli import CLEAN
+from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import add_detail, add_list, add_reports_folder
 
 ARGUMENTS = "FILE"
-_CONSOLE = "console"
-_TEXT = ("issue", "json", "markdown")
+_CONSOLE_FORMAT = "console"
+_TEXT_FORMATS = ("issue", "json", "markdown")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -39,21 +39,21 @@ def run(options: Namespace) -> int:
     A single --format json, markdown or issue without --out is printed to standard output.
     """
     from memdiag.api.load import load_reported
-    from memdiag.cli.output import Destination, show
+    from memdiag.cli.output import ReportDestination, print_record_summary
     from memdiag.reports import report_of
     from memdiag.reports.text import plain
 
     record = load_reported(options.file)
-    formats = options.format or [_CONSOLE, *report_of(record).default_formats()]
-    if options.out is None and len(formats) == 1 and formats[0] in _TEXT:
+    formats = options.format or [_CONSOLE_FORMAT, *report_of(record).default_formats()]
+    if options.out is None and len(formats) == 1 and formats[0] in _TEXT_FORMATS:
         sys.stdout.buffer.write(report_of(record).render(record, formats[0]))
-        return CLEAN
-    files = [name for name in formats if name != _CONSOLE]
+        return EXIT_CLEAN
+    files = [name for name in formats if name != _CONSOLE_FORMAT]
     folder = options.out or (options.file if options.file.is_dir() else options.file.parent)
-    written = Destination(folder).write(record, files) if files else ()
-    if _CONSOLE in formats:
-        show(record, written, detail=options.detail)
+    written = ReportDestination(folder).write(record, files) if files else ()
+    if _CONSOLE_FORMAT in formats:
+        print_record_summary(record, written, detail=options.detail)
     else:
         for path in written:
             print(plain(str(path)))
-    return CLEAN
+    return EXIT_CLEAN

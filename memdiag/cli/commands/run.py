@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memdiag.cli import CLEAN
+from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import add_detail, add_reports_folder, add_switch
 from memdiag.detail import Detail
 
@@ -64,11 +64,11 @@ def run(options: Namespace) -> int:
 
     with signals_for_main_thread():
         from memdiag.api.run import run_program
-    from memdiag.cli.output import Destination, print_wait
+    from memdiag.cli.output import ReportDestination, print_wait
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = options.out or Path(f"memdiag-run-{os.getpid()}")
-    destination = Destination(folder)
+    destination = ReportDestination(folder)
     until_saved = ExitStack()
     with until_saved, ExitStack() as stack:
         settings: dict[str, Any] = {}
@@ -76,7 +76,9 @@ def run(options: Namespace) -> int:
             from memdiag.cli.live import LiveView, require_terminal
 
             require_terminal()
-            view = LiveView(f"memdiag run {' '.join(words)}", lambda view: _leave(view, folder))
+            view = LiveView(
+                f"memdiag run {' '.join(words)}", lambda view: _leave_live_view(view, folder)
+            )
             settings = {
                 "on_progress": stack.enter_context(view).update,
                 "program_output_folder": folder,
@@ -96,12 +98,12 @@ def run(options: Namespace) -> int:
             written = destination.write(result, when_saved=until_saved.close)
         except KeyboardInterrupt as interrupt:
             print_wait(f"the reports are not complete. {interrupt} memdiag report renders them.")
-            return _exit_code(result.exit_code)
+            return _program_exit_code(result.exit_code)
         except Exception:
             _print_summary(result, (), detail=options.detail)
             raise
     _print_summary(result, written, detail=options.detail)
-    return _exit_code(result.exit_code)
+    return _program_exit_code(result.exit_code)
 
 
 def _print_summary(result: "ProgramRun", written: Sequence[Path], *, detail: Detail) -> None:
@@ -116,7 +118,7 @@ def _print_summary(result: "ProgramRun", written: Sequence[Path], *, detail: Det
         report_of(result).print_summary(result, console, written=written, detail=detail)
 
 
-def _leave(view: "LiveView", folder: Path) -> None:
+def _leave_live_view(view: "LiveView", folder: Path) -> None:
     """Close the view; the program goes on."""
     from memdiag.cli.output import print_wait
 
@@ -124,8 +126,8 @@ def _leave(view: "LiveView", folder: Path) -> None:
     print_wait(f"the program goes on; its output is in {folder}.")
 
 
-def _exit_code(code: int | None) -> int:
+def _program_exit_code(code: int | None) -> int:
     """Return the exit code of the program; for a signal the one that a shell reports."""
     if code is None:
-        return CLEAN
+        return EXIT_CLEAN
     return 128 - code if code < 0 else code

@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.api.options import ConfigOptions
-from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_dims,
     add_format,
     add_option,
     add_options,
-    comma_pairs,
     each_pair,
-    folder,
+    read_comma_pairs,
     read_dim_sizes,
-    whole_number,
+    read_folder,
+    whole_number_reader,
 )
 
 if TYPE_CHECKING:
     from memdiag.api.sweep import SweepOutcome
 
-MACHINE_FORMATS = ("github", "junit", "smaller-is-better")
+MACHINE_FORMAT_NAMES = ("github", "junit", "smaller-is-better")
 
 ARGUMENTS = "PATH..."
 
@@ -58,7 +58,7 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--jobs",
         metavar="N",
-        type=whole_number(1),
+        type=whole_number_reader(1),
         help="Number of jobs at once, as far as they fit into the memory (default: the CPUs)."
         " With 1, latencies are recorded too.",
     )
@@ -78,7 +78,7 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--against",
         metavar="DIR",
-        type=folder,
+        type=read_folder,
         help="A store to compare with: exit with 1 if a model needs lastingly more, beyond the"
         " noise. It may be the store of this sweep, with the jobs that it had before.",
     )
@@ -91,13 +91,13 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--out",
         metavar="DIR",
-        type=folder,
+        type=read_folder,
         default="sweep",
         help="Write the record and its reports to this folder, which is also the store.",
     )
     add_format(
         group,
-        ("console", "json", "markdown", *MACHINE_FORMATS),
+        ("console", "json", "markdown", *MACHINE_FORMAT_NAMES),
         "What to print: a summary, the JSON record, a Markdown report, GitHub annotations, JUnit"
         " XML, or figures for github-action-benchmark.",
     )
@@ -117,10 +117,10 @@ def run(options: Namespace) -> int:
     measured, or nothing is compared with --against.
     """
     from memdiag.api.sweep import sweep_answers
-    from memdiag.cli.output import Destination, append_job_summary, print_record
+    from memdiag.cli.output import ReportDestination, append_job_summary, print_record
     from memdiag.reports import report_of
     from memdiag.reports.github import sweep_annotations
-    from memdiag.reports.sweep.machine_formats import junit, smaller_is_better
+    from memdiag.reports.sweep.machine_formats import junit_xml, smaller_is_better_json
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
@@ -128,14 +128,14 @@ def run(options: Namespace) -> int:
     if options.against is not None:
         check_version(options.against)
     machines = parse_machines(options.place) if options.place else ()
-    destination = Destination(options.out)  # checks the folder before anything is measured
-    outcome = _measure(options)
+    destination = ReportDestination(options.out)  # checks the folder before anything is measured
+    outcome = _measure_sweep(options)
     if outcome.interrupted:
         raise KeyboardInterrupt(
             f"{options.out}: {counted(len(outcome.new_keys), 'new result')}. The same command"
             " measures the rest."
         )
-    functions = (sweep_annotations, junit, smaller_is_better)
+    functions = (sweep_annotations, junit_xml, smaller_is_better_json)
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
     def print_answer(written: Sequence[Path]) -> int:
@@ -144,20 +144,20 @@ def run(options: Namespace) -> int:
             written,
             format=options.format,
             detail=options.detail,
-            machine_formats=dict(zip(MACHINE_FORMATS, functions, strict=True)),
+            machine_formats=dict(zip(MACHINE_FORMAT_NAMES, functions, strict=True)),
         )
         if options.format == "github":
             append_job_summary(report_of(answers).render(answers, "markdown").decode())
         if not outcome.completed:
-            return ERROR
+            return EXIT_ERROR
         if answers.exceeded or answers.regressions:
-            return FINDINGS
-        return ERROR if answers.compares_nothing else CLEAN
+            return EXIT_FINDINGS
+        return EXIT_ERROR if answers.compares_nothing else EXIT_CLEAN
 
     return destination.write_and_print(answers, print_answer)
 
 
-def _measure(options: Namespace) -> SweepOutcome:
+def _measure_sweep(options: Namespace) -> SweepOutcome:
     """Measure what the store does not have, and return what was done."""
     from memdiag.api.sweep import run_sweep
     from memdiag.cli.progress import SweepLine
@@ -169,9 +169,9 @@ def _measure(options: Namespace) -> SweepOutcome:
             store=options.out,
             onnxruntime=options.onnxruntime,
             dims=read_dim_sizes(options.dims),
-            session_options=_option_values(options.session_options),
+            session_options=_session_option_values(options.session_options),
             runs=options.runs,
-            budget=comma_pairs("--budget", options.budget) if options.budget else None,
+            budget=read_comma_pairs("--budget", options.budget) if options.budget else None,
             retry_failed=options.retry_failed,
             on=options.on,
             processes=options.jobs,
@@ -181,7 +181,7 @@ def _measure(options: Namespace) -> SweepOutcome:
         )
 
 
-def _option_values(texts: Sequence[str]) -> dict[str, list[str]]:
+def _session_option_values(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return the values of each session option; an option may be repeated.
 
     Raises:

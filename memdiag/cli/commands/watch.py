@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from memdiag.cli import CLEAN
+from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
     add_detail,
     add_list,
     add_option,
     add_reports_folder,
     add_switch,
-    whole_number,
+    whole_number_reader,
 )
 from memdiag.detail import Detail
 
@@ -26,7 +26,10 @@ IN_WORKER = False
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "pid", metavar="PID", type=whole_number(1), help="Id of a running process, in any language."
+        "pid",
+        metavar="PID",
+        type=whole_number_reader(1),
+        help="Id of a running process, in any language.",
     )
     end = " (default: until Ctrl-C, or until the process ends)"
     add_option(parser, "duration_s", end=end)
@@ -67,10 +70,10 @@ def run(options: Namespace) -> int:
     an X-ray while the recording is under way.
     """
     from memdiag.api.watch import watch
-    from memdiag.cli.output import Destination, print_wait, show
+    from memdiag.cli.output import ReportDestination, print_record_summary, print_wait
 
     folder = options.out or Path(f"memdiag-watch-{options.pid}")
-    destination = Destination(folder)
+    destination = ReportDestination(folder)
     with ExitStack() as stack:
         settings: dict[str, Any] = {}
         if options.live:
@@ -93,7 +96,7 @@ def run(options: Namespace) -> int:
         )
 
     def print_answer(written: Sequence[Path]) -> int:
-        show(result, written, detail=options.detail)
-        return CLEAN
+        print_record_summary(result, written, detail=options.detail)
+        return EXIT_CLEAN
 
     return destination.write_and_print(result, print_answer)

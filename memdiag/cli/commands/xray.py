@@ -4,7 +4,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from memdiag.cli import CLEAN
+from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import add_detail, add_format, add_option, add_output_record
 from memdiag.detail import Detail
 
@@ -40,16 +40,16 @@ def run(options: Namespace) -> int:
     with, and by the paths in its memory.
     """
     from memdiag.api.xray import xray
-    from memdiag.cli.output import save_record, show
+    from memdiag.cli.output import print_record_summary, save_record
     from memdiag.programs.xrays.xray_requests import request_xray
     from memdiag.records.codec import encode
     from memdiag.records.files import require_writable
-    from memdiag.reports.run.requested import answer_lines
+    from memdiag.reports.run.requested import xray_answer_lines
 
     if not (options.process.isascii() and options.process.isdecimal()):
-        lines = answer_lines(request_xray(Path(options.process)))
+        lines = xray_answer_lines(request_xray(Path(options.process)))
         print("\n".join(lines[:1] if options.detail is Detail.ANSWER else lines))
-        return CLEAN
+        return EXIT_CLEAN
     if options.output is not None:
         require_writable(options.output)
     attribution = xray(
@@ -62,5 +62,5 @@ def run(options: Namespace) -> int:
     if options.format == "json":
         sys.stdout.buffer.write(encode(attribution))
     else:
-        show(attribution, detail=options.detail)
-    return CLEAN
+        print_record_summary(attribution, detail=options.detail)
+    return EXIT_CLEAN

@@ -28,10 +28,10 @@ FOLLOWED_RUNS = ("run", "run_with_ort_values")
 and the inputs."""
 
 # What follows values must not grow as values do: it stops to grow after `MAX_REFERENCES` runs.
-MAX_NAMES = 32  # inputs and outputs that are followed, the largest first
+MAX_FOLLOWED_NAMES = 32  # inputs and outputs that are followed, the largest first
 MAX_REFERENCES = 64  # to values of one name; from here on every second one is dropped
-MAX_CALLS = 60  # whose callers are remembered
-RECENT = 20  # runs whose values may be alive in any program
+MAX_REMEMBERED_CALLS = 60  # whose callers are remembered
+RECENT_RUNS = 20  # runs whose values may be alive in any program
 START_BYTES = 64
 MIN_WAIT_S = 0.5
 MAX_WAIT_S = 10.0
@@ -85,8 +85,8 @@ class EarlierValues:
             self.largest_input = {"run": self.runs, "bytes": input_bytes, "shapes": shapes}
         followed = self._references
         new = [n for n, value in values.items() if n not in followed and _has_ref(value)]
-        for name in sorted(new, key=lambda name: -_nbytes(values[name]))[
-            : MAX_NAMES - len(self._references)
+        for name in sorted(new, key=lambda name: -_array_bytes(values[name]))[
+            : MAX_FOLLOWED_NAMES - len(self._references)
         ]:
             self._references[name] = {}
         self._last = {
@@ -112,19 +112,19 @@ class EarlierValues:
 
     def counts(self) -> dict[str, list[int]]:
         """Return how many values of earlier runs are alive, and how many there are."""
-        return {name: self._count(found) for name, found in self._references.items()}
+        return {name: self._alive_counts(found) for name, found in self._references.items()}
 
     def remember_call(self, callers: list[list[Any]]) -> None:
         """Remember the callers of the last run, to tell whose values are kept."""
         self._calls.append((self.runs, callers, self._last))
-        del self._calls[:-MAX_CALLS]
+        del self._calls[:-MAX_REMEMBERED_CALLS]
 
     def kept_from(self) -> dict[str, list[list[Any]]]:
         """Return the callers of the latest remembered run whose value is still alive, by name."""
         return {
             name: callers
             for run, callers, values in self._calls
-            if run <= self.runs - RECENT
+            if run <= self.runs - RECENT_RUNS
             for name, reference in values.items()
             if reference() is not None
         }
@@ -138,8 +138,8 @@ class EarlierValues:
                 start = value.reshape(-1)[: START_BYTES // value.itemsize + 1].tobytes()
                 self.starts[name] = start[:START_BYTES].hex(), value.nbytes
 
-    def _count(self, references: dict[int, weakref.ref[Any]]) -> list[int]:
-        recent = -(-RECENT // self._stride)
+    def _alive_counts(self, references: dict[int, weakref.ref[Any]]) -> list[int]:
+        recent = -(-RECENT_RUNS // self._stride)
         older = list(references.values())[:-recent]
         return [sum(reference() is not None for reference in older), len(older)]
 
@@ -148,7 +148,7 @@ def _is_numbers(value: Any) -> bool:
     return getattr(getattr(value, "dtype", None), "kind", None) in _NUMBERS_OF_NUMPY
 
 
-def _nbytes(value: Any) -> int:
+def _array_bytes(value: Any) -> int:
     return value.nbytes if _is_numbers(value) else 0
 
 
@@ -156,7 +156,7 @@ def _has_ref(value: Any) -> bool:
     return type(value).__weakrefoffset__ > 0  # lists and texts have none
 
 
-def following(run: Callable[..., Any], add: Callable[..., Any]) -> Callable[..., Any]:
+def followed_run_method(run: Callable[..., Any], add: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls `run`, and then `add` with its inputs and outputs.
 
     Args:
@@ -173,13 +173,13 @@ def following(run: Callable[..., Any], add: Callable[..., Any]) -> Callable[...,
             hide_frames(error)
             raise
         with contextlib.suppress(Exception):  # nothing here may end the program
-            add(_values(self, arguments, named, result) if has_values else {})
+            add(_run_values(self, arguments, named, result) if has_values else {})
         return result
 
     return followed_run
 
 
-def _values(
+def _run_values(
     session: Any, arguments: tuple[Any, ...], named: dict[str, Any], outputs: list[Any]
 ) -> dict[str, Any]:
     """Return the inputs and outputs of a run by description."""
@@ -213,7 +213,7 @@ class RunsInFlight:
         """Reset the state in a forked child, which has none of its parent's other threads."""
         self._condition = threading.Condition(threading.Lock())
         self._of_thread = threading.local()
-        self._count = 0
+        self._alive_counts = 0
         self._is_stopped = False
         self._longest_s = 0.0
 
@@ -226,13 +226,13 @@ class RunsInFlight:
         def counted_run(*arguments: Any, **named: Any) -> Any:
             if getattr(self._of_thread, "is_running", False):
                 return run(*arguments, **named)
-            began_s = self._start()
+            began_s = self._start_run()
             self._of_thread.is_running = True
             try:
                 return run(*arguments, **named)
             finally:
                 self._of_thread.is_running = False
-                self._end(began_s)
+                self._end_run(began_s)
 
         return counted_run
 
@@ -246,10 +246,10 @@ class RunsInFlight:
             *others: Any,
             **named: Any,
         ) -> Any:
-            began_s = self._start()
+            began_s = self._start_run()
 
             def counted_callback(*results: Any) -> None:
-                self._end(began_s)
+                self._end_run(began_s)
                 try:
                     callback(*results)
                 except BaseException as error:
@@ -259,7 +259,7 @@ class RunsInFlight:
             try:
                 return run(session, output_names, input_feed, counted_callback, *others, **named)
             except BaseException:
-                self._end(began_s)
+                self._end_run(began_s)
                 raise
 
         return counted_run
@@ -274,8 +274,8 @@ class RunsInFlight:
         with self._condition:
             self._is_stopped = True
             enough_s = min(MAX_WAIT_S, max(MIN_WAIT_S, WAITED_RUNS * self._longest_s))
-            self._condition.wait_for(lambda: not self._count, enough_s)
-            return self._count
+            self._condition.wait_for(lambda: not self._alive_counts, enough_s)
+            return self._alive_counts
 
     def go_on(self) -> None:
         """Let runs start again."""
@@ -283,18 +283,18 @@ class RunsInFlight:
             self._is_stopped = False
             self._condition.notify_all()
 
-    def _start(self) -> float:
+    def _start_run(self) -> float:
         with self._condition:
             if self._is_stopped:
                 self._condition.wait_for(lambda: not self._is_stopped, MAX_READING_S)
-            self._count += 1
+            self._alive_counts += 1
         return time.perf_counter()
 
-    def _end(self, began_s: float) -> None:
+    def _end_run(self, began_s: float) -> None:
         with self._condition:
-            self._count = max(0, self._count - 1)  # a child may be forked in a run
+            self._alive_counts = max(0, self._alive_counts - 1)  # a child may be forked in a run
             self._longest_s = max(self._longest_s, time.perf_counter() - began_s)
-            if self._is_stopped and not self._count:
+            if self._is_stopped and not self._alive_counts:
                 self._condition.notify_all()
 
 
@@ -323,7 +323,7 @@ class PauseBetweenRuns:
 
     def watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method that calls `run`, and stops after it if the period has passed."""
-        return following(self._in_flight.counted(run), self._add)
+        return followed_run_method(self._in_flight.counted(run), self._add_values)
 
     def after_fork(self) -> None:
         """Reset the state in a forked child: other threads of its parent may have had the locks."""
@@ -339,7 +339,7 @@ class PauseBetweenRuns:
             self._due_s = math.inf
         self._stop_and_ask(at_exit=True)
 
-    def _add(self, values: dict[str, Any]) -> None:
+    def _add_values(self, values: dict[str, Any]) -> None:
         with self._lock:
             self._values.add(values)
             if time.perf_counter() < self._due_s:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ANSWER_S = 120
 
 
-class Channel:
+class HookChannel:
     """The connection to ``memdiag run``. Once it fails, it is silent."""
 
     def __init__(self, address: str) -> None:
@@ -60,17 +60,17 @@ class Channel:
     def send(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> None:
         """Send one event without waiting."""
         with self._lock:
-            self._send(event, descriptors or [], fields)
+            self._send_event(event, descriptors or [], fields)
 
     def ask(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> Any:
         """Send one event and return the answer to it; None if there is nobody to answer."""
         with self._lock:
             self._asked += 1
             fields["asks"] = number = self._asked
-            self._send(event, descriptors or [], fields)
+            self._send_event(event, descriptors or [], fields)
             try:
                 while self._socket is not None:
-                    answer = self._receive()
+                    answer = self._receive_answer()
                     if answer.pop("answers", None) == number:
                         return answer or None
             except OSError:
@@ -82,7 +82,7 @@ class Channel:
         with contextlib.suppress(Exception):
             self.send("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive_answer(self) -> dict[str, Any]:
         """Return the next answer; empty if Ctrl-C has interrupted the wait for its start."""
         while b"\n" not in self._received:
             received = self._socket.recv(4096)  # type: ignore[union-attr]
@@ -94,7 +94,7 @@ class Channel:
             return dict(json.loads(line))
         return {}
 
-    def _send(self, event: str, descriptors: list[int], fields: dict[str, Any]) -> None:
+    def _send_event(self, event: str, descriptors: list[int], fields: dict[str, Any]) -> None:
         if self._socket is None:
             return
         if file_identity(self._socket.fileno()) != self._identity:

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .sessions import Sessions
+    from .sessions import HookSessions
 
 SEVERITY_INFO = 1
-MAX_FRAMES = 12
+MAX_CALLER_FRAMES = 12
 SAMPLED_BLOCKS = 64
 SAMPLED_BLOCK_BYTES = 16 << 10
 _BYTES_HEADER = bytes.__basicsize__ - 1
 """Bytes of a bytes object before its content (CPython)."""
 
-_FOLDER = os.path.dirname(__file__) + os.sep
+_HOOK_FOLDER = os.path.dirname(__file__) + os.sep
 """The folder of the hook, whose files are no callers."""
 
 CONFIG_NAMES = frozenset(
@@ -45,14 +45,14 @@ CONFIG_NAMES = frozenset(
 """The config entries that change memory; there is no list of those that are set."""
 
 
-def recorded_init(original: Callable[..., None], sessions: Sessions) -> Callable[..., None]:
+def recorded_init(original: Callable[..., None], sessions: HookSessions) -> Callable[..., None]:
     """Return `original`, the constructor of sessions, which records the session."""
 
     @functools.wraps(original)
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
         creation = problem = None
         try:
-            creation = _Creation(sessions, arguments, named)
+            creation = _SessionCreation(sessions, arguments, named)
         except Exception as error:
             problem = error.with_traceback(None)  # which would keep the arguments alive
         try:
@@ -69,7 +69,7 @@ def recorded_init(original: Callable[..., None], sessions: Sessions) -> Callable
     return __init__
 
 
-class _Creation:
+class _SessionCreation:
     """The creation of one session.
 
     Args:
@@ -78,7 +78,7 @@ class _Creation:
     """
 
     def __init__(
-        self, sessions: Sessions, arguments: tuple[Any, ...], named: dict[str, Any]
+        self, sessions: HookSessions, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
         self._sessions = sessions
         self._number = sessions.number()
@@ -96,9 +96,9 @@ class _Creation:
             self._severity = sessions.default_severity
         self._logid = self._options.logid
         self._description = {
-            "model": model_source(given.get("path_or_bytes", b"")),
+            "model": session_model_source(given.get("path_or_bytes", b"")),
             # onnxruntime's own tools, such as its calibrators, are told as libraries are.
-            "callers": callers(os.path.join(sessions.package, "capi")),
+            "callers": outside_callers(os.path.join(sessions.package, "capi")),
             "options": changed_options(self._options),
             "config": named_config(self._options, sessions.config_names),
             "providers": [
@@ -136,14 +136,14 @@ class _Creation:
                     fields["error"] = str(error)[:1000]
                 else:
                     try:
-                        fields.update(self._finish(session, started))
+                        fields.update(self._finish_creation(session, started))
                     except Exception as failed:
                         sessions.channel.report(failed)
                 answer = sessions.stderr.restore("created", **fields)
                 if answer:
                     sessions.max_rss = max(sessions.max_rss, answer["peak_rss_bytes"] >> 10)
 
-    def _finish(self, session: Any, started: tuple[int, str]) -> dict[str, Any]:
+    def _finish_creation(self, session: Any, started: tuple[int, str]) -> dict[str, Any]:
         """Return the facts of the session that was created, whose runs are counted from now on."""
         sessions = self._sessions
         kept = session._sess_options
@@ -161,7 +161,7 @@ class _Creation:
         sessions.recorded.add(recorded)
         with contextlib.suppress(Exception):
             sessions.expect_exit_of_worker()
-        weakref.finalize(session, _released, sessions, recorded).atexit = False
+        weakref.finalize(session, _send_release, sessions, recorded).atexit = False
         return {
             "providers": session.get_providers(),
             "address": _native_address(session._sess),
@@ -179,26 +179,26 @@ def _native_address(session: Any) -> int:
     return ctypes.c_size_t.from_address(id(session) + object.__basicsize__).value
 
 
-def _released(sessions: Sessions, recorded: SessionRuns) -> None:
+def _send_release(sessions: HookSessions, recorded: SessionRuns) -> None:
     with contextlib.suppress(Exception):
         recorded.send_runs()
         sessions.channel.send("released", session=recorded.number)
 
 
-def model_source(source: Any) -> dict[str, Any]:
+def session_model_source(source: Any) -> dict[str, Any]:
     """Return what identifies the model that a session is created from."""
     if isinstance(source, bytes):
         return {
             "path": None,
             "bytes": len(source),
             "address": id(source) + _BYTES_HEADER,
-            "digest": content_digest(len(source), memoryview(source).__getitem__),
+            "digest": sampled_digest(len(source), memoryview(source).__getitem__),
         }
     path = os.path.abspath(os.fsdecode(source))
     return {"path": path.replace("\0", "\\0"), "bytes": None}  # no file has a null byte
 
 
-def content_digest(length: int, read: Callable[[slice], Any]) -> str:
+def sampled_digest(length: int, read: Callable[[slice], Any]) -> str:
     """Return a hash of evenly spaced blocks and the length: whole models take too long.
 
     Args:
@@ -241,13 +241,15 @@ def changed_options(options: Any) -> dict[str, str]:
     return found
 
 
-def callers(package: str) -> list[list[Any]]:
+def outside_callers(package: str) -> list[list[Any]]:
     """Return file, line and function of the callers outside of `package`, the nearest first."""
     found: list[list[Any]] = []
     frame: Any = sys._getframe(1)
-    while frame is not None and len(found) < MAX_FRAMES:
+    while frame is not None and len(found) < MAX_CALLER_FRAMES:
         code = frame.f_code
-        if not code.co_filename.startswith(package) and not code.co_filename.startswith(_FOLDER):
+        if not code.co_filename.startswith(package) and not code.co_filename.startswith(
+            _HOOK_FOLDER
+        ):
             found.append([_file_or_cell(code.co_filename), frame.f_lineno, code.co_name])
         frame = frame.f_back
     return found

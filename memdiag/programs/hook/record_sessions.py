@@ -15,10 +15,10 @@ import atexit
 import functools
 import os
 
-from .channel import Channel
-from .creation import CONFIG_NAMES, callers, recorded_init
+from .channel import HookChannel
+from .creation import CONFIG_NAMES, outside_callers, recorded_init
 from .runs import WRAPPED_RUNS
-from .sessions import Sessions
+from .sessions import HookSessions
 from .tracebacks import hide_frames
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
         a function that ends the recording in this process.
     """
     session_class = onnxruntime.InferenceSession
-    sessions = Sessions(onnxruntime, Channel(address))
+    sessions = HookSessions(onnxruntime, HookChannel(address))
     if not at_import:
         sessions.config_names.update(CONFIG_NAMES)
     sessions.hello()
@@ -56,7 +56,11 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
     for base in session_class.__mro__:
         if "end_profiling" in vars(base):
             wrapped.append(
-                (base, "end_profiling", _filtered(vars(base)["end_profiling"], sessions))
+                (
+                    base,
+                    "end_profiling",
+                    _stderr_filtered_method(vars(base)["end_profiling"], sessions),
+                )
             )
     set_entry = onnxruntime.SessionOptions.add_session_config_entry
     remembered = _remembered_name(set_entry, sessions.config_names)
@@ -82,7 +86,7 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
 
 
 def _stopping_between_runs(
-    wrapped: list[tuple[Any, str, Any]], sessions: Sessions
+    wrapped: list[tuple[Any, str, Any]], sessions: HookSessions
 ) -> list[tuple[Any, str, Any]]:
     """Return `wrapped` with methods that also stop between runs, so that the memory is read."""
     from .between_runs import PauseBetweenRuns
@@ -91,7 +95,7 @@ def _stopping_between_runs(
         sessions.channel.ask,
         float(os.environ[PAUSE_PERIOD]),
         # Of onnxruntime's own tools, such as its calibrators, the line is told as of a library.
-        functools.partial(callers, os.path.join(sessions.package, "capi")),
+        functools.partial(outside_callers, os.path.join(sessions.package, "capi")),
     )
     sessions.before_exit = stops.at_exit
     sessions.max_shapes = 0  # counts of other shapes in each run would grow as a leak does
@@ -102,7 +106,9 @@ def _stopping_between_runs(
     ]
 
 
-def _filtered(original: Callable[..., Any], sessions: Sessions) -> Callable[..., Any]:
+def _stderr_filtered_method(
+    original: Callable[..., Any], sessions: HookSessions
+) -> Callable[..., Any]:
     """Return `original`, during which the session's log is taken out of standard error."""
 
     @functools.wraps(original)
@@ -120,7 +126,7 @@ def _filtered(original: Callable[..., Any], sessions: Sessions) -> Callable[...,
 
 
 def _remembered_severity(
-    original: Callable[[int], None], sessions: Sessions
+    original: Callable[[int], None], sessions: HookSessions
 ) -> Callable[[int], None]:
     """Return `original`, which sets the severity of sessions that have none of their own."""
 

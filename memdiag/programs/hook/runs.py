@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-    from .sessions import Sessions
+    from .sessions import HookSessions
 
 SEND_PERIOD_S = 0.5
 CHECK_PERIOD_S = 0.02  # between two readings of the high-water mark, unless shapes are new
 MAX_CHECK_SHARE = 0.001  # of the time of a thread, for these readings
 FIRST_RUNS = 20  # of a session, which are sent at once
-MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
+MIN_MARK_RISE_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
 MAX_RANK = 8  # of lists in lists; a list may contain itself
 OTHER_SHAPES = (None,)
 RUN_CODES: set[CodeType] = set()  # of the methods that count runs
-MAX_FRAMES = 8  # from a thread's current frame to the method that counts its run
+MAX_RUN_FRAMES = 8  # from a thread's current frame to the method that counts its run
 shape_of = operator.attrgetter("shape")
 
 
@@ -50,7 +50,7 @@ class SessionRuns:
     """
 
     def __init__(
-        self, sessions: Sessions, number: int, severity: int, session: Callable[[], Any]
+        self, sessions: HookSessions, number: int, severity: int, session: Callable[[], Any]
     ) -> None:
         self._session = session
         self.number = number
@@ -106,7 +106,7 @@ class SessionRuns:
         elif latency_s > counted[3]:
             counted[3] = latency_s
         if ended >= self._check_s:
-            self._check(key, ended, latency_s)
+            self._check_after_run(key, ended, latency_s)
 
     def _new_count(self, key: Any, latency_s: float) -> list[float]:
         """Return the counts of runs with `key`, which has none under this very key.
@@ -127,10 +127,10 @@ class SessionRuns:
             self._check_s = 0.0
         return counted
 
-    def _check(self, key: Any, ended: float, latency_s: float) -> None:
+    def _check_after_run(self, key: Any, ended: float, latency_s: float) -> None:
         """Send an event if the high-water mark has risen, and the counts if it is time."""
         sessions = self.sessions
-        enough = sessions.max_rss + (MIN_GROWTH_BYTES >> 10)
+        enough = sessions.max_rss + (MIN_MARK_RISE_BYTES >> 10)
         # `ru_maxrss` is never less than the mark, and takes a tenth of the time to read.
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if rss >= enough:
@@ -200,7 +200,7 @@ def threads_in_runs() -> int:
     count = 1
     for top in tops.values():
         frame: FrameType | None = top
-        for _ in range(MAX_FRAMES):
+        for _ in range(MAX_RUN_FRAMES):
             if frame is None:
                 break
             if frame.f_code in RUN_CODES:
@@ -215,11 +215,11 @@ def run_key(feeds: Any) -> Any:
     try:
         shapes = tuple(map(shape_of, feeds.values()))
     except AttributeError:
-        shapes = tuple(map(_shape, feeds.values()))
+        shapes = tuple(map(_value_shape, feeds.values()))
     return (threading.get_ident(), *feeds, *shapes)
 
 
-def _shape(value: Any) -> Any:
+def _value_shape(value: Any) -> Any:
     shape = getattr(value, "shape", None)
     if shape is not None:
         return tuple(shape)

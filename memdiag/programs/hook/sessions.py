@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .channel import Channel
+    from .channel import HookChannel
     from .runs import SessionRuns
 
 SEVERITY_WARNING = 2
@@ -37,7 +37,7 @@ TELEMETRY_OFF_IF_SET = (
 )  # variables of build servers with which onnxruntime turns its telemetry off
 
 
-class Sessions:
+class HookSessions:
     """The sessions of this process.
 
     Args:
@@ -56,7 +56,7 @@ class Sessions:
             nothing.
     """
 
-    def __init__(self, onnxruntime: Any, channel: Channel) -> None:
+    def __init__(self, onnxruntime: Any, channel: HookChannel) -> None:
         self.onnxruntime = onnxruntime
         self.channel = channel
         self.stderr = FilteredStderr(channel)

@@ -20,13 +20,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .channel import Channel
+    from .channel import HookChannel
 
 
 class FilteredStderr:
     """Standard error, which ``memdiag run`` filters while at least one session is created."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: HookChannel) -> None:
         self._channel = channel
         self._lock = threading.RLock()
         self._creations = 0
@@ -47,12 +47,12 @@ class FilteredStderr:
                 return self._pipe is not None
             self._pipe = self._original = None
             try:
-                self._redirect(event, fields)
+                self._redirect_stderr(event, fields)
             except OSError:  # too many open files
                 self._channel.ask(event, **fields)
             return self._pipe is not None
 
-    def _redirect(self, event: str, fields: dict[str, Any]) -> None:
+    def _redirect_stderr(self, event: str, fields: dict[str, Any]) -> None:
         is_closed = file_identity(2) is None
         if is_closed:  # by the program; the pipe must not get its number
             nothing = os.open(os.devnull, os.O_WRONLY)

@@ -13,10 +13,13 @@ import os
 def hide_frames(error: BaseException) -> None:
     """Remove the frames of this folder at the start of the traceback of `error`."""
     traceback = error.__traceback__
-    while traceback is not None and _folder_of(traceback.tb_frame.f_code.co_filename) == _FOLDER:
+    while (
+        traceback is not None
+        and _folder_of(traceback.tb_frame.f_code.co_filename) == _HIDDEN_FOLDER
+    ):
         traceback = traceback.tb_next
     error.__traceback__ = traceback
 
 
 _folder_of = os.path.dirname
-_FOLDER = _folder_of(hide_frames.__code__.co_filename)
+_HIDDEN_FOLDER = _folder_of(hide_frames.__code__.co_filename)

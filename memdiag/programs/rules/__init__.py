@@ -9,7 +9,7 @@ are evidence enough.
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from memdiag.defaults import MAX_REASON
+from memdiag.defaults import MAX_REASON_LENGTH
 from memdiag.programs.rules.arena_slack import RULE as SLACK
 from memdiag.programs.rules.duplicate_session import RULE as DUPLICATE
 from memdiag.programs.rules.malloc_retained import RULE as RETAINED
@@ -25,7 +25,7 @@ ProgramDetector = Detector[ProgramRun, ProgramFinding]
 
 
 @cache
-def detectors() -> tuple[ProgramDetector, ...]:
+def program_detectors() -> tuple[ProgramDetector, ...]:
     """Return all detectors, sorted by code."""
     return load_detectors(__name__, __path__)
 
@@ -35,30 +35,32 @@ _RETAINED_SHARE, _RETAINED_SHARE_OF_DUPLICATES = 0.75, 0.1
 before it: the creations of sessions leave most of it."""
 
 
-def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
-    """Return the findings in `run`, the largest saving first, and notes."""
+def program_findings(recording: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
+    """Return the findings in `recording`, the largest saving first, and notes."""
     found: list[ProgramFinding] = []
     notes = []
-    for detector in detectors():
+    for detector in program_detectors():
         try:
-            found += detector.detect(run)
+            found += detector.detect(recording)
         except Exception as error:  # a defect of one rule must not lose the recording
-            reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
             notes.append(
                 f"rule {detector.rule.name} failed on this program, which is a defect of memdiag."
                 f" Please report it ({reason})"
             )
-    notes += _unchecked(run)
-    return tuple(sorted(found, key=lambda finding: _place(finding, run, found))), tuple(notes)
+    notes += _unchecked_rule_notes(recording)
+    return tuple(
+        sorted(found, key=lambda finding: _finding_order(finding, recording, found))
+    ), tuple(notes)
 
 
-def _place(
-    finding: ProgramFinding, run: ProgramRun, found: Sequence[ProgramFinding]
+def _finding_order(
+    finding: ProgramFinding, recording: ProgramRun, found: Sequence[ProgramFinding]
 ) -> tuple[int, bool]:
     """Return a key that sorts findings by their saving, and what explains slack before it."""
     slack = max((each.bytes or 0 for each in found if each.name == SLACK.name), default=0)
     if finding.name == THREADS.name:
-        callers_slack = callers_slack_bytes(run, finding.sessions)
+        callers_slack = callers_slack_bytes(recording, finding.sessions)
         if callers_slack >= _MIN_EXPLAINED_SHARE * slack:
             return -slack, False
     size = finding.bytes or 0
@@ -73,9 +75,9 @@ def _place(
     return -size, True
 
 
-def _unchecked(run: ProgramRun) -> Iterator[str]:
+def _unchecked_rule_notes(recording: ProgramRun) -> Iterator[str]:
     """Yield which rules could not be checked in a process that was started without memdiag."""
-    if not run.is_watched or not run.xrays:
+    if not recording.is_watched or not recording.xrays:
         return
-    names = ", ".join(each.rule.name for each in detectors() if each.rule.needs_sessions)
+    names = ", ".join(each.rule.name for each in program_detectors() if each.rule.needs_sessions)
     yield f"rules that need recorded sessions were not checked: {names}; memdiag run checks them"

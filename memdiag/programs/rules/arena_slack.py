@@ -40,11 +40,11 @@ from collections.abc import Iterator, Sequence
 from memdiag.defaults import PINNED_TEXT
 from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
-    grouped,
     model_name,
-    numbers,
     process_ids,
     reserved_text,
+    session_numbers,
+    sessions_by_key,
     slack_bytes,
 )
 from memdiag.programs.session_patterns import rare_large_inputs
@@ -53,7 +53,7 @@ from memdiag.programs.xray_facts import (
     sessions_in,
     shared_once_bytes,
 )
-from memdiag.records.attribution import ARENA_SLACK
+from memdiag.records.attribution import ARENA_SLACK_NAME
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.units import format_size, some_of
@@ -76,30 +76,34 @@ SHARED_ARENA_CODE = (
 """An arena with the usual settings for all sessions of the process that ask for it."""
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes whose arenas have much slack."""
-    explained = {rare.session.pid for rare in rare_large_inputs(run)}
+    explained = {rare.session.pid for rare in rare_large_inputs(recording)}
     parts = [
         part
-        for part in large_owners(run, "arena", ARENA_SLACK)
-        if part.xray.pid not in explained and not _is_of_tool(sessions_in(run, [part.xray]))
+        for part in large_owners(recording, "arena", ARENA_SLACK_NAME)
+        if part.xray.pid not in explained and not _is_of_tool(sessions_in(recording, [part.xray]))
     ]
     if not parts:
         return
     xrays = [part.xray for part in parts]
-    size = shared_once_bytes(run, parts)
-    sessions = sorted((s for s in sessions_in(run, xrays) if _slack(s)), key=_slack, reverse=True)
+    size = shared_once_bytes(recording, parts)
+    sessions = sorted(
+        (s for s in sessions_in(recording, xrays) if _known_slack_bytes(s)),
+        key=_known_slack_bytes,
+        reverse=True,
+    )
     reserved = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
     yield ProgramFinding(
         name=RULE.name,
-        sessions=numbers(sessions),
+        sessions=session_numbers(sessions),
         bytes=size,
         message=(
             f"{format_size(size)}{reserved_text(reserved, size)} in"
             f" {process_ids(xrays)} are free space in onnxruntime's arenas, kept for later"
-            f" runs{_largest(sessions)}."
+            f" runs{_largest_slack_text(sessions)}."
         ),
-        remedy=" ".join(_remedies(sessions)),
+        remedy=" ".join(_slack_remedies(sessions)),
     )
 
 
@@ -111,10 +115,10 @@ def _is_of_tool(sessions: Sequence[ProgramSession]) -> bool:
     return bool(sessions) and all(session.library == "onnxruntime" for session in sessions)
 
 
-def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
+def _slack_remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
     """Yield what leaves less slack: one arena for all sessions, shrinkage, or no arena."""
     shared = _shared_bytes(sessions)
-    can_share = shared > 0 and shared >= _MIN_SHARED_SHARE * sum(map(_slack, sessions))
+    can_share = shared > 0 and shared >= _MIN_SHARED_SHARE * sum(map(_known_slack_bytes, sessions))
     if can_share:
         yield (
             "Let the sessions of a process share one arena, if their runs take turns: call"
@@ -140,19 +144,23 @@ def _shared_bytes(sessions: Sequence[ProgramSession]) -> int:
     own = [
         each for each in sessions if each.options.get(SHARED_ENTRY) != "1" and each.run_threads <= 1
     ]
-    sizes = [list(map(_slack, group)) for group in grouped(own, lambda each: each.pid)]
+    sizes = [
+        list(map(_known_slack_bytes, group))
+        for group in sessions_by_key(own, lambda each: each.pid)
+    ]
     return sum(sum(each) - max(each) for each in sizes)
 
 
-def _slack(session: ProgramSession) -> int:
+def _known_slack_bytes(session: ProgramSession) -> int:
     return slack_bytes(session) or 0
 
 
-def _largest(sessions: list[ProgramSession]) -> str:
+def _largest_slack_text(sessions: list[ProgramSession]) -> str:
     if not sessions:
         return ""
     listed = [
-        f"session {session.number} ({model_name(session)}) {format_size(_slack(session))}"
+        f"session {session.number} ({model_name(session)})"
+        f" {format_size(_known_slack_bytes(session))}"
         for session in sessions
     ]
     return f": {some_of(listed)}"

@@ -46,12 +46,12 @@ from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
     creation_sites,
-    grouped,
     model_name,
-    numbers,
     process_ids,
     redundant_bytes,
     redundant_kept_bytes,
+    session_numbers,
+    sessions_by_key,
     sharing_advice,
     size_text,
 )
@@ -72,7 +72,7 @@ RULE = Rule(
     needs_sessions=False,
 )
 
-_MIN_BYTES = MIB
+_MIN_DUPLICATE_BYTES = MIB
 
 _CHANGE_NO_OUTPUTS = {
     "enable_cpu_mem_arena",
@@ -96,37 +96,37 @@ _CHANGE_NO_OUTPUTS = {
 """Options that change speed or memory."""
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with several sessions in a process at once.
 
     Processes that create them at the same creation_sites, such as workers, have one finding.
     """
-    yield from _in_xrays(run)
-    per_call = {number for each in sessions_per_call(run) for number in numbers(each)}
-    others = [session for session in created_sessions(run) if session.number not in per_call]
+    yield from _repeated_model_findings(recording)
+    per_call = {number for each in sessions_per_call(recording) for number in session_numbers(each)}
+    others = [session for session in created_sessions(recording) if session.number not in per_call]
     alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
-    for same in grouped(others, lambda each: (each.pid, each.model_key)):
+    for same in sessions_by_key(others, lambda each: (each.pid, each.model_key)):
         together = alive_together(same)
         if len(together) > 1:
             alike[together[0].model_key, creation_sites(together)].append(together)
     for processes in alike.values():
-        known = [size for size in map(_saved_bytes, processes) if size is not None]
+        known = [size for size in map(_replaceable_session_bytes, processes) if size is not None]
         size = sum(known) if known else None
         kept = [redundant_kept_bytes(together) for together in processes]
-        if size is None or max(size, *kept) >= _MIN_BYTES:
-            yield _finding(processes, size)
+        if size is None or max(size, *kept) >= _MIN_DUPLICATE_BYTES:
+            yield _duplicate_finding(processes, size)
 
 
-def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
+def _repeated_model_findings(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model that processes without recorded sessions have twice."""
     by_name: defaultdict[str, list[tuple[RepeatedModel, PartOfProcess]]] = defaultdict(list)
-    for xray in unrecorded_xrays(run):
+    for xray in unrecorded_xrays(recording):
         for model in repeated_models(xray.attribution):
             part = PartOfProcess(xray, model.bytes, model.private_bytes)
             by_name[model.name].append((model, part))
     for found in by_name.values():
         models, parts = zip(*found, strict=True)
-        size = shared_once_bytes(run, parts)
+        size = shared_once_bytes(recording, parts)
         most = max(models, key=lambda model: model.count)
         one = "One session" if len(parts) == 1 else "One session each"
         yield ProgramFinding(
@@ -141,23 +141,27 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
         )
 
 
-def _saved_bytes(sessions: Sequence[ProgramSession]) -> int | None:
+def _replaceable_session_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     """Return the bytes of the sessions that another one could replace; None if there is none."""
     replaceable = [
-        redundant_bytes(same) for same in grouped(sessions, _output_options) if len(same) > 1
+        redundant_bytes(same)
+        for same in sessions_by_key(sessions, _output_options)
+        if len(same) > 1
     ]
     known = [size for size in replaceable if size is not None]
     return sum(known) if known else None
 
 
-def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) -> ProgramFinding:
+def _duplicate_finding(
+    processes: Sequence[Sequence[ProgramSession]], size: int | None
+) -> ProgramFinding:
     """Return the finding for the sessions of each process that were alive together."""
     sessions = [session for together in processes for session in together]
     differing = _differing_options(sessions)
     first = sessions[0]
     text = (
         f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
-        f" at {creation_sites(sessions)}{_from_bytes(sessions)}"
+        f" at {creation_sites(sessions)}{_model_origins_text(sessions)}"
     )
     cost = ""
     if size is not None:
@@ -166,10 +170,10 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
     if not differing:
         return ProgramFinding(
             name=RULE.name,
-            sessions=numbers(sessions),
+            sessions=session_numbers(sessions),
             bytes=size,
             message=f"{text}. The options are the same.{cost}",
-            remedy=f"{sharing_advice(sessions)}{_to_keep(sessions)}",
+            remedy=f"{sharing_advice(sessions)}{_session_to_keep_text(sessions)}",
         )
     listed = some_of([f"{name} ({'; '.join(values)})" for name, values in differing.items()])
     deciding = sorted(differing.keys() - _CHANGE_NO_OUTPUTS)
@@ -185,14 +189,14 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
         )
     return ProgramFinding(
         name=RULE.name,
-        sessions=numbers(sessions),
+        sessions=session_numbers(sessions),
         bytes=size,
         message=f"{text}. The sessions differ in {listed}.{cost}",
         remedy=remedy,
     )
 
 
-def _from_bytes(sessions: Sequence[ProgramSession]) -> str:
+def _model_origins_text(sessions: Sequence[ProgramSession]) -> str:
     """Return that some sessions are from the path and some from bytes; nothing if all are alike."""
     from_bytes = sum(session.model.path is None for session in sessions)
     if from_bytes in (0, len(sessions)):
@@ -200,20 +204,20 @@ def _from_bytes(sessions: Sequence[ProgramSession]) -> str:
     return f" ({len(sessions) - from_bytes} by path, {from_bytes} from bytes of the same content)"
 
 
-def _to_keep(sessions: Sequence[ProgramSession]) -> str:
+def _session_to_keep_text(sessions: Sequence[ProgramSession]) -> str:
     """Return which session to keep, if only some keep the bytes of their model; else nothing."""
     if len({session.model.is_kept for session in sessions}) == 1:
         return ""
     return " Keep one that does not keep the bytes of the model, such as one by path."
 
 
-def _options(session: ProgramSession) -> dict[str, str]:
+def _compared_options(session: ProgramSession) -> dict[str, str]:
     return {**session.options, "providers": ", ".join(session.providers)}
 
 
 def _output_options(session: ProgramSession) -> frozenset[tuple[str, str]]:
     """Return the options that may change outputs, or the device that computes them."""
-    options = _options(session)
+    options = _compared_options(session)
     return frozenset(
         (name, value) for name, value in options.items() if name not in _CHANGE_NO_OUTPUTS
     )
@@ -221,7 +225,7 @@ def _output_options(session: ProgramSession) -> frozenset[tuple[str, str]]:
 
 def _differing_options(sessions: Sequence[ProgramSession]) -> dict[str, list[str]]:
     """Return the different values of the options that are not the same for all, by name."""
-    options = [_options(session) for session in sessions]
+    options = [_compared_options(session) for session in sessions]
     found = {}
     for name in sorted({name for each in options for name in each}):
         values = list(dict.fromkeys(each.get(name, "default") for each in options))

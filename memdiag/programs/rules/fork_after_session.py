@@ -60,13 +60,13 @@ RULE = Rule(
 )
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each process whose forks use onnxruntime after it created sessions."""
-    created = {session.number: session for session in created_sessions(run)}
-    creators = {session.pid for session in run.sessions}
-    by_pid = {process.pid: process for process in run.processes}
+    created = {session.number: session for session in created_sessions(recording)}
+    creators = {session.pid for session in recording.sessions}
+    by_pid = {process.pid: process for process in recording.processes}
     forks: dict[tuple[int, tuple[int, ...]], list[ProgramProcess]] = {}
-    for process in run.processes:
+    for process in recording.processes:
         parent = by_pid.get(process.forked_from or 0)
         if parent is None:
             continue
@@ -83,7 +83,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     for (pid, inherited_numbers), processes in forks.items():
         sessions = [created[number] for number in inherited_numbers]
         threaded = list(filter(_has_threads, sessions))
-        yield _finding(by_pid[pid], threaded or sessions, processes)
+        yield _fork_finding(by_pid[pid], threaded or sessions, processes)
 
 
 def _has_threads(session: ProgramSession) -> bool:
@@ -102,7 +102,7 @@ def _may_have_telemetry(process: ProgramProcess) -> bool:
     return False
 
 
-def _finding(
+def _fork_finding(
     parent: ProgramProcess, sessions: Sequence[ProgramSession], processes: Sequence[ProgramProcess]
 ) -> ProgramFinding:
     wanted = {session.number for session in sessions}

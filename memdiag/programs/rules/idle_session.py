@@ -37,13 +37,13 @@ from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
     created_sessions,
     described_sessions,
-    end_s,
     inherited_run_counts,
-    numbers,
-    ready_s,
     same_model_and_line,
+    session_end_s,
+    session_numbers,
+    session_ready_s,
     size_text,
-    total_bytes,
+    total_session_bytes,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
@@ -57,46 +57,52 @@ RULE = Rule(
 
 _MIN_IDLE_S = 60.0
 _MIN_IDLE_SHARE = 0.5
-_MAX_RARE_SHARE = 0.1
-_MIN_BYTES = 16 * MIB
+_MAX_RARE_RUN_SHARE = 0.1
+_MIN_IDLE_BYTES = 16 * MIB
 
-_RELEASE = (
+_RELEASE_REMEDY = (
     "Release the session after its last use: del session, and each object that has it. If the next"
     f" request needs it, return its arena at least, by a run with a small input: {SHRINKAGE_CODE}."
 )
-_LAZY = (
+_LAZY_REMEDY = (
     "Create the session when it is needed, and release it after some minutes without a run: del"
     " session, and each object that has it."
 )
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model, and line that created sessions of it, that are idle."""
-    ran_elsewhere = inherited_run_counts(run)
-    sessions = [each for each in created_sessions(run) if not ran_elsewhere[each.number]]
-    idle = [each for each in sessions if _is_idle_long(run, each)]
-    rare = [each for each in sessions if not _is_idle_long(run, each) and _runs_rarely(run, each)]
+    ran_elsewhere = inherited_run_counts(recording)
+    sessions = [each for each in created_sessions(recording) if not ran_elsewhere[each.number]]
+    idle = [each for each in sessions if _is_idle_long(recording, each)]
+    rare = [
+        each
+        for each in sessions
+        if not _is_idle_long(recording, each) and _runs_rarely(recording, each)
+    ]
     for found in same_model_and_line(idle):
-        idle_s = max(_idle_s(run, each) for each in found)
-        stayed = f"stayed for {format_duration(idle_s)} after the last of {_runs(found)}"
-        yield from _finding(found, stayed, _RELEASE)
+        idle_s = max(_idle_s(recording, each) for each in found)
+        stayed = (
+            f"stayed for {format_duration(idle_s)} after the last of {_session_runs_text(found)}"
+        )
+        yield from _idle_findings(found, stayed, _RELEASE_REMEDY)
     for found in same_model_and_line(rare):
-        life_s = max(_life_s(run, each) for each in found)
-        stayed = f"was in memory for {format_duration(life_s)} for {_runs(found)}"
-        yield from _finding(found, stayed, _LAZY)
+        life_s = max(_life_s(recording, each) for each in found)
+        stayed = f"was in memory for {format_duration(life_s)} for {_session_runs_text(found)}"
+        yield from _idle_findings(found, stayed, _LAZY_REMEDY)
 
 
-def _finding(
+def _idle_findings(
     sessions: Sequence[ProgramSession], stayed: str, remedy: str
 ) -> Iterator[ProgramFinding]:
     """Yield the finding about `sessions`, unless they are small."""
-    size = total_bytes(sessions)
-    if size is not None and size < _MIN_BYTES:
+    size = total_session_bytes(sessions)
+    if size is not None and size < _MIN_IDLE_BYTES:
         return
     creation_s = max(session.creation_s or 0.0 for session in sessions)
     yield ProgramFinding(
         name=RULE.name,
-        sessions=numbers(sessions),
+        sessions=session_numbers(sessions),
         bytes=size,
         message=(
             f"{described_sessions(sessions)}, {stayed}, and took {size_text(size, sessions)}."
@@ -106,30 +112,34 @@ def _finding(
     )
 
 
-def _runs(sessions: Sequence[ProgramSession]) -> str:
+def _session_runs_text(sessions: Sequence[ProgramSession]) -> str:
     return counted(sum(session.run_count for session in sessions), "run")
 
 
-def _life_s(run: ProgramRun, session: ProgramSession) -> float:
-    return end_s(run, session) - ready_s(session)
+def _life_s(recording: ProgramRun, session: ProgramSession) -> float:
+    return session_end_s(recording, session) - session_ready_s(session)
 
 
-def _idle_s(run: ProgramRun, session: ProgramSession) -> float:
+def _idle_s(recording: ProgramRun, session: ProgramSession) -> float:
     """Return the seconds from the last run of the session to its end."""
-    return 0.0 if session.last_run_s is None else end_s(run, session) - session.last_run_s
+    return (
+        0.0
+        if session.last_run_s is None
+        else session_end_s(recording, session) - session.last_run_s
+    )
 
 
-def _is_idle_long(run: ProgramRun, session: ProgramSession) -> bool:
-    idle_s = _idle_s(run, session)
-    return idle_s >= _MIN_IDLE_S and idle_s >= _MIN_IDLE_SHARE * _life_s(run, session)
+def _is_idle_long(recording: ProgramRun, session: ProgramSession) -> bool:
+    idle_s = _idle_s(recording, session)
+    return idle_s >= _MIN_IDLE_S and idle_s >= _MIN_IDLE_SHARE * _life_s(recording, session)
 
 
-def _runs_rarely(run: ProgramRun, session: ProgramSession) -> bool:
+def _runs_rarely(recording: ProgramRun, session: ProgramSession) -> bool:
     """Return whether the session ran less than once a minute, and others of its process far more.
 
     Sessions whose creation is not over, or that never ran, do not count.
     """
-    if not session.run_count or _life_s(run, session) < _MIN_IDLE_S * (session.run_count + 1):
+    if not session.run_count or _life_s(recording, session) < _MIN_IDLE_S * (session.run_count + 1):
         return False
-    others = (each.run_count for each in run.sessions if each.pid == session.pid)
-    return session.run_count <= _MAX_RARE_SHARE * max(others)
+    others = (each.run_count for each in recording.sessions if each.pid == session.pid)
+    return session.run_count <= _MAX_RARE_RUN_SHARE * max(others)

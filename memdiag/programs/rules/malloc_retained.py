@@ -35,8 +35,8 @@ from collections.abc import Iterator
 
 from memdiag.defaults import PINNED_TEXT
 from memdiag.programs.session_facts import (
-    numbers,
     process_ids,
+    session_numbers,
 )
 from memdiag.programs.xray_facts import (
     large_owners,
@@ -55,16 +55,16 @@ RULE = Rule(
 )
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes in which malloc retains much."""
-    parts = large_owners(run, "allocator_retained")
+    parts = large_owners(recording, "allocator_retained")
     if not parts:
         return
     xrays = [part.xray for part in parts]
-    size = shared_once_bytes(run, parts)
+    size = shared_once_bytes(recording, parts)
     without_arena = [
         session
-        for session in sessions_in(run, xrays)
+        for session in sessions_in(recording, xrays)
         if session.options.get("enable_cpu_mem_arena") == "False"
     ]
     is_shared = any(part.private_bytes < part.bytes for part in parts)
@@ -74,7 +74,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         reason = " Some sessions there have no arena: malloc serves the tensors of their runs."
     yield ProgramFinding(
         name=RULE.name,
-        sessions=numbers(without_arena),
+        sessions=session_numbers(without_arena),
         bytes=size,
         message=(
             f"{format_size(size)} in {process_ids(xrays)}{shared} were freed, and malloc has not"

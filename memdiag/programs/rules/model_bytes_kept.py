@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from memdiag.programs.session_facts import (
     created_sessions,
     creation_sites,
-    numbers,
     process_ids,
+    session_numbers,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
@@ -41,17 +41,17 @@ RULE = Rule(
     summary="A session keeps the bytes from which it was created",
 )
 
-_MIN_BYTES = 16 * MIB
-_IN_PLACE = "session.use_ort_model_bytes_directly"
+_MIN_KEPT_MODEL_BYTES = 16 * MIB
+_IN_PLACE_ENTRY = "session.use_ort_model_bytes_directly"
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield one finding for all models whose bytes sessions keep: they have one remedy."""
-    keeping = [session for session in created_sessions(run) if _keeps_bytes(session)]
+    keeping = [session for session in created_sessions(recording) if _keeps_bytes(session)]
     # Sessions of one process may have been given the same object.
     sizes = {(each.pid, each.model.address): each.model.bytes or 0 for each in keeping}
     nbytes = sum(sizes.values())
-    if nbytes < _MIN_BYTES:
+    if nbytes < _MIN_KEPT_MODEL_BYTES:
         return
     is_one = len(keeping) == 1
     models = len({each.model_key for each in keeping})
@@ -60,7 +60,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         what = f"{what} in {len(sizes):,} copies"
     yield ProgramFinding(
         name=RULE.name,
-        sessions=numbers(keeping),
+        sessions=session_numbers(keeping),
         bytes=nbytes,
         message=(
             f"{counted(len(keeping), 'session')} in {process_ids(keeping)}, created at"
@@ -78,4 +78,4 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 
 def _keeps_bytes(session: ProgramSession) -> bool:
     is_released = session.released_s is not None
-    return session.model.is_kept and not is_released and session.options.get(_IN_PLACE) != "1"
+    return session.model.is_kept and not is_released and session.options.get(_IN_PLACE_ENTRY) != "1"

@@ -49,9 +49,9 @@ RULE = Rule(
 )
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each session whose arena is as large as a rare input made it."""
-    for found in rare_large_inputs(run):
+    for found in rare_large_inputs(recording):
         session, slack = found.session, found.slack_bytes
         reserved = session.memory.arena_slack_bytes if session.memory else None
         yield ProgramFinding(

@@ -35,9 +35,9 @@ from memdiag.programs.session_facts import (
     alive_together,
     creation_site,
     model_name,
-    numbers,
     process_ids,
     redundant_bytes,
+    session_numbers,
     sharing_advice,
     size_text,
 )
@@ -53,16 +53,16 @@ RULE = Rule(
 )
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each line that creates a session of the same model for each call."""
     alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
-    for sessions in sessions_per_call(run):
+    for sessions in sessions_per_call(recording):
         alike[sessions[0].model_key, sessions[0].created_at].append(sessions)
     for processes in alike.values():
-        yield _finding(processes)
+        yield _per_call_finding(processes)
 
 
-def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
+def _per_call_finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
     """Return the finding for the sessions of each process."""
     sessions = [session for same in processes for session in same]
     first = sessions[0]
@@ -86,7 +86,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
         )
     return ProgramFinding(
         name=RULE.name,
-        sessions=numbers(sessions),
+        sessions=session_numbers(sessions),
         bytes=size,
         message=message,
         remedy=sharing_advice(sessions),

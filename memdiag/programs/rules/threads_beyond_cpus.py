@@ -54,10 +54,10 @@ from memdiag.ort.runtime import is_older
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
-    grouped,
     model_name,
-    numbers,
     process_ids,
+    session_numbers,
+    sessions_by_key,
     slack_bytes,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
@@ -76,17 +76,17 @@ _MAX_CALLERS_PER_CPU = 2
 _CPU_PROVIDERS = (CPU_PROVIDER,)
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for the processes with the same CPUs, and the same threads."""
     sessions_by_process = {
         group[0].pid: alive_together(group)
-        for group in grouped(created_sessions(run), lambda each: each.pid)
+        for group in sessions_by_key(created_sessions(recording), lambda each: each.pid)
     }
     alike: defaultdict[tuple[float, str | None, _ThreadCount], list[ProgramSession]]
     alike = defaultdict(list)
-    for process in run.processes:
+    for process in recording.processes:
         sessions = sessions_by_process.get(process.pid, [])
-        threads = _threads(sessions)
+        threads = _session_thread_count(sessions)
         if process.cpus_allowed is None or threads is None:
             continue
         cpus = ceil(process.cpus_allowed)
@@ -98,24 +98,24 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         pids = {session.pid for session in sessions}
         at_other_times = [
             session
-            for session in created_sessions(run)
+            for session in created_sessions(recording)
             if session.pid in pids
             and session not in sessions
             and (_intra_op_threads(session) or 0) > ceil(allowed)
         ]
-        slack = callers_slack_bytes(run, numbers(sessions))
-        yield _finding(allowed, onnxruntime, threads, sessions, at_other_times, slack)
+        slack = callers_slack_bytes(recording, session_numbers(sessions))
+        yield _threads_finding(allowed, onnxruntime, threads, sessions, at_other_times, slack)
 
 
-def callers_slack_bytes(run: ProgramRun, sessions: Collection[int]) -> int:
+def callers_slack_bytes(recording: ProgramRun, sessions: Collection[int]) -> int:
     """Return the resident slack of those `sessions` that many more threads run than CPUs.
 
     Fewer callers save at most this of the arenas.
     """
-    cpus = {each.pid: ceil(each.cpus_allowed) for each in run.processes if each.cpus_allowed}
+    cpus = {each.pid: ceil(each.cpus_allowed) for each in recording.processes if each.cpus_allowed}
     return sum(
         slack_bytes(each) or 0
-        for each in run.sessions
+        for each in recording.sessions
         if each.number in sessions
         and each.run_threads > _MAX_CALLERS_PER_CPU * cpus.get(each.pid, inf)
     )
@@ -142,7 +142,7 @@ class _ThreadCount(NamedTuple):
         return self.started + self.callers
 
 
-def _threads(sessions: Sequence[ProgramSession]) -> _ThreadCount | None:
+def _session_thread_count(sessions: Sequence[ProgramSession]) -> _ThreadCount | None:
     """Return the threads of `sessions`; None if they are not known for any of them."""
     of_runs = {each.number: threads for each in sessions if (threads := _intra_op_threads(each))}
     if not of_runs:
@@ -150,13 +150,13 @@ def _threads(sessions: Sequence[ProgramSession]) -> _ThreadCount | None:
     known = [session for session in sessions if session.number in of_runs]
     return _ThreadCount(
         sessions=len(known),
-        started=sum(_started(each, of_runs[each.number] - 1) for each in known),
+        started=sum(_started_thread_count(each, of_runs[each.number] - 1) for each in known),
         callers=max(1, *(session.run_threads for session in known)),
         of_one_run=max(of_runs.values()),
     )
 
 
-def _started(session: ProgramSession, expected: int) -> int:
+def _started_thread_count(session: ProgramSession, expected: int) -> int:
     """Return the threads that `session` started; `expected` if they were not counted."""
     if session.providers != _CPU_PROVIDERS or session.started_threads is None:
         return expected
@@ -172,7 +172,7 @@ def _intra_op_threads(session: ProgramSession) -> int | None:
     return session.started_threads + 1
 
 
-def _finding(
+def _threads_finding(
     allowed: float,
     onnxruntime: str | None,
     threads: _ThreadCount,
@@ -213,7 +213,7 @@ def _finding(
             remedy += f" {_environment_advice(cpus, onnxruntime)}"
     return ProgramFinding(
         name=RULE.name,
-        sessions=numbers(sessions),
+        sessions=session_numbers(sessions),
         bytes=None,
         message=message,
         remedy=remedy,

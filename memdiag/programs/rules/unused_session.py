@@ -33,13 +33,13 @@ from collections.abc import Iterator
 from memdiag.programs.session_facts import (
     created_sessions,
     described_sessions,
-    end_s,
     inherited_run_counts,
-    numbers,
-    ready_s,
     same_model_and_line,
+    session_end_s,
+    session_numbers,
+    session_ready_s,
     size_text,
-    total_bytes,
+    total_session_bytes,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
@@ -55,24 +55,26 @@ _MIN_UNUSED_S = 2.0
 _MIN_UNUSED_ALONE_S = 60.0
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model, and line that created sessions of it, that never ran."""
-    ran_elsewhere = inherited_run_counts(run)
-    last_run_s = max((session.last_run_s or 0 for session in run.sessions), default=0.0)
+    ran_elsewhere = inherited_run_counts(recording)
+    last_run_s = max((session.last_run_s or 0 for session in recording.sessions), default=0.0)
     unused = [
         session
-        for session in created_sessions(run)
+        for session in created_sessions(recording)
         if not session.run_count
         and not ran_elsewhere[session.number]
         and session.released_s is None
-        and _is_unused_long(run, session, last_run_s)
+        and _is_unused_long(recording, session, last_run_s)
     ]
     for sessions in same_model_and_line(unused):
-        size = total_bytes(sessions)
-        waited_s = max(end_s(run, session) - ready_s(session) for session in sessions)
+        size = total_session_bytes(sessions)
+        waited_s = max(
+            session_end_s(recording, session) - session_ready_s(session) for session in sessions
+        )
         yield ProgramFinding(
             name=RULE.name,
-            sessions=numbers(sessions),
+            sessions=session_numbers(sessions),
             bytes=size,
             message=(
                 f"{described_sessions(sessions)}, never ran in the {format_duration(waited_s)}"
@@ -85,7 +87,9 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         )
 
 
-def _is_unused_long(run: ProgramRun, session: ProgramSession, last_run_s: float) -> bool:
+def _is_unused_long(recording: ProgramRun, session: ProgramSession, last_run_s: float) -> bool:
     """Return whether the program went on for long enough to use the session."""
-    unused_s = end_s(run, session) - ready_s(session)
-    return unused_s >= (_MIN_UNUSED_S if last_run_s > ready_s(session) else _MIN_UNUSED_ALONE_S)
+    unused_s = session_end_s(recording, session) - session_ready_s(session)
+    return unused_s >= (
+        _MIN_UNUSED_S if last_run_s > session_ready_s(session) else _MIN_UNUSED_ALONE_S
+    )

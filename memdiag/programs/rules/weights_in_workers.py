@@ -47,12 +47,12 @@ from collections.abc import Iterator, Sequence
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
-    grouped,
     kept_bytes,
     model_name,
-    numbers,
     private_weight_bytes,
     process_ids,
+    session_numbers,
+    sessions_by_key,
 )
 from memdiag.programs.xray_facts import (
     ModelKey,
@@ -71,28 +71,28 @@ RULE = Rule(
     summary="Several processes have a private copy each of the weights of the same model",
     needs_sessions=False,
 )
-_MIN_BYTES = 16 * MIB
-_BY_PATH = (
+_MIN_WORKER_BYTES = 16 * MIB
+_PATH_REMEDY = (
     "Save the model once with its packed weights, which all processes then map from one file, or"
     " use external data with session.disable_prepacking: memdiag explain weights-in-workers shows"
     " how."
 )
 
 
-def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with private copies in several processes."""
-    yield from _in_xrays(run)
-    for same in grouped(created_sessions(run), lambda each: each.model_key):
+    yield from _xrayed_worker_findings(recording)
+    for same in sessions_by_key(created_sessions(recording), lambda each: each.model_key):
         together = alive_together(same)
-        processes = grouped(together, lambda each: each.pid)
-        size = _without_largest([sum(map(_private_bytes, sessions)) for sessions in processes])
-        if len(processes) > 1 and size >= _MIN_BYTES:
-            yield _finding(processes, size)
+        processes = sessions_by_key(together, lambda each: each.pid)
+        size = _sum_without_largest([sum(map(_private_bytes, sessions)) for sessions in processes])
+        if len(processes) > 1 and size >= _MIN_WORKER_BYTES:
+            yield _workers_finding(processes, size)
 
 
-def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
+def _xrayed_worker_findings(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with copies in processes without recorded sessions."""
-    xrays = _alive_together(run, unrecorded_xrays(run))
+    xrays = _alive_together(recording, unrecorded_xrays(recording))
     by_model: dict[ModelKey, list[tuple[ProcessXray, list[Copy]]]] = {}
     for xray in xrays:
         for key, copies in weight_copies(xray.attribution).items():
@@ -100,8 +100,8 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
     for key, holders in by_model.items():
         # Pages that a fork shares with its parent are private to neither.
         sizes = [sum(copy.private_bytes or 0 for copy in copies) for _, copies in holders]
-        size = _without_largest(sizes)
-        if size >= _MIN_BYTES:
+        size = _sum_without_largest(sizes)
+        if size >= _MIN_WORKER_BYTES:
             processes = process_ids([xray for xray, _ in holders])
             yield ProgramFinding(
                 name=RULE.name,
@@ -112,14 +112,14 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
                     f" ({processes}), {format_size(sum(sizes))} in private memory: sharing the"
                     f" weights would save {format_size(size)}."
                 ),
-                remedy=_BY_PATH,
+                remedy=_PATH_REMEDY,
             )
 
 
-def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXray]:
+def _alive_together(recording: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXray]:
     """Return the X-rays whose processes were alive when the last X-ray was taken."""
     last_s = max((xray.t_s for xray in xrays), default=0.0)
-    ends = {process.pid: process.ended_s for process in run.processes}
+    ends = {process.pid: process.ended_s for process in recording.processes}
     return [xray for xray in xrays if (end := ends[xray.pid]) is None or end >= last_s]
 
 
@@ -149,12 +149,12 @@ def _min_private_bytes(session: ProgramSession) -> int:
     return max(kept, _embedded_bytes(session))
 
 
-def _without_largest(sizes: Sequence[int]) -> int:
+def _sum_without_largest(sizes: Sequence[int]) -> int:
     """Return the sum of `sizes` except for the largest: what one shared copy would save."""
     return sum(sizes) - max(sizes, default=0)
 
 
-def _finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> ProgramFinding:
+def _workers_finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> ProgramFinding:
     """Return the finding for the sessions of each process, which would save `size` bytes."""
     sessions = [session for same in processes for session in same]
     first = sessions[0]
@@ -165,20 +165,20 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> Progra
             " processes map them from one file: memdiag explain weights-in-workers shows how."
         )
     else:
-        remedy = _BY_PATH
+        remedy = _PATH_REMEDY
     return ProgramFinding(
         name=RULE.name,
-        sessions=numbers(sessions),
+        sessions=session_numbers(sessions),
         bytes=size,
         message=(
             f"{model_name(first)} is loaded by {len(processes)} processes at the same time"
-            f" ({process_ids(sessions)}). {_cost(processes, size)}"
+            f" ({process_ids(sessions)}). {_copies_cost_text(processes, size)}"
         ),
         remedy=remedy,
     )
 
 
-def _cost(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
+def _copies_cost_text(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
     """Return what the copies take, and whether that was measured."""
     if all(private_weight_bytes(each) is not None for same in processes for each in same):
         total = sum(_private_bytes(each) for same in processes for each in same)
@@ -186,7 +186,9 @@ def _cost(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
             f"The copies take {format_size(total)}. One shared copy needs"
             f" {format_size(total - size)}, so {format_size(size)} could be saved."
         )
-    min_saving_bytes = _without_largest([sum(map(_min_private_bytes, same)) for same in processes])
+    min_saving_bytes = _sum_without_largest(
+        [sum(map(_min_private_bytes, same)) for same in processes]
+    )
     text = (
         "No X-ray measured the copies: by the private memory that creating the sessions kept, one"
         f" shared copy would save up to {format_size(size)}, which may include freed memory that"

@@ -13,7 +13,7 @@ from memdiag.defaults import CPU_PROVIDER
 from memdiag.model.model_file import ModelFile
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.runner.job import Job, Limits, SessionConfig
-from memdiag.system.memory_limit import available_bytes
+from memdiag.system.memory_limit import available_memory_bytes
 
 MAX_OPTIMIZING_S = 60.0
 """Seconds after which the child that optimizes a model is ended."""
@@ -27,8 +27,8 @@ MIN_DISK_MULTIPLE = 2
 optimized model."""
 
 CPU_ONLY = (CPU_PROVIDER,)
-_LEVEL = "graph_optimization_level"
-_ENTRIES = (
+_OPTIMIZATION_LEVEL = "graph_optimization_level"
+_OPTIMIZING_ENTRIES = (
     "optimization.disable_specified_optimizers",
     "session.disable_quant_qdq",
     "session.set_denormal_as_zero",
@@ -36,7 +36,7 @@ _ENTRIES = (
 """Recorded config entries that change optimized weights."""
 
 
-class _Optimization(NamedTuple):
+class _OptimizationSettings(NamedTuple):
     """Settings that determine the optimized model.
 
     Attributes:
@@ -51,20 +51,20 @@ class _Optimization(NamedTuple):
 
 
 def optimizing_jobs(
-    model: ModelFile, sessions: Sequence[RecordedSession], lock: IO[bytes]
+    model_file: ModelFile, sessions: Sequence[RecordedSession], lock: IO[bytes]
 ) -> Generator[Job]:
-    """Yield a job for each different optimization of `model` for `sessions`, its sessions.
+    """Yield a job for each different optimization of `model_file` for `sessions`, its sessions.
 
     Sessions of other providers than the CPU are left out, as are programs with a Python inside
     them: their executable would start the program again. This process has `lock` while a job is
     used. The jobs end where memory or space for temporary files is short.
     """
     optimizations = dict.fromkeys(
-        _optimization(session)
+        _optimization_settings(session)
         for session in sessions
         if session.providers == CPU_ONLY and _is_python(session.process.executable)
     )
-    weight_bytes = sum(weight.nbytes for weight in model.weights)
+    weight_bytes = sum(weight.nbytes for weight in model_file.weights)
     for executable, import_path, options in optimizations:
         config = SessionConfig(
             # Threads would only start and wait.
@@ -73,28 +73,28 @@ def optimizing_jobs(
             environment={"PYTHONPATH": os.pathsep.join(import_path)},
             python=Path(executable),
         )
-        with _locked(lock):
+        with _acquired_lock(lock):
             if not _is_harmless(weight_bytes):
                 return
             limits = Limits(timeout_s=MAX_OPTIMIZING_S)
-            yield Job(model=model.path, session=config, limits=limits, runs=None)
+            yield Job(model=model_file.path, session=config, limits=limits, runs=None)
 
 
 def _is_harmless(weight_bytes: int) -> bool:
     """Return whether memory and disk suffice for a child that optimizes such a model."""
     return (
-        available_bytes() >= MIN_MEMORY_MULTIPLE * weight_bytes
+        available_memory_bytes() >= MIN_MEMORY_MULTIPLE * weight_bytes
         and disk_usage(gettempdir()).free >= MIN_DISK_MULTIPLE * weight_bytes
     )
 
 
-def _optimization(session: RecordedSession) -> _Optimization:
+def _optimization_settings(session: RecordedSession) -> _OptimizationSettings:
     described, process = session.description, session.process
-    options = {name: text for name, text in described.config.items() if name in _ENTRIES}
-    level = described.options.get(_LEVEL)
+    options = {name: text for name, text in described.config.items() if name in _OPTIMIZING_ENTRIES}
+    level = described.options.get(_OPTIMIZATION_LEVEL)
     if level is not None:  # GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options[_LEVEL] = level.rpartition(".")[-1]
-    return _Optimization(process.executable, process.import_path, tuple(options.items()))
+        options[_OPTIMIZATION_LEVEL] = level.rpartition(".")[-1]
+    return _OptimizationSettings(process.executable, process.import_path, tuple(options.items()))
 
 
 def _is_python(executable: str) -> bool:
@@ -102,7 +102,7 @@ def _is_python(executable: str) -> bool:
 
 
 @contextmanager
-def _locked(lock: IO[bytes]) -> Iterator[None]:
+def _acquired_lock(lock: IO[bytes]) -> Iterator[None]:
     """Acquire `lock` for the block; waits until it is free."""
     fcntl.lockf(lock, fcntl.LOCK_EX)
     try:

@@ -5,7 +5,7 @@ from memdiag.programs.xrays.process_xrays import ProcessXrays
 
 NEAR_PEAK = 0.97
 PEAK_LASTS_S = 3.0
-MIN_PEAK_GROWTH = 1.1
+MIN_XRAY_PEAK_GROWTH = 1.1
 """An X-ray is taken once the memory has stayed for 3 s within 3 % of a peak that is 10 % above the
 one that was examined before."""
 
@@ -35,7 +35,7 @@ class PeakXrays:
         grows = NEAR_PEAK * rss_bytes > self._near_since_rss_bytes
         if grows or not is_near:
             self._near_since_s, self._near_since_rss_bytes = now_s, rss_bytes
-        has_grown = rss_bytes >= MIN_PEAK_GROWTH * self._examined_rss_bytes
+        has_grown = rss_bytes >= MIN_XRAY_PEAK_GROWTH * self._examined_rss_bytes
         is_affordable = self._xrays.duration_s <= MAX_XRAY_SHARE * now_s
         lasts = now_s >= self._near_since_s + PEAK_LASTS_S
         if not (has_grown and is_affordable and lasts) or self._xrays.pending:

@@ -22,7 +22,7 @@ from memdiag.records.run import ProcessXray, XrayReason
 if TYPE_CHECKING:
     from memdiag.programs.xrays.xray_task import ProcessXrayTask
 
-_MOMENTS: Final[dict[XrayReason, str]] = {
+_MOMENT_TEXTS: Final[dict[XrayReason, str]] = {
     "end": "of its end",
     "peak": "near a peak",
     "request": "on request",
@@ -104,14 +104,14 @@ class ProcessXrays:
             sessions = [*process.live_sessions, *process.inherited_sessions]
             task = ProcessXrayTask(process.pid, sessions, program.models, lock=self._lock)
         except OSError as error:
-            self._fail(f"process {process.pid}: no X-ray was taken: {error.strerror}")
+            self._add_failure(f"process {process.pid}: no X-ray was taken: {error.strerror}")
             return None
 
         def read(_: object) -> None:
             if not task.read():
                 finish()
 
-        finish = partial(self._finish, task, process, reason, started_s, when_done)
+        finish = partial(self._finish_task, task, process, reason, started_s, when_done)
         self._tasks[task] = finish
         if reason == "peak":
             self._at_peaks.add(task)
@@ -124,7 +124,7 @@ class ProcessXrays:
         if task.has_result:
             self._tasks[task]()
             return True
-        self._remove(task)
+        self._remove_task(task)
         task.close()
         return False
 
@@ -139,12 +139,12 @@ class ProcessXrays:
             if task.pid == process.pid and task.has_result:
                 self.interrupt(task)
 
-    def _remove(self, task: ProcessXrayTask) -> None:
+    def _remove_task(self, task: ProcessXrayTask) -> None:
         self._selector.unregister(task.reading)
         del self._tasks[task]
         self._at_peaks.discard(task)
 
-    def _finish(
+    def _finish_task(
         self,
         task: ProcessXrayTask,
         process: RecordedProcess,
@@ -154,29 +154,29 @@ class ProcessXrays:
     ) -> None:
         """Store the result of an X-ray that has ended, or why it has none."""
         program = self._program
-        self._remove(task)
+        self._remove_task(task)
         self.duration_s += program.now_s() - started_s
         try:
             keys, attribution = task.result()
         except MemdiagError as error:
-            self._fail(f"process {process.pid}: no X-ray: {error}")
+            self._add_failure(f"process {process.pid}: no X-ray: {error}")
         else:
             if attribution.partial:
                 # A session whose memory could not be read would seem to have no weights.
                 self.incomplete.add(process.pid)
-                self._fail(
-                    f"process {process.pid}: no X-ray {_MOMENTS[reason]}: the process ended while"
-                    " its memory was read"
+                self._add_failure(
+                    f"process {process.pid}: no X-ray {_MOMENT_TEXTS[reason]}: the process ended"
+                    " while its memory was read"
                 )
             else:
-                self._add(task, process, reason, started_s, keys, attribution)
+                self._add_xray(task, process, reason, started_s, keys, attribution)
         when_done()
 
-    def _fail(self, text: str) -> None:
+    def _add_failure(self, text: str) -> None:
         self.failures.append(text)
         self._program.notes.append(text)
 
-    def _add(
+    def _add_xray(
         self,
         task: ProcessXrayTask,
         process: RecordedProcess,

@@ -24,7 +24,7 @@ _NO_RECORDING = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
 """Errors of a file or an answer that is not of a recording."""
 
 
-class _Control(msgspec.Struct, forbid_unknown_fields=True):
+class _ControlFile(msgspec.Struct, forbid_unknown_fields=True):
     """The content of the file."""
 
     address: str
@@ -47,7 +47,7 @@ def control_file(folder: Path, address: str) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(_Control(address=address)))
+            file.write(msgspec.json.encode(_ControlFile(address=address)))
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written ({error.strerror}). Choose another folder with --out."
@@ -67,32 +67,32 @@ def _check_is_free(folder: Path) -> None:
     if not os.path.lexists(path):
         return
     try:
-        address, _ = _address(folder)
+        address, _ = _recording_address(folder)
     except _NO_RECORDING as error:
         raise UsageError(
             f"{path}: this file is not of a recording. Choose another folder with --out."
         ) from error
     with suppress(*_NO_RECORDING):  # a killed recording left its file
-        _connect(address).close()
+        _connect_recording(address).close()
         raise UsageError(
             f"{folder}: another recording is under way there. Choose another folder with --out."
         )
 
 
-def _address(folder: Path) -> tuple[str, str]:
+def _recording_address(folder: Path) -> tuple[str, str]:
     """Return the address of the recording in `folder`, and its secret.
 
     Raises:
         OSError, ValueError, RecursionError or MsgspecError: no recording wrote the file.
     """
-    content = msgspec.json.decode(read_regular(folder / CONTROL_FILE), type=_Control)
+    content = msgspec.json.decode(read_regular(folder / CONTROL_FILE), type=_ControlFile)
     address, separator, secret = content.address.partition("#")
     if not separator:
         raise ValueError(content.address)
     return address, secret
 
 
-def _connect(address: str) -> socket.socket:
+def _connect_recording(address: str) -> socket.socket:
     """Return a connection to the recording with this address.
 
     Raises:
@@ -162,8 +162,8 @@ def request_xray(folder: Path) -> XrayAnswer:
             " X-ray of a model with memdiag profile."
         )
     try:
-        address, secret = _address(folder)
-        with _connect(address) as connection:
+        address, secret = _recording_address(folder)
+        with _connect_recording(address) as connection:
             connection.sendall(msgspec.json.encode(XrayRequest(secret=secret)) + b"\n")
             with connection.makefile("rb") as answers:
                 return msgspec.json.decode(answers.readline(), type=XrayAnswer)

@@ -29,7 +29,7 @@ from memdiag.runner.temporary import end_with, remove_stale, temporary_folder
 MAX_BYTES_MODEL = 8 << 30
 """Bytes of a model that is read from the memory of the process."""
 
-_END: Final = b"\0"
+_RESULT_END: Final = b"\0"
 """The end of each result of an X-ray; JSON does not contain it."""
 
 
@@ -78,7 +78,7 @@ class ProcessXrayTask:
     @property
     def has_result(self) -> bool:
         """Whether a result has been read."""
-        return _END in self._result
+        return _RESULT_END in self._result
 
     def interrupt(self) -> None:
         """End the X-ray, and read the result that it has."""
@@ -99,7 +99,7 @@ class ProcessXrayTask:
             XrayError: the process could not be read, or the X-ray ended without a result.
         """
         self.close()
-        *complete, _ = bytes(self._result).split(_END)
+        *complete, _ = bytes(self._result).split(_RESULT_END)
         first, _, rest = (complete[-1] if complete else b"").partition(b"\n")
         keys = json.loads(first or b"null")
         if keys is None:
@@ -113,10 +113,12 @@ def _write_results(writing: int, xrays: Iterator[tuple[list[str], Attribution]])
         with os.fdopen(writing, "wb") as file:
             try:
                 for keys, attribution in xrays:
-                    file.write(json.dumps(keys).encode() + b"\n" + encode(attribution) + _END)
+                    file.write(
+                        json.dumps(keys).encode() + b"\n" + encode(attribution) + _RESULT_END
+                    )
                     file.flush()
             except MemdiagError as error:
-                file.write(b"null\n" + str(error).encode(errors="replace") + _END)
+                file.write(b"null\n" + str(error).encode(errors="replace") + _RESULT_END)
     finally:
         os._exit(0)
 
@@ -184,7 +186,7 @@ def yield_attributions(
 
 def _fused_search_targets(
     targets: Mapping[str, SearchTarget],
-    found: Attribution,
+    attribution: Attribution,
     sessions: Sequence[RecordedSession],
     lock: IO[bytes],
     folder: Path,
@@ -196,7 +198,7 @@ def _fused_search_targets(
         users = [session for session in sessions if session.model_key == key]
         # No such interpreter; half of an optimized model.
         with suppress(MemdiagError), closing(optimizing_jobs(target.model, users, lock)) as jobs:
-            fused += fused_search_targets(target, found, jobs, folder, opened, index=index)
+            fused += fused_search_targets(target, attribution, jobs, folder, opened, index=index)
     return fused
 
 

@@ -7,30 +7,30 @@ from memdiag.records.comparison import Comparison
 from memdiag.reports.blocks import (
     NOT_ON_TERMINALS,
     Block,
+    BulletBlock,
     Document,
-    Figures,
-    Picture,
-    Points,
+    PictureBlock,
+    TableBlock,
     notes_block,
 )
-from memdiag.reports.comparison.picture import draw, timeline_of
+from memdiag.reports.comparison.picture import column_timeline, draw
 from memdiag.reports.comparison.sentences import (
     MAX_COMPLETE_COLUMNS,
-    answer,
     bisection_result,
     change_sentence,
+    column_problems,
+    comparison_answer,
+    comparison_title,
     copies_sentence,
     finding_sentences,
-    problems,
-    short_changes,
-    title,
+    short_change_sentences,
 )
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.reports.report import ISSUE_FILE, Report, file_names
 from memdiag.reports.text import capitalized
 from memdiag.units import counted
 
-_MAX_FINDINGS = 2
+_MAX_USUAL_FINDINGS = 2
 """Findings that a terminal prints unless everything is asked for."""
 
 
@@ -39,11 +39,11 @@ def document(comparison: Comparison) -> Document:
     result = bisection_result(comparison)
     # What limits a comparison of saved profiles is a part of its answer.
     is_of_profiles = comparison.kind == "profiles"
-    usual = _usual_tables(comparison)
-    differences = f"{capitalized(answer(comparison))}."
+    usual = _usual_table_titles(comparison)
+    differences = f"{capitalized(comparison_answer(comparison))}."
     findings = finding_sentences(comparison)
     tables: list[Block] = [
-        Figures(
+        TableBlock(
             title=heading,
             table=table,
             detail=Detail.USUAL if heading in usual else Detail.ALL,
@@ -53,42 +53,43 @@ def document(comparison: Comparison) -> Document:
     ]
     blocks = [each for each in tables if each.detail is Detail.USUAL]
     others = [each for each in tables if each.detail is Detail.ALL]
-    if any(timeline_of(column) is not None for column in comparison.columns if column.measured):
+    if any(column_timeline(column) is not None for column in comparison.columns if column.measured):
         # Below the first table, which has bars.
         blocks.insert(
             1,
-            Picture(
+            PictureBlock(
                 title="Memory by phase and over time",
                 alt="Memory above the baseline of each column. The tables contain every figure.",
             ),
         )
     return Document(
-        subject=title(comparison),
+        subject=comparison_title(comparison),
         kind="comparison",
         answer=f"{capitalized(result)}." if result else differences,
-        line=f"{title(comparison)}: {result or answer(comparison)}",
+        line=f"{comparison_title(comparison)}: {result or comparison_answer(comparison)}",
         seconds=(differences,) if result else (),
         blocks=[
             *blocks,
-            Points(
-                title="What could not be measured, and remarks", texts=tuple(problems(comparison))
+            BulletBlock(
+                title="What could not be measured, and remarks",
+                texts=tuple(column_problems(comparison)),
             ),
-            Points(
+            BulletBlock(
                 title="What differs",
                 texts=[change_sentence(comparison, change) for change in comparison.changes],
-                short_texts=short_changes(comparison),
+                short_texts=short_change_sentences(comparison),
                 short="all differences and causes",
                 detail=Detail.ANSWER,
             ),
-            Points(
+            BulletBlock(
                 title="Findings that not all have",
                 texts=findings,
-                short_texts=findings[:_MAX_FINDINGS],
+                short_texts=findings[:_MAX_USUAL_FINDINGS],
                 short=counted(len(findings), "finding"),
                 detail=Detail.ANSWER,
             ),
             *others,
-            Points(
+            BulletBlock(
                 title="Copies of weights that differ",
                 texts=[*map(copies_sentence, comparison.copies)],
                 formats=NOT_ON_TERMINALS,
@@ -98,7 +99,7 @@ def document(comparison: Comparison) -> Document:
     )
 
 
-def _usual_tables(comparison: Comparison) -> tuple[str, ...]:
+def _usual_table_titles(comparison: Comparison) -> tuple[str, ...]:
     """Return the titles of the tables that a terminal prints if it is not asked for more."""
     columns = [column for column in comparison.columns if column.measured is not None]
     # Those of saved profiles are not compared.

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.profile import PHASES
 from memdiag.reports import picture
-from memdiag.reports.comparison.sentences import answer, bisection_result, sizes, subject
-from memdiag.reports.palette import LIGHT as COLOR
-from memdiag.reports.palette import SERIES
-from memdiag.reports.profile.timeline import timeline
+from memdiag.reports.comparison.sentences import (
+    bisection_result,
+    comparison_answer,
+    comparison_sizes,
+    comparison_subject,
+)
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
+from memdiag.reports.palette import SERIES_COLORS
+from memdiag.reports.profile.timeline import profile_timeline
 from memdiag.reports.text import plain, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MAX_LABEL = 20
+_MAX_COLUMN_LABEL = 20
 _MAX_TIME_FACTOR = 1.5  # of the time until the first run is done
 
 
@@ -36,11 +41,11 @@ class ColumnTimeline:
     first_run_s: float
 
 
-def timeline_of(column: ComparisonColumn, *, max_points: int = 1200) -> ColumnTimeline | None:
+def column_timeline(column: ComparisonColumn, *, max_points: int = 1200) -> ColumnTimeline | None:
     """Return the timeline of `column`; None if nothing was sampled."""
     if column.profile is None:
         return None
-    line = timeline(column.profile, max_points=max_points)
+    line = profile_timeline(column.profile, max_points=max_points)
     begin = next((band.start_s for band in line.bands if band.phase != "start"), None)
     if begin is None:
         return None
@@ -63,17 +68,17 @@ def draw(comparison: Comparison) -> Figure:
     """
     columns = [column for column in comparison.columns if column.measured is not None]
     bars_height = 0.9 + 0.32 * len(columns)
-    result = bisection_result(comparison) or answer(comparison)
-    figure = picture.figure(
+    result = bisection_result(comparison) or comparison_answer(comparison)
+    figure = picture.titled_figure(
         (6.9 + bars_height) if columns else 1.2,
-        subject(comparison),
-        ",".join(filter(None, (result, sizes(comparison).removeprefix(",")))),
+        comparison_subject(comparison),
+        ",".join(filter(None, (result, comparison_sizes(comparison).removeprefix(",")))),
     )
     if not columns:
         return figure
     bars: dict[str, list[tuple[float, float, float] | None]] = {}
     if comparison.kind != "profiles" and all(c.measured and c.measured.times > 1 for c in columns):
-        bars["load, median ms"] = [_load(column) for column in columns]
+        bars["load, median ms"] = [_load_interval_ms(column) for column in columns]
     ratios = [c.latency.ratio_with_interval if c.latency else None for c in columns]
     if any(ratios):
         bars["latency, × the first\n(alternating runs)"] = [
@@ -92,37 +97,43 @@ def draw(comparison: Comparison) -> Figure:
     return figure
 
 
-def color_of(index: int) -> str:
+def column_color(index: int) -> str:
     """Return the colour of the column at `index`."""
-    return SERIES[index % len(SERIES)]
+    return SERIES_COLORS[index % len(SERIES_COLORS)]
 
 
 def _draw_peaks(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw the peak above the baseline as a bar for each phase and column."""
     reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
     names = [name for name in PHASES if name in reached]
-    unit, unit_name = _unit(columns)
+    unit, unit_name = _largest_peak_unit(columns)
     width = 0.8 / len(columns)
     for index, column in enumerate(columns):
         assert column.measured is not None
         peaks = {phase.phase: phase.peak.median / unit for phase in column.measured.phases}
         positions = [phase + (index + 0.5) * width - 0.4 for phase in range(len(names))]
         heights = [max(0.0, peaks.get(name, 0.0)) for name in names]
-        axes.bar(positions, heights, width * 0.92, color=color_of(index), label=_label(column))
+        axes.bar(
+            positions,
+            heights,
+            width * 0.92,
+            color=column_color(index),
+            label=_short_column_label(column),
+        )
     axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
-    picture.style(axes, f"peak by phase, median {unit_name} above the baseline", grid="y")
+    picture.style_axes(axes, f"peak by phase, median {unit_name} above the baseline", grid="y")
 
 
 def _draw_timelines(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw the memory of all columns over time, from the session's creation on."""
-    unit, unit_name = _unit(columns)
+    unit, unit_name = _largest_peak_unit(columns)
     lines = []
     for index, column in enumerate(columns):
-        line = timeline_of(column)
+        line = column_timeline(column)
         if line is not None:
             lines.append(line)
             sizes = [size / unit for size in line.above_bytes]
-            axes.plot(line.t_s, sizes, color=color_of(index), lw=1.5, solid_joinstyle="round")
+            axes.plot(line.t_s, sizes, color=column_color(index), lw=1.5, solid_joinstyle="round")
     if not lines:
         return
     # Later runs may take long, and add nothing.
@@ -130,21 +141,21 @@ def _draw_timelines(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     axes.set_xlim(0, min(end, _MAX_TIME_FACTOR * max(line.first_run_s for line in lines)))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds since the session's creation began")
-    picture.style(axes, f"memory over time, {unit_name} above the baseline", grid="both")
+    picture.style_axes(axes, f"memory over time, {unit_name} above the baseline", grid="both")
 
 
 def _draw_steady(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw steady memory: anonymous memory in the column's colour, mapped files paler."""
-    unit, unit_name = _unit(columns)
+    unit, unit_name = _largest_peak_unit(columns)
     for index, column in enumerate(columns):
         measured = column.measured
         assert measured is not None
         steady = max(0.0, measured.steady.median / unit)
         mapped = min(steady, max(0.0, measured.file.median / unit if measured.file else 0.0))
-        axes.barh(index, steady - mapped, 0.7, color=color_of(index))
-        axes.barh(index, mapped, 0.7, left=steady - mapped, color=color_of(index), alpha=0.4)
-    _draw_labels(axes, columns)
-    picture.style(axes, f"steady, median {unit_name}\n(mapped: pale)", grid="x")
+        axes.barh(index, steady - mapped, 0.7, color=column_color(index))
+        axes.barh(index, mapped, 0.7, left=steady - mapped, color=column_color(index), alpha=0.4)
+    _draw_column_labels(axes, columns)
+    picture.style_axes(axes, f"steady, median {unit_name}\n(mapped: pale)", grid="x")
 
 
 def _draw_bars(
@@ -157,27 +168,27 @@ def _draw_bars(
     for index, figure in enumerate(figures):
         if figure is not None:
             median, low, high = figure
-            axes.barh(index, median, 0.7, color=color_of(index))
+            axes.barh(index, median, 0.7, color=column_color(index))
             axes.plot([low, high], [index, index], color=COLOR.ink, lw=1.2)
     axes.set_xlim(left=0)
-    _draw_labels(axes, columns)
-    picture.style(axes, heading, grid="x")
+    _draw_column_labels(axes, columns)
+    picture.style_axes(axes, heading, grid="x")
 
 
-def _load(column: ComparisonColumn) -> tuple[float, float, float] | None:
+def _load_interval_ms(column: ComparisonColumn) -> tuple[float, float, float] | None:
     load: Any = column.measured.load if column.measured else None
     return None if load is None else (load.median * 1e3, load.low * 1e3, load.high * 1e3)
 
 
-def _draw_labels(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
-    axes.set_yticks(range(len(columns)), [_label(column) for column in columns])
+def _draw_column_labels(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
+    axes.set_yticks(range(len(columns)), [_short_column_label(column) for column in columns])
     axes.set_ylim(len(columns) - 0.4, -0.6)
 
 
-def _label(column: ComparisonColumn) -> str:
-    return shortened(plain(column.label), _MAX_LABEL)
+def _short_column_label(column: ComparisonColumn) -> str:
+    return shortened(plain(column.label), _MAX_COLUMN_LABEL)
 
 
-def _unit(columns: Sequence[ComparisonColumn]) -> tuple[int, str]:
+def _largest_peak_unit(columns: Sequence[ComparisonColumn]) -> tuple[int, str]:
     peaks = (column.measured.peak.median for column in columns if column.measured)
     return picture.size_unit(max(peaks, default=0))

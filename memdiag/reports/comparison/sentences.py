@@ -4,10 +4,10 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from memdiag.comparison.changes import undecided
-from memdiag.comparison.comparable import Comparable, comparability_of
-from memdiag.comparison.copies import in_words
-from memdiag.defaults import MAX_REASON
+from memdiag.comparison.changes import undecided_changes
+from memdiag.comparison.comparable import ComparableFigures, comparability_of
+from memdiag.comparison.copies import copy_change_text
+from memdiag.defaults import MAX_REASON_LENGTH
 from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.comparison import (
     Bisection,
@@ -24,14 +24,14 @@ from memdiag.records.comparison import (
 )
 from memdiag.records.finding import Finding
 from memdiag.reports.text import (
-    at_sizes,
-    decimals_for,
     dim_option,
-    listed,
-    mebibytes,
-    model_file,
+    listed_names,
+    mebibyte_decimals,
+    mebibytes_text,
+    model_file_name,
     plain,
     shortened,
+    sizes_clause,
 )
 from memdiag.units import MIB, counted, format_duration, format_size, parse_size
 
@@ -42,16 +42,16 @@ MAX_COMPLETE_COLUMNS = 3
 """A short list has every figure that differs of at most this many columns, and one of each of more
 columns."""
 
-_MAX_CAUSES = {2: 3, 3: 2, 4: 3}
-_MAX_CAUSE = 240
-_SIZE_OF_CAUSE = re.compile(r"([+-])([\d,.]+ (?:[KMG]i)?B)\b")
-_KINDS: Mapping[ComparisonKind, str] = {
+_MAX_CAUSES_BY_COLUMNS = {2: 3, 3: 2, 4: 3}
+_MAX_CAUSE_LETTERS = 240
+_CAUSE_SIZE_PATTERN = re.compile(r"([+-])([\d,.]+ (?:[KMG]i)?B)\b")
+_COMPARED_KIND_NOUNS: Mapping[ComparisonKind, str] = {
     "onnxruntime": "version{s} of onnxruntime",
     "optimizers": "optimizer{s}",
     "models": "model{s}",
     "profiles": "saved profile{s}",
 }
-_ENDINGS: Mapping[ColumnStatus, str] = {
+_COLUMN_STATUS_VERBS: Mapping[ColumnStatus, str] = {
     "completed": "",
     "failed": "failed",
     "killed": "was killed",
@@ -59,14 +59,14 @@ _ENDINGS: Mapping[ColumnStatus, str] = {
     "limit": "exceeded the memory limit",
     "unavailable": "is not available",
 }
-_MEMORY: Sequence[Metric] = ("peak", "steady")
-_IN_SHORT_TABLES: Sequence[Metric] = (*_MEMORY, "mapped")
+_MEMORY_METRICS: Sequence[Metric] = ("peak", "steady")
+_SHORT_TABLE_METRICS: Sequence[Metric] = (*_MEMORY_METRICS, "mapped")
 """Memory that is in the table which is always printed."""
 
-_LEFT_OUT: Sequence[Metric] = ("kept", "disk")
-_SPEED: Sequence[Metric] = ("load", "latency")
+_UNLISTED_METRICS: Sequence[Metric] = ("kept", "disk")
+_SPEED_METRICS: Sequence[Metric] = ("load", "latency")
 
-_METRICS: Mapping[Metric, str] = {
+_METRIC_WORDS: Mapping[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
     "mapped": "mapped",
@@ -79,41 +79,41 @@ _METRICS: Mapping[Metric, str] = {
 }
 
 
-def title(comparison: Comparison) -> str:
+def comparison_title(comparison: Comparison) -> str:
     """Return the subject of the comparison with the sizes of free dimensions."""
-    return subject(comparison) + sizes(comparison)
+    return comparison_subject(comparison) + comparison_sizes(comparison)
 
 
-def subject(comparison: Comparison) -> str:
+def comparison_subject(comparison: Comparison) -> str:
     """Return the subject of the comparison: ``model.onnx: 3 versions of onnxruntime``."""
     count = len(comparison.columns)
     if comparison.kind == "optimizers":
         count -= 1  # without the original
-    kind = _KINDS[comparison.kind].format(s="" if count == 1 else "s")
+    kind = _COMPARED_KIND_NOUNS[comparison.kind].format(s="" if count == 1 else "s")
     text = f"{count} {kind}"
     if comparison.kind in ("onnxruntime", "optimizers") and comparison.columns:
-        return f"{model_file(comparison.columns[0].model)}: {text}"
+        return f"{model_file_name(comparison.columns[0].model)}: {text}"
     return text
 
 
-def sizes(comparison: Comparison) -> str:
+def comparison_sizes(comparison: Comparison) -> str:
     """Return the sizes of free dimensions, to follow a subject: once, or of each model if the
     models differ."""
     labels_by_sizes: dict[str, list[str]] = {}
     for column in comparison.columns if comparison.kind == "models" else ():
         if column.profile is not None:
-            at = at_sizes(column.profile.dimensions) or "with fixed sizes"
+            at = sizes_clause(column.profile.dimensions) or "with fixed sizes"
             labels_by_sizes.setdefault(at, []).append(plain(column.label))
     if len(labels_by_sizes) > 1:
         parts = [f"{', '.join(labels)} {at}" for at, labels in labels_by_sizes.items()]
         if len(parts) > MAX_TITLE_SIZES:
             parts = [*parts[: MAX_TITLE_SIZES - 1], "the others at other sizes"]
         return f", {', '.join(parts)}"
-    at = at_sizes(comparison.dimensions)
+    at = sizes_clause(comparison.dimensions)
     return f" {at}" if at else ""
 
 
-def answer(comparison: Comparison) -> str:
+def comparison_answer(comparison: Comparison) -> str:
     """Return the answer of a comparison: peak and steady memory, or that neither differs.
 
     The figures are of both columns, or the smallest and the largest of more columns. Other figures
@@ -124,66 +124,77 @@ def answer(comparison: Comparison) -> str:
         return "nothing could be measured"
     if len(measured) == 1:
         return f"only {plain(measured[0].label)} was measured"
-    barred = _without_memory(comparison, measured)
+    barred = _no_memory_reasons(comparison, measured)
     compared = [column for column in measured if column.label not in barred]
     if not barred:
-        return _difference_of(comparison, compared)
-    reasons = listed([*barred.values()], limit=1, separator="; ")
+        return _compared_memory_answer(comparison, compared)
+    reasons = listed_names([*barred.values()], limit=1, separator="; ")
     if len(compared) == 1:
-        return f"{_range('steady', measured)}; no causes are named, as {reasons}"
-    steady = _steady_of_all([column for column in measured if column.label in barred])
+        return f"{_metric_range_text('steady', measured)}; no causes are named, as {reasons}"
+    steady = _steady_range_text([column for column in measured if column.label in barred])
     return (
-        f"{_difference_of(comparison, compared)}; memory of {listed([*barred], limit=3)}"
+        f"{_compared_memory_answer(comparison, compared)}; memory of"
+        f" {listed_names([*barred], limit=3)}"
         f" ({steady}) is not compared: {reasons}"
     )
 
 
-def _difference_of(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
+def _compared_memory_answer(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
     """Return the answer about columns of which memory is compared."""
     changed = {change.metric for change in comparison.changes}
-    doubted = {name for each in measured[1:] for name in _doubted(comparison, measured[0], each)}
+    doubted = {
+        name for each in measured[1:] for name in _doubtful_metrics(comparison, measured[0], each)
+    }
     doubted -= changed
     ranges = [
-        f"{_range(name, measured)}{', which may be chance' if name in doubted else ''}"
-        for name in _MEMORY
+        f"{_metric_range_text(name, measured)}{', which may be chance' if name in doubted else ''}"
+        for name in _MEMORY_METRICS
         if name in changed | doubted
     ]
     if ranges:
         return "; ".join(ranges)
     first, *others = measured
-    is_known = all(_comparable(comparison, first, each).allows("peak") for each in others)
+    is_known = all(_column_comparability(comparison, first, each).allows("peak") for each in others)
     what = " in peak and steady memory" if is_known else " in steady memory"
     if not changed and comparison.kind != "profiles":  # of which more was compared
         what = ""
-    same = f"no difference{what} beyond the variation between runs ({_steady_of_all(measured)})"
+    same = f"no difference{what} beyond the variation between runs ({_steady_range_text(measured)})"
     if "mapped" in changed:
-        return f"{same}; {_range('mapped', measured)}"
+        return f"{same}; {_metric_range_text('mapped', measured)}"
     names = dict.fromkeys(
-        f"memory kept in {change.phase}" if change.metric == "kept" else _METRICS[change.metric]
+        f"memory kept in {change.phase}"
+        if change.metric == "kept"
+        else _METRIC_WORDS[change.metric]
         for change in comparison.changes
     )
     return f"{same}; differences in {', '.join(names)}" if names else same
 
 
-def _without_memory(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> dict[str, str]:
+def _no_memory_reasons(
+    comparison: Comparison, columns: Sequence[ComparisonColumn]
+) -> dict[str, str]:
     """Return why saved profiles are not compared with the first one in memory, by their labels."""
     first, *others = columns
-    reasons = {each.label: _comparable(comparison, first, each).no_memory for each in others}
+    reasons = {
+        each.label: _column_comparability(comparison, first, each).no_memory for each in others
+    }
     return {label: reason for label, reason in reasons.items() if reason}
 
 
-def _doubted(
+def _doubtful_metrics(
     comparison: Comparison, before: ComparisonColumn, after: ComparisonColumn
 ) -> Iterator[Metric]:
     """Yield what differs in two columns and may be chance."""
-    yield from filter(_comparable(comparison, before, after).allows, undecided(before, after))
+    yield from filter(
+        _column_comparability(comparison, before, after).allows, undecided_changes(before, after)
+    )
 
 
-def _comparable(
+def _column_comparability(
     comparison: Comparison, before: ComparisonColumn, after: ComparisonColumn
-) -> Comparable:
+) -> ComparableFigures:
     if comparison.kind != "profiles" or before.profile is None or after.profile is None:
-        return Comparable()
+        return ComparableFigures()
     return comparability_of(before.profile, after.profile)
 
 
@@ -232,16 +243,18 @@ def growth_rate(growth: ColumnGrowth) -> str:
     return f"{size} a run ({OWNER_LABELS[growth.owner]})"
 
 
-def problems(comparison: Comparison) -> tuple[str, ...]:
+def column_problems(comparison: Comparison) -> tuple[str, ...]:
     """Return a sentence for each column that was not measured or has a message."""
     return tuple(
-        ": ".join(part for part in (_ending(column), _limited(column.message)) if part)
+        ": ".join(
+            part for part in (_column_ending(column), _short_column_message(column.message)) if part
+        )
         for column in comparison.columns
         if column.message or column.status != "completed"
     )
 
 
-def short_changes(comparison: Comparison) -> list[str]:
+def short_change_sentences(comparison: Comparison) -> list[str]:
     """Return the changes in few lines: those of figures in the first tables, with first causes.
 
     Every column that differs has a sentence: of its memory, if that differs.
@@ -252,13 +265,17 @@ def short_changes(comparison: Comparison) -> list[str]:
         pairs.setdefault((change.from_, change.to), []).append(change)
     kept: list[FigureChange] = []
     for changes in pairs.values():
-        has_memory = any(change.metric in _IN_SHORT_TABLES for change in changes)
-        left_out = _LEFT_OUT if columns < MAX_COMPLETE_COLUMNS else (*_LEFT_OUT, *_SPEED)
+        has_memory = any(change.metric in _SHORT_TABLE_METRICS for change in changes)
+        left_out = (
+            _UNLISTED_METRICS
+            if columns < MAX_COMPLETE_COLUMNS
+            else (*_UNLISTED_METRICS, *_SPEED_METRICS)
+        )
         is_short = [each for each in changes if each.metric not in left_out]
         shown = is_short if has_memory else is_short or changes
         kept += shown if columns <= MAX_COMPLETE_COLUMNS else shown[:1]
     return [
-        change_sentence(comparison, change, max_causes=_MAX_CAUSES.get(columns, 1))
+        change_sentence(comparison, change, max_causes=_MAX_CAUSES_BY_COLUMNS.get(columns, 1))
         for change in kept
     ]
 
@@ -271,12 +288,12 @@ def change_sentence(
     For example ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``. Its figures are
     in the tables as well.
     """
-    difference = _difference(comparison, change)
+    difference = _figure_difference_text(comparison, change)
     if comparison.kind == "onnxruntime":
         text = f"{difference} since {plain(change.to)}"
     else:
         text = f"{plain(change.to)}: {difference}"
-    why = _limited_causes(change.why, max_causes)
+    why = _first_causes_text(change.why, max_causes)
     if why and change.metric == "peak" and _has_causes_of_steady(comparison, change):
         why = "the causes of steady"
     return f"{text}: {why}" if why else text
@@ -307,18 +324,20 @@ def finding_sentences(comparison: Comparison) -> list[str]:
     for column in columns:
         for rule, finding in costly[column.label].items():
             costs = [
-                _cost_bytes(findings[rule]) for findings in costly.values() if rule in findings
+                _finding_cost_bytes(findings[rule])
+                for findings in costly.values()
+                if rule in findings
             ]
             if len(costs) == len(costly) and 2 * min(costs) > max(costs):
                 continue
-            text = f"{_cost(finding)}. memdiag explain {rule} says why"
+            text = f"{_finding_cost_text(finding)}. memdiag explain {rule} says why"
             labels.setdefault(text, []).append(plain(column.label))
             if finding.rewrites and column.optimizer is None:
                 commands.setdefault(text, f"; {_fix_command(column)} --only {rule} tries remedies")
     return [f"{', '.join(labels[text])}: {text}{commands.get(text, '')}" for text in labels]
 
 
-def _cost(finding: Finding) -> str:
+def _finding_cost_text(finding: Finding) -> str:
     size, when = finding.bytes, "of private memory" if finding.is_private else "at steady state"
     if not size:
         size, when = finding.peak_bytes, "at the peak"
@@ -328,7 +347,7 @@ def _cost(finding: Finding) -> str:
     return f"{plain(finding.name)} costs {format_size(size)} {when} ({evidence})"
 
 
-def _cost_bytes(finding: Finding) -> int:
+def _finding_cost_bytes(finding: Finding) -> int:
     return max(finding.bytes, finding.peak_bytes)
 
 
@@ -342,7 +361,7 @@ def _costly_findings(column: ComparisonColumn) -> dict[str, Finding]:
     """Return the costliest finding of each rule that costs memory and was not refuted."""
     found: dict[str, Finding] = {}
     for finding in column.profile.findings if column.profile else ():
-        if finding.evidence != "refuted" and _cost_bytes(finding) >= MIB:
+        if finding.evidence != "refuted" and _finding_cost_bytes(finding) >= MIB:
             found.setdefault(plain(finding.name), finding)
     return found
 
@@ -350,36 +369,36 @@ def _costly_findings(column: ComparisonColumn) -> dict[str, Finding]:
 def copies_sentence(change: CopyChange) -> str:
     """Return a difference in copies: ``a → b: +61 MiB, b has a transposed copy of w``."""
     size = format_size(change.bytes, signed=True)
-    causes = _limited_causes(in_words(change))
+    causes = _first_causes_text(copy_change_text(change))
     return f"{plain(change.from_)} → {plain(change.to)}: {size}, {causes}"
 
 
-def decimals(columns: Sequence[ComparisonColumn]) -> int:
+def column_decimals(columns: Sequence[ComparisonColumn]) -> int:
     """Return the decimals of sizes in MiB, the same in all tables and sentences of `columns`."""
     peaks = (column.measured.peak.median for column in columns if column.measured)
-    return decimals_for(max(peaks, default=0))
+    return mebibyte_decimals(max(peaks, default=0))
 
 
-def latency_ratio(latency: Latency) -> str:
+def latency_ratio_text(latency: Latency) -> str:
     """Return the ratio of a latency to the latency of the first column."""
     return f"{latency.ratio:.2f} ×"
 
 
-def _difference(comparison: Comparison, change: FigureChange) -> str:
-    name = _METRICS[change.metric]
+def _figure_difference_text(comparison: Comparison, change: FigureChange) -> str:
+    name = _METRIC_WORDS[change.metric]
     if change.metric == "outputs":
         return f"{name} differ"
     columns = {column.label: column for column in comparison.columns}
     before, after = columns[change.from_], columns[change.to]
     if change.metric == "latency" and after.latency and after.latency.ratio is not None:
         first = next(c.label for c in comparison.columns if c.measured is not None)
-        now = f"{latency_ratio(after.latency)} that of {plain(first)}"
+        now = f"{latency_ratio_text(after.latency)} that of {plain(first)}"
         if before.latency is None or before.latency.ratio is None:
             return f"{name} {now}"
-        return f"{name} from {latency_ratio(before.latency)} to {now}"
+        return f"{name} from {latency_ratio_text(before.latency)} to {now}"
     if change.metric == "kept":
         name = f"memory kept in {change.phase}"
-    figures = (_figure(comparison, column, change) for column in (before, after))
+    figures = (_changed_figure_text(comparison, column, change) for column in (before, after))
     text = f"{name} from {' to '.join(figures)}"
     anonymous = [c.measured.anonymous for c in (before, after) if c.measured]
     sizes = [format_size(each.median) for each in anonymous if each is not None]
@@ -388,7 +407,9 @@ def _difference(comparison: Comparison, change: FigureChange) -> str:
     return text
 
 
-def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChange) -> str:
+def _changed_figure_text(
+    comparison: Comparison, column: ComparisonColumn, change: FigureChange
+) -> str:
     """Return the figure of `column` that `change` is about."""
     if change.metric == "disk":
         return format_size(column.graph.saved_bytes) if column.graph else "?"
@@ -403,70 +424,73 @@ def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChan
         return format_duration(measured.load.median)
     if change.metric == "kept":
         (kept,) = (p.kept.median for p in measured.phases if p.phase == change.phase)
-        return f"{mebibytes(kept, decimals(comparison.columns))} MiB"
-    return _size_of(change.metric, measured)
+        return f"{mebibytes_text(kept, column_decimals(comparison.columns))} MiB"
+    return _metric_size_text(change.metric, measured)
 
 
-def _bytes_of(metric: Metric, measured: ColumnFigures) -> int:
+def _metric_median_bytes(metric: Metric, measured: ColumnFigures) -> int:
     """Return the median of a part of memory; 0 for mapped files that were not measured."""
     if metric == "mapped":
         return measured.file.median if measured.file else 0
     return (measured.peak if metric == "peak" else measured.steady).median
 
 
-def _size_of(metric: Metric, measured: ColumnFigures) -> str:
+def _metric_size_text(metric: Metric, measured: ColumnFigures) -> str:
     least = "at least " if metric == "peak" and measured.peak_kind == "sampled" else ""
-    return f"{least}{format_size(_bytes_of(metric, measured))}"
+    return f"{least}{format_size(_metric_median_bytes(metric, measured))}"
 
 
-def _range(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
+def _metric_range_text(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
     figures = {each.label: each.measured for each in columns if each.measured is not None}
     ends, words = [*figures], ("from", "to")
     if len(figures) != 2:
-        by_size = sorted(figures, key=lambda label: _bytes_of(metric, figures[label]))
+        by_size = sorted(figures, key=lambda label: _metric_median_bytes(metric, figures[label]))
         ends, words = [by_size[0], by_size[-1]], ("between", "and")
     parts = (
-        f"{word} {_size_of(metric, figures[end])} in {plain(end)}"
+        f"{word} {_metric_size_text(metric, figures[end])} in {plain(end)}"
         for word, end in zip(words, ends, strict=True)
     )
     return f"{metric} {' '.join(parts)}"
 
 
-def _steady_of_all(columns: Sequence[ComparisonColumn]) -> str:
+def _steady_range_text(columns: Sequence[ComparisonColumn]) -> str:
     sizes = sorted(each.measured.steady.median for each in columns if each.measured)
     ends = dict.fromkeys(format_size(size) for size in (sizes[0], sizes[-1]))
     return f"steady {' to '.join(ends)}"
 
 
-def _ending(column: ComparisonColumn) -> str:
-    return f"{plain(column.label)} {_ENDINGS[column.status]}".rstrip()
+def _column_ending(column: ComparisonColumn) -> str:
+    return f"{plain(column.label)} {_COLUMN_STATUS_VERBS[column.status]}".rstrip()
 
 
-def _limited_causes(text: str, max_causes: int | None = None) -> str:
+def _first_causes_text(text: str, max_causes: int | None = None) -> str:
     """Return the first causes, each of which loses its middle only if it is long itself."""
     causes = plain(text).split("; ")
     # One more takes no more room than the words that there is one.
     kept = causes if max_causes is None or len(causes) <= max_causes + 1 else causes[:max_causes]
     rest = causes[len(kept) :]
-    if rest and _cancel(kept[-1], rest[0]):  # one alone would mislead
+    if rest and _is_cancelled_by(kept[-1], rest[0]):  # one alone would mislead
         kept = kept[:-1]
     return "; ".join(
-        [*(shortened(cause, _MAX_CAUSE) for cause in kept), *_left_out(causes[len(kept) :])]
+        [
+            *(shortened(cause, _MAX_CAUSE_LETTERS) for cause in kept),
+            *_left_out_causes(causes[len(kept) :]),
+        ]
     )
 
 
-def _cancel(one: str, other: str) -> bool:
+def _is_cancelled_by(one: str, other: str) -> bool:
     sizes = [_cause_bytes(cause) for cause in (one, other)]
     return None not in sizes and sum(size or 0 for size in sizes) == 0
 
 
 def _cause_bytes(cause: str) -> int | None:
     """Return the bytes with which a cause begins; None if it begins otherwise."""
-    found = _SIZE_OF_CAUSE.match(cause)
+    found = _CAUSE_SIZE_PATTERN.match(cause)
     return parse_size(found[2].replace(",", "")) * int(f"{found[1]}1") if found else None
 
 
-def _left_out(causes: Sequence[str]) -> Iterator[str]:
+def _left_out_causes(causes: Sequence[str]) -> Iterator[str]:
     """Yield how many causes are left out, if any, and their sum if each begins with its size."""
     if not causes:
         return
@@ -476,5 +500,5 @@ def _left_out(causes: Sequence[str]) -> Iterator[str]:
     yield f"and {counted(len(causes), 'more cause')}{total}"
 
 
-def _limited(text: str) -> str:
-    return shortened(plain(text), MAX_REASON)
+def _short_column_message(text: str) -> str:
+    return shortened(plain(text), MAX_REASON_LENGTH)

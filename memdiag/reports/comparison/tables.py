@@ -8,20 +8,20 @@ from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records import comparison as records
 from memdiag.records.comparison import Comparison, Latency, MeasuredBytes
 from memdiag.records.profile import PHASES, PhaseName
-from memdiag.reports.comparison.picture import color_of
-from memdiag.reports.comparison.sentences import decimals, latency_ratio
+from memdiag.reports.comparison.picture import column_color
+from memdiag.reports.comparison.sentences import column_decimals, latency_ratio_text
 from memdiag.reports.page import SIZE_BAR_LEGEND, SizeBar, size_bar_cells
-from memdiag.reports.palette import LIGHT
+from memdiag.reports.palette import LIGHT_PALETTE
 from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import mebibytes, plain
+from memdiag.reports.text import mebibytes_text, plain
 from memdiag.units import MIB, format_duration, format_size
 
 MAX_SINGLE_LINE_HEADINGS = 6
 """Tables with more columns have headings of several lines on a terminal."""
 
 _MIN_SPREAD_SHARE = 0.02
-_MAX_CONSOLE_LABEL = 24
+_MAX_ROW_LABEL = 24
 
 
 class TitledTable(NamedTuple):
@@ -37,20 +37,20 @@ def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     optimizers = comparison.kind == "optimizers"
     models = "Models and runs of optimizers" if optimizers else "Models"
     titled = (
-        TitledTable("Memory", _memory(measured)),
-        TitledTable("Growth over many runs", _growth(measured)),
-        TitledTable("Speed and outputs", _speed(measured)),
-        TitledTable(models, _models(comparison)),
-        TitledTable("Peak by phase", _peaks(measured)),
-        TitledTable("Kept by phase", _kept(comparison, measured)),
+        TitledTable("Memory", _memory_table(measured)),
+        TitledTable("Growth over many runs", _growth_table(measured)),
+        TitledTable("Speed and outputs", _speed_table(measured)),
+        TitledTable(models, _model_size_table(comparison)),
+        TitledTable("Peak by phase", _phase_peak_table(measured)),
+        TitledTable("Kept by phase", _phase_kept_table(comparison, measured)),
     )
     return tuple(each for each in titled if each.table.rows)
 
 
-def _table(
+def _compared_columns_table(
     heading: str, columns: Sequence[Column], rows: Sequence[Row], caption: str = ""
 ) -> Table:
-    first = Column(heading, max_width=_MAX_CONSOLE_LABEL, css="name")
+    first = Column(heading, max_width=_MAX_ROW_LABEL, css="name")
     table = Table(columns=(first, *columns), rows=tuple(rows), caption=caption, is_dense=True)
     table = table.without_empty_columns()
     if len(table.columns) <= MAX_SINGLE_LINE_HEADINGS:
@@ -59,15 +59,15 @@ def _table(
     return replace(table, columns=(first, *lines))
 
 
-def _figures(*headings: str) -> list[Column]:
+def _figure_columns(*headings: str) -> list[Column]:
     return [Column(heading, "right", wraps=True) for heading in headings]
 
 
-def _label(column: records.ComparisonColumn) -> Cell:
+def _column_label_cell(column: records.ComparisonColumn) -> Cell:
     return Cell(plain(column.label), is_code=True)
 
 
-def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
+def _memory_table(columns: Sequence[records.ComparisonColumn]) -> Table:
     bars = size_bar_cells(
         [
             SizeBar(
@@ -88,12 +88,12 @@ def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
         peak_bytes, steady_bytes = measured.peak.median, measured.steady.median
         rows.append(
             Row(
-                replace(_label(column), color=_css_color(index)),
-                Cell(mark + _size(measured.peak), title=f"{peak_bytes:,} bytes"),
+                replace(_column_label_cell(column), color=_column_css_color(index)),
+                Cell(mark + _median_size_text(measured.peak), title=f"{peak_bytes:,} bytes"),
                 measured.peak_phase,
-                Cell(_size(measured.steady), title=f"{steady_bytes:,} bytes"),
-                _size(measured.anonymous),
-                _size(measured.file),
+                Cell(_median_size_text(measured.steady), title=f"{steady_bytes:,} bytes"),
+                _median_size_text(measured.anonymous),
+                _median_size_text(measured.file),
                 bar,
             )
         )
@@ -104,12 +104,14 @@ def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
         caption += f"; medians of {count} fresh processes, ± half their range if above 2%"
     if any(column.measured.peak_kind == "sampled" for column in columns if column.measured):
         caption += f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
-    peak, *others = _figures("peak", "steady", "anonymous", "mapped")
+    peak, *others = _figure_columns("peak", "steady", "anonymous", "mapped")
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
-    return _table("memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption)
+    return _compared_columns_table(
+        "memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption
+    )
 
 
-def _growth(columns: Sequence[records.ComparisonColumn]) -> Table:
+def _growth_table(columns: Sequence[records.ComparisonColumn]) -> Table:
     """Return the growth of the columns over many runs; no rows if it was not measured."""
     rows = []
     for column in columns:
@@ -119,7 +121,7 @@ def _growth(columns: Sequence[records.ComparisonColumn]) -> Table:
         slope = growth.slope
         rows.append(
             Row(
-                _label(column),
+                _column_label_cell(column),
                 growth.verdict,
                 OWNER_LABELS[growth.owner] if growth.owner else "",
                 f"{slope.bytes_per_unit:,.0f} B" if slope else "",
@@ -127,30 +129,36 @@ def _growth(columns: Sequence[records.ComparisonColumn]) -> Table:
                 f"{growth.runs:,}",
             )
         )
-    headings = _figures("a run", "95 % interval", "runs")
-    return _table("growth", (Column("verdict"), Column("owner", wraps=True), *headings), rows)
+    headings = _figure_columns("a run", "95 % interval", "runs")
+    return _compared_columns_table(
+        "growth", (Column("verdict"), Column("owner", wraps=True), *headings), rows
+    )
 
 
-def _css_color(index: int) -> str:
+def _column_css_color(index: int) -> str:
     """Return the colour of a column; the nearly black colour would be invisible on a dark page."""
-    color = color_of(index)
-    return "var(--ink)" if color == LIGHT.ink else color
+    color = column_color(index)
+    return "var(--ink)" if color == LIGHT_PALETTE.ink else color
 
 
-def _speed(columns: Sequence[records.ComparisonColumn]) -> Table:
+def _speed_table(columns: Sequence[records.ComparisonColumn]) -> Table:
     rows = []
     for column in columns:
         assert column.measured is not None
-        latency = _latency(column.latency) if column.latency else ("", "")
+        latency = _latency_and_interval(column.latency) if column.latency else ("", "")
         load = format_duration(column.measured.load.median)
-        rows.append(Row(_label(column), load, *latency, _outputs(column)))
+        rows.append(
+            Row(_column_label_cell(column), load, *latency, _output_difference_text(column))
+        )
     caption = "medians; latency with its 95 % confidence interval"
     if any(column.latency and column.latency.ratio is not None for column in columns):
         caption += "; ×: relative to the first row, from alternating runs"
-    return _table("speed", _figures("load", "latency", "", "outputs"), rows, caption)
+    return _compared_columns_table(
+        "speed", _figure_columns("load", "latency", "", "outputs"), rows, caption
+    )
 
 
-def _models(comparison: Comparison) -> Table:
+def _model_size_table(comparison: Comparison) -> Table:
     """Return the sizes of the models, and the effort of optimizers; no rows for one model."""
     is_optimizers = comparison.kind == "optimizers"
     rows = []
@@ -159,37 +167,43 @@ def _models(comparison: Comparison) -> Table:
         if graph is None or (column.measured is None and run is None):
             continue
         sizes = (
-            _count(graph.nodes),
-            _count(graph.initializers),
-            _count(graph.parameters),
+            _optional_count_text(graph.nodes),
+            _optional_count_text(graph.initializers),
+            _optional_count_text(graph.parameters),
             format_size(graph.saved_bytes),
         )
         effort = (
             format_duration(run.duration_s) if run else "",
             format_size(run.peak_rss_bytes) if run else "",
         )
-        rows.append(Row(_label(column), *sizes, *(effort if is_optimizers else ())))
+        rows.append(Row(_column_label_cell(column), *sizes, *(effort if is_optimizers else ())))
     headings = ["nodes", "initializers", "parameters", "on disk"]
     if not is_optimizers:
-        return _table("model", _figures(*headings), rows)
+        return _compared_columns_table("model", _figure_columns(*headings), rows)
     caption = (
         "took: the optimizer's own time, without imports; its peak: resident set of its processes"
     )
-    return _table("model", _figures(*headings, "took", "its peak"), rows, caption)
+    return _compared_columns_table(
+        "model", _figure_columns(*headings, "took", "its peak"), rows, caption
+    )
 
 
-def _peaks(columns: Sequence[records.ComparisonColumn]) -> Table:
+def _phase_peak_table(columns: Sequence[records.ComparisonColumn]) -> Table:
     reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
     names = [name for name in PHASES if name in reached]
-    rows = [_phase_cells(column, names, "peak", decimals(columns)) for column in columns]
-    return _table("peak by phase", _phase_columns(names), rows, "MiB above the baseline")
+    rows = [
+        _phase_figure_row(column, names, "peak", column_decimals(columns)) for column in columns
+    ]
+    return _compared_columns_table(
+        "peak by phase", _phase_figure_columns(names), rows, "MiB above the baseline"
+    )
 
 
-def _kept(comparison: Comparison, columns: Sequence[records.ComparisonColumn]) -> Table:
+def _phase_kept_table(comparison: Comparison, columns: Sequence[records.ComparisonColumn]) -> Table:
     """Return the memory that every phase keeps, and the sum; no rows if no figure differs."""
     if not any(change.metric in ("kept", "steady") for change in comparison.changes):
         return Table(columns=(), rows=())
-    digits = decimals(columns)
+    digits = column_decimals(columns)
     min_bytes = 10**-digits / 2 * MIB
     kept = {
         phase.phase
@@ -206,21 +220,23 @@ def _kept(comparison: Comparison, columns: Sequence[records.ComparisonColumn]) -
         steady = column.measured.steady.median
         kept_bytes = sum(phase.kept.median for phase in column.measured.phases)
         largest_error = max(largest_error, abs(steady - kept_bytes))
-        row = _phase_cells(column, names, "kept", digits)
-        rows.append(Row(*row.cells, mebibytes(steady, digits)))
+        row = _phase_figure_row(column, names, "kept", digits)
+        rows.append(Row(*row.cells, mebibytes_text(steady, digits)))
     caption = "MiB that a phase adds to resident memory"
     if largest_error >= MIB:
         size = format_size(largest_error)
         caption += f"; every figure is a median, so that sums are off by up to {size}"
-    total = _figures("total (steady)")
-    return _table("kept by phase", (*_phase_columns(names), *total), rows, caption)
+    total = _figure_columns("total (steady)")
+    return _compared_columns_table(
+        "kept by phase", (*_phase_figure_columns(names), *total), rows, caption
+    )
 
 
-def _phase_columns(names: Sequence[PhaseName]) -> list[Column]:
-    return _figures(*(name.replace("_", " ") for name in names))
+def _phase_figure_columns(names: Sequence[PhaseName]) -> list[Column]:
+    return _figure_columns(*(name.replace("_", " ") for name in names))
 
 
-def _phase_cells(
+def _phase_figure_row(
     column: records.ComparisonColumn,
     names: Sequence[PhaseName],
     figure: Literal["peak", "kept"],
@@ -228,28 +244,30 @@ def _phase_cells(
 ) -> Row:
     assert column.measured is not None
     sizes: dict[str, MeasuredBytes] = {p.phase: getattr(p, figure) for p in column.measured.phases}
-    cells = (mebibytes(sizes[name].median, digits) if name in sizes else "" for name in names)
-    return Row(_label(column), *cells)
+    cells = (mebibytes_text(sizes[name].median, digits) if name in sizes else "" for name in names)
+    return Row(_column_label_cell(column), *cells)
 
 
-def _size(value: MeasuredBytes | None) -> str:
+def _median_size_text(value: MeasuredBytes | None) -> str:
     if value is None:
         return ""
     half = (value.high - value.low) / 2
     has_spread = half > max(_MIN_SPREAD_SHARE * value.median, MIB)
-    return format_size(value.median) + (f" ± {mebibytes(round(half), 0)}" if has_spread else "")
+    return format_size(value.median) + (
+        f" ± {mebibytes_text(round(half), 0)}" if has_spread else ""
+    )
 
 
-def _latency(latency: Latency) -> tuple[str, str]:
+def _latency_and_interval(latency: Latency) -> tuple[str, str]:
     """Return the latency and its interval, relative to the first column if runs alternated."""
     if latency.ratio is not None:
         interval = f"{latency.ratio_low:.2f} – {latency.ratio_high:.2f}"
-        return latency_ratio(latency), interval
+        return latency_ratio_text(latency), interval
     interval = f"{format_duration(latency.low_s)} – {format_duration(latency.high_s)}"
     return format_duration(latency.median_s), interval
 
 
-def _outputs(column: records.ComparisonColumn) -> str:
+def _output_difference_text(column: records.ComparisonColumn) -> str:
     if column.largest_difference:
         return f"{column.largest_difference:.1e}"
     if column.difference:
@@ -257,5 +275,5 @@ def _outputs(column: records.ComparisonColumn) -> str:
     return "" if column.largest_difference is None else "equal"
 
 
-def _count(number: int | None) -> str:
+def _optional_count_text(number: int | None) -> str:
     return "" if number is None else f"{number:,}"

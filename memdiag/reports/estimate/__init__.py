@@ -2,7 +2,14 @@
 
 from memdiag.detail import Detail
 from memdiag.records.estimate import Estimate, EstimatedPoint
-from memdiag.reports.blocks import Document, Figures, Picture, Points, Sentence, notes_block
+from memdiag.reports.blocks import (
+    BulletBlock,
+    Document,
+    PictureBlock,
+    SentenceBlock,
+    TableBlock,
+    notes_block,
+)
 from memdiag.reports.estimate.picture import draw
 from memdiag.reports.estimate.sentences import (
     calibration_lines,
@@ -13,10 +20,10 @@ from memdiag.reports.estimate.sentences import (
     reduction_lines,
 )
 from memdiag.reports.estimate.tables import (
-    MAX_LIVE,
+    MAX_LIVE_TENSORS,
     OPTIONAL_POINT_COLUMNS,
-    live_table,
-    phase_table,
+    estimated_phase_table,
+    live_tensor_table,
     point_grid,
     point_table,
     term_table,
@@ -34,9 +41,9 @@ def document(estimate: Estimate) -> Document:
     if estimate.calibration:
         at_first += ", before the correction"
     known = ", without values of unknown size" if point.unknown_values else ""
-    phases = Figures(
+    phases = TableBlock(
         title=f"Above the process before the session{at_first}{known}",
-        table=phase_table(estimate),
+        table=estimated_phase_table(estimate),
         detail=Detail.USUAL if len(estimate.points) == 1 else Detail.ALL,
     )
     return Document(
@@ -47,45 +54,47 @@ def document(estimate: Estimate) -> Document:
         seconds=(answer.line, answer.second) if fits else (answer.second,),
         facts=answer.facts,
         blocks=[
-            Figures(
+            TableBlock(
                 title="Peak over sizes",
                 table=point_grid(estimate) or point_table(estimate),
                 optional=OPTIONAL_POINT_COLUMNS,
                 is_sortable=True,
             ),
             phases,
-            Picture(
+            PictureBlock(
                 title="The parts of each phase",
                 alt="The parts of the peak of each phase. The tables contain the figures.",
             ),
-            Sentence(title="At peak", text=_parts(point)),
-            Sentence(title="fp16", text=half_precision_text(estimate)),
-            Points(
+            SentenceBlock(title="At peak", text=_peak_parts_text(point)),
+            SentenceBlock(title="fp16", text=half_precision_text(estimate)),
+            BulletBlock(
                 title="What lowers the peak",
                 texts=tuple(reduction_lines(estimate)),
                 detail=Detail.USUAL if fits else Detail.ANSWER,
             ),
-            Points(title="Measured", texts=tuple(calibration_lines(estimate))),
-            Figures(
+            BulletBlock(title="Measured", texts=tuple(calibration_lines(estimate))),
+            TableBlock(
                 title=f"For the peak ({point.peak_phase}) and the memory after the runs{known}",
                 table=term_table(estimate),
                 detail=Detail.ALL,
                 short="parts of the memory",
             ),
-            Figures(
+            TableBlock(
                 title="In memory at the peak of a run",
-                table=live_table(point, max_tensors=MAX_LIVE),
+                table=live_tensor_table(point, max_tensors=MAX_LIVE_TENSORS),
                 detail=Detail.ALL,
                 short="tensors at the peak of a run",
                 is_sortable=True,
             ),
-            Points(title="Generation", texts=tuple(generation_lines(estimate)), detail=Detail.ALL),
+            BulletBlock(
+                title="Generation", texts=tuple(generation_lines(estimate)), detail=Detail.ALL
+            ),
             notes_block(estimate.notes),
         ],
     )
 
 
-def _parts(point: EstimatedPoint) -> str:
+def _peak_parts_text(point: EstimatedPoint) -> str:
     """Return what takes most of the peak: ``weights 22 MiB · graph 3 MiB``."""
     terms = sorted(point.peak.peak_terms, key=lambda term: -term.bytes)
     parts = some_of(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memdiag.records.estimate import Estimate, EstimatedPhase
-from memdiag.reports.estimate.sentences import sizes_text
+from memdiag.reports.estimate.sentences import dimension_sizes_text
 from memdiag.reports.estimate.tables import TERM_COLORS
 from memdiag.reports.text import plain, shortened
 
-MAX_NAME = 24
+MAX_DIMENSION_NAME = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def estimate_chart(estimate: Estimate) -> EstimateChart:
     return EstimateChart(
         phases=tuple(phase.name for phase in phases),
         terms=tuple(
-            TermSeries(name=name, kind=kind, peak_bytes=_sizes(phases, name))
+            TermSeries(name=name, kind=kind, peak_bytes=_term_peak_sizes(phases, name))
             for name, kind in TERM_COLORS.items()
             if name in present
         ),
@@ -81,7 +81,7 @@ def estimate_chart(estimate: Estimate) -> EstimateChart:
     )
 
 
-def _sizes(phases: Sequence[EstimatedPhase], name: str) -> tuple[int, ...]:
+def _term_peak_sizes(phases: Sequence[EstimatedPhase], name: str) -> tuple[int, ...]:
     return tuple(
         sum(term.bytes for term in phase.peak_terms if term.name == name) for phase in phases
     )
@@ -103,8 +103,8 @@ def _size_chart(estimate: Estimate) -> SizeChart | None:
     x, y = tuple(sizes[x_name]), tuple(sizes[y_name] if y_name else ())
     rows = [[points.get((size, other)) for size in x] for other in y or (0,)]
     return SizeChart(
-        x_name=shortened(plain(x_name), MAX_NAME),
-        y_name=shortened(plain(y_name), MAX_NAME),
+        x_name=shortened(plain(x_name), MAX_DIMENSION_NAME),
+        y_name=shortened(plain(y_name), MAX_DIMENSION_NAME),
         x=x,
         y=y,
         peak_bytes=tuple(
@@ -115,6 +115,6 @@ def _size_chart(estimate: Estimate) -> SizeChart | None:
             tuple(None if p is None else p.steady_bytes + estimate.beside_bytes(p) for p in row)
             for row in rows
         ),
-        others=sizes_text(estimate, fixed) if fixed else "",
+        others=dimension_sizes_text(estimate, fixed) if fixed else "",
         limit_bytes=estimate.fit.limit_bytes if estimate.fit else None,
     )

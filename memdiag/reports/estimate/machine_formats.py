@@ -3,28 +3,32 @@
 from memdiag.records import codec
 from memdiag.records.estimate import Estimate
 from memdiag.reports.container_resources import kubernetes_resources
-from memdiag.reports.estimate.sentences import BEFORE, sizes_text, unknown_text
-from memdiag.reports.text import model_file, plain
+from memdiag.reports.estimate.sentences import (
+    BEFORE_SESSION_TEXT,
+    dimension_sizes_text,
+    unknown_text,
+)
+from memdiag.reports.text import model_file_name, plain
 from memdiag.units import MIB
 
 
-def resources(estimate: Estimate) -> str:
-    """Return the ``resources`` of a container for the point that needs most memory.
+def estimated_resources(estimate: Estimate) -> str:
+    """Return the ``estimated_resources`` of a container for the point that needs most memory.
 
     The request is the memory after the runs, the limit the upper bound of the peak.
     """
-    estimate = codec.escaped(estimate)
+    estimate = codec.escaped_record(estimate)
     point, base = estimate.largest, estimate.beside_bytes(estimate.largest)
-    at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
+    at = f" at {dimension_sizes_text(estimate, point.dims)}" if point.dims else ""
     how = "predicted and corrected by measurements" if estimate.calibration else "predicted"
     before = (
-        f"Add the memory of {BEFORE}, which is not known for this release."
+        f"Add the memory of {BEFORE_SESSION_TEXT}, which is not known for this release."
         if estimate.baseline_bytes is None
-        else f"Includes {_mebibytes(base)} of {BEFORE}, and of the inputs."
+        else f"Includes {_mebibytes_quantity(base)} of {BEFORE_SESSION_TEXT}, and of the inputs."
     )
     missing = [f"Too low: {unknown_text(estimate)}."] if point.is_floor else []
     limit = max(point.high_bytes, point.peak_bytes)
-    what = f"{model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}"
+    what = f"{model_file_name(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}"
     return kubernetes_resources(
         point.steady_bytes + base,
         limit + base,
@@ -32,5 +36,5 @@ def resources(estimate: Estimate) -> str:
     )
 
 
-def _mebibytes(size: int) -> str:
+def _mebibytes_quantity(size: int) -> str:
     return f"{-(-size // MIB)}Mi"

@@ -8,13 +8,13 @@ from math import ceil
 from typing import NamedTuple
 
 from memdiag.defaults import PINNED_TEXT
-from memdiag.records.dimension import in_words, typed_names
+from memdiag.records.dimension import dimensions_text, typed_names
 from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit
-from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
-from memdiag.reports.text import at_sizes, dim_hint, model_file, plain
+from memdiag.reports.generation import cache_sentences, feed_sentence, generation_calls_text
+from memdiag.reports.text import dim_hint, model_file_name, plain, sizes_clause
 from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural, some_of
 
-BEFORE = "Python, numpy and onnxruntime before the session"
+BEFORE_SESSION_TEXT = "Python, numpy and onnxruntime before the session"
 
 
 class EstimateHeadline(NamedTuple):
@@ -55,24 +55,24 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
         need = f"needs {peak} at its peak ({interval_text(low, high)}) and {steady} after that"
     generation = estimate.generation
     if generation is not None:
-        sizes = f"with {calls_text(generation)}"
+        sizes = f"with {generation_calls_text(generation)}"
     elif len(estimate.points) > 1:  # as in the table of points
-        sizes = f"at {sizes_text(estimate, point.dims)}"
+        sizes = f"at {dimension_sizes_text(estimate, point.dims)}"
     else:
-        sizes = at_sizes(estimate.dimensions)
+        sizes = sizes_clause(estimate.dimensions)
     corrected = bool(estimate.calibration)
     how = "predicted, and corrected by measurements" if corrected else "predicted, not measured"
     if point.unknown_values:
         how = f"{how}; {unknown_text(estimate)}"
-    texts = (_process, _malloc, _size_inputs, _points)
+    texts = (_process_before_text, _malloc_interval_text, _size_inputs_text, _largest_point_text)
     first = ", ".join(
         part for part in (need, sizes, f"under onnxruntime {plain(estimate.onnxruntime)}") if part
     )
     return EstimateHeadline(
-        model=model_file(estimate.model),
+        model=model_file_name(estimate.model),
         first=f"{first}: {how}.",
         second=" ".join(filter(None, (text(estimate) for text in texts))),
-        facts=_facts(estimate),
+        facts=_estimate_facts(estimate),
     )
 
 
@@ -87,7 +87,7 @@ def unknown_text(estimate: Estimate) -> str:
     return f"it depends on {values}"
 
 
-def _size_inputs(estimate: Estimate) -> str:
+def _size_inputs_text(estimate: Estimate) -> str:
     """Return what a measured run takes for inputs that decide sizes, and how it takes others."""
     inputs = estimate.size_inputs
     if not inputs:
@@ -100,7 +100,7 @@ def _size_inputs(estimate: Estimate) -> str:
     )
 
 
-def whole_interval(estimate: Estimate, point: EstimatedPoint) -> str:
+def process_peak_interval(estimate: Estimate, point: EstimatedPoint) -> str:
     """Return the interval of the peak of `point`, with what the process has before the session."""
     base = estimate.beside_bytes(point)
     return interval_text(point.low_bytes + base, point.high_bytes + base)
@@ -113,7 +113,7 @@ def interval_text(low: int, high: int) -> str:
     return f"{number if upper.endswith(f' {unit}') else f'{number} {unit}'} to {upper}"
 
 
-def _points(estimate: Estimate) -> str:
+def _largest_point_text(estimate: Estimate) -> str:
     if len(estimate.points) == 1:
         return ""
     largest = estimate.largest
@@ -121,19 +121,20 @@ def _points(estimate: Estimate) -> str:
     running = sum(map(estimate.may_run, estimate.points))
     return (
         f"The largest of {counted(running, 'point')} is {'at least ' if largest.is_floor else ''}"
-        f"{format_size(largest.peak_bytes + base)}, at {sizes_text(estimate, largest.dims)}."
+        f"{format_size(largest.peak_bytes + base)}, at"
+        f" {dimension_sizes_text(estimate, largest.dims)}."
     )
 
 
-def _process(estimate: Estimate) -> str:
+def _process_before_text(estimate: Estimate) -> str:
     if estimate.baseline_bytes is None:
-        return f"{BEFORE} are not included: their size is not known for this release."
+        return f"{BEFORE_SESSION_TEXT} are not included: their size is not known for this release."
     inputs = estimate.point.input_bytes
-    included = f"That includes {format_size(estimate.baseline_bytes)} of {BEFORE}"
+    included = f"That includes {format_size(estimate.baseline_bytes)} of {BEFORE_SESSION_TEXT}"
     return f"{included}, and {format_size(inputs)} of inputs." if inputs >= MIB else f"{included}."
 
 
-def _malloc(estimate: Estimate) -> str:
+def _malloc_interval_text(estimate: Estimate) -> str:
     """Return what malloc changes: where the interval ends if it keeps no freed blocks."""
     if estimate.is_upper or estimate.calibration or estimate.is_floor:
         return ""
@@ -144,7 +145,7 @@ def _malloc(estimate: Estimate) -> str:
     )
 
 
-def _facts(estimate: Estimate) -> str:
+def _estimate_facts(estimate: Estimate) -> str:
     options = [f"{plain(name)}={plain(value)}" for name, value in estimate.options.items()]
     options += [f"without {plain(name)}" for name in estimate.disabled_optimizers]
     if estimate.load_from == "bytes":
@@ -158,12 +159,12 @@ def _facts(estimate: Estimate) -> str:
     return " · ".join(filter(None, [*options, took, dim_hint(estimate.dimensions)]))
 
 
-def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
+def dimension_sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
     """Return the sizes of the free dimensions in words, unless they follow from others."""
     typed = typed_names(estimate.dimensions)
     names = [each.name for each in estimate.dimensions if each.role != "sum"]
     listed = [f"{plain(typed[name])} {sizes[name]:,}" for name in names if name in sizes]
-    return " × ".join(listed) or plain(in_words(estimate.dimensions))
+    return " × ".join(listed) or plain(dimensions_text(estimate.dimensions))
 
 
 def fit_text(estimate: Estimate) -> str:
@@ -179,7 +180,7 @@ def fit_text(estimate: Estimate) -> str:
     name = " = ".join(plain(typed.get(each, each)) for each in fit.dims) + (
         " =" if len(fit.dims) > 1 else ""
     )
-    at = f" at {sizes_text(estimate, fit.others)}" if fit.others else ""
+    at = f" at {dimension_sizes_text(estimate, fit.others)}" if fit.others else ""
     is_asked = fit.dims[0] in estimate.varied
     smallest = min(estimate.points, key=lambda point: point.dims[fit.dims[0]] if is_asked else 0)
     size = smallest.dims[fit.dims[0]] if is_asked else 1
@@ -210,12 +211,16 @@ def fit_text(estimate: Estimate) -> str:
     share = ceil(100 * max(below, above) / max(1, fit.usual_bytes))
     end = "(predicted)" if is_bounded else f"(predicted; ± {share} %)"
     if is_bounded and fit.probably < size:
-        interval = whole_interval(estimate, smallest)
+        interval = process_peak_interval(estimate, smallest)
         text = f"{name} {size:,} needs {interval}, depending on the data. {text}"
-    return f"{text}. {end}" if fit.trial == "ran" else f"{text}. {end} {_not_run(fit)}".rstrip()
+    return (
+        f"{text}. {end}"
+        if fit.trial == "ran"
+        else f"{text}. {end} {_untried_size_reason(fit)}".rstrip()
+    )
 
 
-def _not_run(fit: Fit) -> str:
+def _untried_size_reason(fit: Fit) -> str:
     """Return why it is not known whether the model runs at the size; empty without a reason."""
     return f"Whether it runs there was not tried: {plain(fit.problem)}." if fit.problem else ""
 
@@ -224,12 +229,12 @@ def _point_fits_text(estimate: Estimate, limit: str) -> str:
     """Return whether the first point fits, as sizes are fixed, or nothing is known of others."""
     fit, point = estimate.fit, estimate.point
     assert fit is not None
-    name = model_file(estimate.model)
+    name = model_file_name(estimate.model)
     measured = [each for each in estimate.points if each.is_measured]
     if fit.problem and measured:
         answers = ", ".join(
-            f"{sizes_text(estimate, each.dims)} "
-            + _FITS[estimate.fits(each, fit.limit_bytes)].removeprefix("surely ")
+            f"{dimension_sizes_text(estimate, each.dims)} "
+            + _FIT_VERBS[estimate.fits(each, fit.limit_bytes)].removeprefix("surely ")
             for each in measured
         )
         return (
@@ -237,17 +242,17 @@ def _point_fits_text(estimate: Estimate, limit: str) -> str:
             f" said: {plain(fit.problem)}."
         )
     if fit.problem:
-        at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
+        at = f" at {dimension_sizes_text(estimate, point.dims)}" if point.dims else ""
         return (
             f"What fits in {limit} cannot be said: {plain(fit.problem)}. memdiag profile measures"
             f" {name}{at}."
         )
-    interval = whole_interval(estimate, point)
-    verb = _FITS[estimate.fits(point, fit.limit_bytes)]
+    interval = process_peak_interval(estimate, point)
+    verb = _FIT_VERBS[estimate.fits(point, fit.limit_bytes)]
     return f"{name} {verb} in {limit}: it needs {interval}. (predicted)"
 
 
-_FITS = {
+_FIT_VERBS = {
     "yes": "surely fits",
     "probably": "probably fits",
     "probably not": "probably doesn't fit",
@@ -306,11 +311,11 @@ def calibration_lines(estimate: Estimate) -> list[str]:
 
 def _calibration_line(estimate: Estimate, point: Calibration) -> str:
     measured, estimated = format_size(point.measured_bytes), format_size(point.estimated_bytes)
-    at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
+    at = f" at {dimension_sizes_text(estimate, point.dims)}" if point.dims else ""
     if not point.is_held_out:
-        error = _error(point.estimated_bytes, point.measured_bytes)
+        error = _estimate_error_text(point.estimated_bytes, point.measured_bytes)
         return f"measured{at}: {measured} above the process, predicted {estimated} ({error})"
-    error = _error(point.corrected_bytes, point.measured_bytes)
+    error = _estimate_error_text(point.corrected_bytes, point.measured_bytes)
     corrected = format_size(point.corrected_bytes)
     return (
         f"measured{at}: {measured} above the process. The correction by the other points gives"
@@ -318,5 +323,5 @@ def _calibration_line(estimate: Estimate, point: Calibration) -> str:
     )
 
 
-def _error(size: int, measured: int) -> str:
+def _estimate_error_text(size: int, measured: int) -> str:
     return f"{100 * (size - measured) / max(1, measured):+.1f} %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memdiag.records.dimension import typed_names
 from memdiag.records.estimate import Estimate, EstimatedPoint, LiveTensor
 from memdiag.records.phases import RUN_PHASES
-from memdiag.reports.estimate.sentences import whole_interval
+from memdiag.reports.estimate.sentences import process_peak_interval
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain, shortened
 from memdiag.units import format_size
@@ -33,15 +33,15 @@ TERM_COLORS: dict[str, str] = {
 }
 """The kind of copy or owner whose colour each term has."""
 
-MAX_LIVE = 8
+MAX_LIVE_TENSORS = 8
 """Tensors that a terminal and Markdown list."""
 
 MAX_GRID_COLUMNS = 6
 """Sizes of the second dimension for which points of two dimensions are a grid on a terminal."""
 
-MAX_NAME = 40
+MAX_ESTIMATE_NAME = 40
 
-MAX_TYPE = 24
+MAX_TENSOR_TYPE = 24
 
 _GRID_MARKS = {"yes": "", "probably": "?", "probably not": "?", "unknown": "?", "no": "✗"}
 
@@ -49,7 +49,7 @@ OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
 """Columns that points of many dimensions do without on a terminal, the first one first."""
 
 
-def phase_table(estimate: Estimate) -> Table:
+def estimated_phase_table(estimate: Estimate) -> Table:
     """Return peak and kept memory of each phase, with the whole process if it is known.
 
     Runs with values of unknown size take that much or more.
@@ -65,7 +65,7 @@ def phase_table(estimate: Estimate) -> Table:
         rows.append(
             Row(
                 phase.name,
-                *(_size(size, least) for size in sizes),
+                *(_estimated_size_cell(size, least) for size in sizes),
                 Cell(plain(phase.cause), is_code=True),
                 is_strong=phase.name == point.peak_phase,
             )
@@ -75,7 +75,7 @@ def phase_table(estimate: Estimate) -> Table:
         columns=(
             Column("phase"),
             *(Column(name, "right", css="strong") for name in ("peak", "kept", *totals)),
-            Column("peak at", wraps=True, max_width=MAX_NAME, css="name"),
+            Column("peak at", wraps=True, max_width=MAX_ESTIMATE_NAME, css="name"),
         ),
         rows=tuple(rows),
     )
@@ -97,7 +97,7 @@ def term_table(estimate: Estimate) -> Table:
         rows.append(
             Row(
                 Cell(name, color=f"var(--{TERM_COLORS[name].replace('_', '-')})"),
-                *(_size(term.bytes) if term else Cell() for term in terms),
+                *(_estimated_size_cell(term.bytes) if term else Cell() for term in terms),
                 Cell(plain(largest), is_code=True),
             )
         )
@@ -106,25 +106,26 @@ def term_table(estimate: Estimate) -> Table:
             Column("memory for"),
             Column("at peak", "right"),
             Column("after runs", "right"),
-            Column("largest part", wraps=True, max_width=MAX_NAME, css="name"),
+            Column("largest part", wraps=True, max_width=MAX_ESTIMATE_NAME, css="name"),
         ),
         rows=tuple(rows),
     )
 
 
-def live_table(point: EstimatedPoint, *, max_tensors: int | None = None) -> Table:
+def live_tensor_table(point: EstimatedPoint, *, max_tensors: int | None = None) -> Table:
     """Return the tensors in memory at the peak of a run, at most `max_tensors` of them."""
     grows = any(tensor.growth for tensor in point.live)
     rows = [
         Row(
             Cell(
-                shortened(plain(tensor.name), MAX_NAME) + (tensor.form and f", {tensor.form}"),
+                shortened(plain(tensor.name), MAX_ESTIMATE_NAME)
+                + (tensor.form and f", {tensor.form}"),
                 is_code=True,
                 title=plain(tensor.name),
             ),
             f"{plain(tensor.dtype)} {'×'.join(map(str, tensor.shape)) or 'scalar'}",
-            _size(tensor.bytes),
-            *((growth_text(tensor),) if grows else ()),
+            _estimated_size_cell(tensor.bytes),
+            *((tensor_growth_text(tensor),) if grows else ()),
             Cell(plain(tensor.producer), is_code=True),
             Cell(plain(tensor.last_use), is_code=True),
         )
@@ -132,18 +133,18 @@ def live_table(point: EstimatedPoint, *, max_tensors: int | None = None) -> Tabl
     ]
     return Table(
         columns=(
-            Column("tensor", wraps=True, css="name", max_width=MAX_NAME),
-            Column("type", max_width=MAX_TYPE),
+            Column("tensor", wraps=True, css="name", max_width=MAX_ESTIMATE_NAME),
+            Column("type", max_width=MAX_TENSOR_TYPE),
             Column("size", "right"),
-            *((Column("grows with", max_width=MAX_TYPE),) if grows else ()),
-            Column("computed by", wraps=True, css="name", max_width=MAX_NAME),
-            Column("last read by", wraps=True, css="name", max_width=MAX_NAME),
+            *((Column("grows with", max_width=MAX_TENSOR_TYPE),) if grows else ()),
+            Column("computed by", wraps=True, css="name", max_width=MAX_ESTIMATE_NAME),
+            Column("last read by", wraps=True, css="name", max_width=MAX_ESTIMATE_NAME),
         ),
         rows=tuple(rows),
     )
 
 
-def growth_text(tensor: LiveTensor) -> str:
+def tensor_growth_text(tensor: LiveTensor) -> str:
     """Return the dimensions with which a tensor grows: ``batch·tokens²``."""
     powers = {2.0: "", 4.0: "²", 8.0: "³"}
     return "·".join(
@@ -157,7 +158,7 @@ def point_table(estimate: Estimate) -> Table:
     names, typed = estimate.varied, typed_names(estimate.dimensions)
     points = estimate.points if len(estimate.points) > 1 else ()
     base = estimate.beside_bytes
-    limit = _limit(estimate)
+    limit = _fit_limit_bytes(estimate)
     return Table(
         columns=(
             *(Column(shortened(plain(typed[name]), 16), "right") for name in names),
@@ -169,11 +170,11 @@ def point_table(estimate: Estimate) -> Table:
         ),
         rows=tuple(
             Row(
-                *(_number(point.dims[name]) for name in names),
-                _size(point.peak_bytes + base(point), _least(point)),
-                _interval(estimate, point),
+                *(_dimension_size_cell(point.dims[name]) for name in names),
+                _estimated_size_cell(point.peak_bytes + base(point), _lower_bound_mark(point)),
+                _point_interval_text(estimate, point),
                 point.peak_phase,
-                _size(point.steady_bytes + base(point), _least(point)),
+                _estimated_size_cell(point.steady_bytes + base(point), _lower_bound_mark(point)),
                 *((estimate.fits(point, limit),) if limit is not None else ()),
             )
             for point in points
@@ -181,15 +182,15 @@ def point_table(estimate: Estimate) -> Table:
     )
 
 
-def _least(point: EstimatedPoint) -> str:
+def _lower_bound_mark(point: EstimatedPoint) -> str:
     """Return the mark of sizes at `point` that are lower bounds; empty if they are not."""
     return "≥ " if point.unknown_values and not point.is_measured else ""
 
 
-def _interval(estimate: Estimate, point: EstimatedPoint) -> str:
+def _point_interval_text(estimate: Estimate, point: EstimatedPoint) -> str:
     if point.is_floor:
         return f"at least {format_size(point.low_bytes + estimate.beside_bytes(point))}"
-    return whole_interval(estimate, point)
+    return process_peak_interval(estimate, point)
 
 
 def point_grid(estimate: Estimate) -> Table | None:
@@ -215,7 +216,7 @@ def point_grid(estimate: Estimate) -> Table | None:
         rows=tuple(
             Row(
                 f"{shortened(plain(typed[first]), 9)} {size}",
-                *(_peak(estimate, found.get((size, other))) for other in columns),
+                *(_grid_peak_text(estimate, found.get((size, other))) for other in columns),
             )
             for size in rows
         ),
@@ -223,20 +224,20 @@ def point_grid(estimate: Estimate) -> Table | None:
     )
 
 
-def _peak(estimate: Estimate, point: EstimatedPoint | None) -> str:
+def _grid_peak_text(estimate: Estimate, point: EstimatedPoint | None) -> str:
     if point is None:
         return ""
     if not estimate.may_run(point):
         return "does not run"
     size = format_size(point.peak_bytes + estimate.beside_bytes(point))
-    limit = _limit(estimate)
+    limit = _fit_limit_bytes(estimate)
     mark = "" if limit is None else _GRID_MARKS[estimate.fits(point, limit)]
     return f"{size} {mark}" if mark else size
 
 
 def _grid_caption(estimate: Estimate) -> str:
     """Return the meaning of the marks in the grid of `estimate`."""
-    limit = _limit(estimate)
+    limit = _fit_limit_bytes(estimate)
     if limit is None:
         return ""
     answers = {estimate.fits(point, limit) for point in estimate.points}
@@ -245,13 +246,13 @@ def _grid_caption(estimate: Estimate) -> str:
     return f"✗ does not fit; {may}" if is_uncertain else "✗ does not fit"
 
 
-def _limit(estimate: Estimate) -> int | None:
+def _fit_limit_bytes(estimate: Estimate) -> int | None:
     return estimate.fit.limit_bytes if estimate.fit else None
 
 
-def _size(size: int, prefix: str = "") -> Cell:
+def _estimated_size_cell(size: int, prefix: str = "") -> Cell:
     return Cell(f"{prefix}{format_size(size)}", title=f"{size:,} bytes", sort_key=size)
 
 
-def _number(size: int) -> Cell:
+def _dimension_size_cell(size: int) -> Cell:
     return Cell(f"{size:,}", sort_key=size)

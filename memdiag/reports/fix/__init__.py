@@ -10,12 +10,12 @@ from memdiag.records.fix import Fix
 from memdiag.reports.blocks import (
     NOT_ON_TERMINALS,
     Block,
-    Code,
+    BulletBlock,
+    CodeBlock,
     Document,
-    Figures,
-    Picture,
-    Points,
-    Sentence,
+    PictureBlock,
+    SentenceBlock,
+    TableBlock,
     notes_block,
 )
 from memdiag.reports.fix.before_and_after import (
@@ -24,51 +24,51 @@ from memdiag.reports.fix.before_and_after import (
     memory_changes,
     outputs_text,
 )
-from memdiag.reports.fix.chart import draw_points, named_points, pareto_points
+from memdiag.reports.fix.chart import draw_pareto_points, named_pareto_points, pareto_points
 from memdiag.reports.fix.sentences import (
-    answer,
-    conditions,
-    facts,
-    left,
-    next_step,
-    offers,
-    search_cost,
-    why,
-    written_files,
+    fix_answer,
+    fix_facts,
+    next_step_sentence,
+    offered_point_sentences,
+    result_conditions,
+    saving_reason,
+    search_cost_text,
+    untried_rewrites_sentence,
+    written_files_text,
 )
-from memdiag.reports.fix.tables import named_table, points_table, remedy_table
+from memdiag.reports.fix.tables import points_table, remedy_table, requested_change_table
 from memdiag.reports.report import Report, file_names
-from memdiag.reports.text import model_file, plain, plain_lines
+from memdiag.reports.text import model_file_name, plain, plain_lines
 from memdiag.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MAX_POINTS = 4
+_MAX_SUMMARY_POINTS = 4
 """The rows of the summary on a terminal, which has room for a program below."""
 
 
 def document(fix: Fix) -> Document:
     """Return the report of `fix`."""
     return Document(
-        subject=model_file(fix.model),
+        subject=model_file_name(fix.model),
         kind="fix",
-        answer=answer(fix).removeprefix(f"{plain(fix.model)}: "),
-        line=answer(fix),
+        answer=fix_answer(fix).removeprefix(f"{plain(fix.model)}: "),
+        line=fix_answer(fix),
         blocks=[
-            Sentence(title="Why", text=why(fix), detail=Detail.ANSWER),
-            Sentence(title="Do", text=next_step(fix), detail=Detail.ANSWER),
-            Sentence(title="Left", text=left(fix)),
+            SentenceBlock(title="Why", text=saving_reason(fix), detail=Detail.ANSWER),
+            SentenceBlock(title="Do", text=next_step_sentence(fix), detail=Detail.ANSWER),
+            SentenceBlock(title="Left", text=untried_rewrites_sentence(fix)),
             *(
-                Sentence(title=name, text=text, formats=NOT_ON_TERMINALS)
-                for name, text in conditions(fix)
+                SentenceBlock(title=name, text=text, formats=NOT_ON_TERMINALS)
+                for name, text in result_conditions(fix)
             ),
-            Sentence(title="Measured", text=facts(fix), formats=NOT_ON_TERMINALS),
-            *_tried(fix),
-            Figures(title="Asked for", table=named_table(fix)),
-            Sentence(title="Files", text=written_files(fix)),
-            *_changes(fix),
-            Figures(
+            SentenceBlock(title="Measured", text=fix_facts(fix), formats=NOT_ON_TERMINALS),
+            *_tried_point_blocks(fix),
+            TableBlock(title="Asked for", table=requested_change_table(fix)),
+            SentenceBlock(title="Files", text=written_files_text(fix)),
+            *_chosen_change_blocks(fix),
+            TableBlock(
                 title="Rewrites",
                 table=remedy_table(fix),
                 formats=NOT_ON_TERMINALS,
@@ -76,37 +76,39 @@ def document(fix: Fix) -> Document:
                 " new model. Refused: it cannot be done here.",
             ),
             notes_block(fix.notes),
-            Code(
+            CodeBlock(
                 title="To do it again",
                 text=shlex.join(map(plain, fix.command)),
                 language="console",
                 formats=NOT_ON_TERMINALS,
             ),
-            _program(fix),
+            _program_block(fix),
         ],
     )
 
 
-def _tried(fix: Fix) -> list[Block]:
+def _tried_point_blocks(fix: Fix) -> list[Block]:
     """Return what was tried: the points, the chart of those that were compared, and offers."""
     if not fix.points:
         return []
-    measured = f"{counted(len(fix.points), 'combination')} measured, {search_cost(fix)}"
+    measured = f"{counted(len(fix.points), 'combination')} measured, {search_cost_text(fix)}"
     blocks: list[Block] = [
-        Figures(
+        TableBlock(
             title="What was tried",
             table=points_table(fix, only_listed=False),
-            short_table=points_table(fix, only_listed=False, limit=_MAX_POINTS),
+            short_table=points_table(fix, only_listed=False, limit=_MAX_SUMMARY_POINTS),
             caption=f"{measured}. Memory is above the baseline; latency is relative to the"
             " defaults, with its 95 % confidence interval, for combinations that save enough memory"
             " to be compared.",
             is_sortable=True,
         ),
-        Points(title="Not compared", texts=tuple(offers(fix)), detail=Detail.ALL),
+        BulletBlock(
+            title="Not compared", texts=tuple(offered_point_sentences(fix)), detail=Detail.ALL
+        ),
     ]
     if pareto_points(fix):
         blocks.append(
-            Picture(
+            PictureBlock(
                 title="Memory and latency",
                 alt="Steady memory and peak across and latency upwards of the points that were"
                 " compared. The table contains the same.",
@@ -119,21 +121,21 @@ def _tried(fix: Fix) -> list[Block]:
     return blocks
 
 
-def _changes(fix: Fix) -> list[Block]:
+def _chosen_change_blocks(fix: Fix) -> list[Block]:
     """Return the figures before and after the chosen changes."""
     if not fix.chosen:
         return []
     once = "after the change it was measured in one fresh process"
     usual = "medians of fresh processes, ± half of the range"
     return [
-        Figures(
+        TableBlock(
             title="Before and after",
             table=change_table(memory_changes(fix), "figure"),
             formats=NOT_ON_TERMINALS,
             caption="Memory is above the baseline: Python, onnxruntime and inputs;"
             f" {once if fix.measured_once else usual}.",
         ),
-        Figures(
+        TableBlock(
             title="Latency and outputs",
             table=change_table(latency_changes(fix), "latency with"),
             formats=NOT_ON_TERMINALS,
@@ -143,9 +145,9 @@ def _changes(fix: Fix) -> list[Block]:
     ]
 
 
-def _program(fix: Fix) -> Code:
+def _program_block(fix: Fix) -> CodeBlock:
     """Return the program: always printed, as it may be all that there is of the result."""
-    return Code(
+    return CodeBlock(
         title=f"Program for {' + '.join(map(plain, fix.chosen))}",
         text="\n".join(plain_lines(fix.program)),
         language="python",
@@ -157,10 +159,10 @@ def draw(fix: Fix) -> Figure:
     from memdiag.reports import picture
 
     points = pareto_points(fix)
-    height = 5.9 + 0.22 * len(named_points(points)) if points else 1.2
-    figure = picture.figure(height, model_file(fix.model), answer(fix))
+    height = 5.9 + 0.22 * len(named_pareto_points(points)) if points else 1.2
+    figure = picture.titled_figure(height, model_file_name(fix.model), fix_answer(fix))
     if points:
-        draw_points(figure, points)
+        draw_pareto_points(figure, points)
     return figure
 
 

@@ -9,10 +9,10 @@ from math import isinf
 from memdiag.records.fix import Fix
 from memdiag.records.measured_change import LatencyAt
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import at_sizes, listed, plain
+from memdiag.reports.text import listed_names, plain, sizes_clause
 from memdiag.units import MIB, format_duration, format_size, format_sizes
 
-_MAX_NAMES = 6
+_MAX_JOINED_NAMES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +35,12 @@ class BeforeAndAfter:
     exact: tuple[str, str]
 
 
-_FEW_PAIRS = 8
+_FEW_RUN_PAIRS = 8
 
 
-def measured_sizes(fix: Fix) -> str:
+def measured_sizes_text(fix: Fix) -> str:
     """Return the sizes that each measured process ran with; empty if all sizes are fixed."""
-    return at_sizes(fix.dimensions, fix.further_sizes)
+    return sizes_clause(fix.dimensions, fix.further_sizes)
 
 
 def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
@@ -123,20 +123,20 @@ def latency_clause(latencies: Sequence[LatencyAt]) -> str:
     """
     if not latencies:
         return ""
-    slowest = _slowest(latencies)
+    slowest = _slowest_latency(latencies)
     further = [
-        *([f"{slowest.pairs} pairs of runs"] if slowest.pairs < _FEW_PAIRS else []),
+        *([f"{slowest.pairs} pairs of runs"] if slowest.pairs < _FEW_RUN_PAIRS else []),
         *([f"the worst of {len(latencies)} comparisons"] if len(latencies) > 1 else []),
     ]
-    return f"latency {', '.join([_ratio(slowest).removesuffix(')'), *further])})"
+    return f"latency {', '.join([_ratio_and_interval(slowest).removesuffix(')'), *further])})"
 
 
 def joined_names(names: Sequence[str]) -> str:
     """Return the names of remedies or options that belong together: ``one + two``."""
-    return listed(names, limit=_MAX_NAMES, separator=" + ")
+    return listed_names(names, limit=_MAX_JOINED_NAMES, separator=" + ")
 
 
-def added_by_inputs(fix: Fix) -> str:
+def mapped_tables_clause(fix: Fix) -> str:
     """Return the clause on the memory once inputs have used all rows of mapped tables.
 
     Empty if it is not much more.
@@ -168,7 +168,7 @@ def _size_change(label: str, before: int, after: int, spread: int = 0) -> Before
 
 def _latency_change(at: LatencyAt) -> BeforeAndAfter:
     clock = ", CPU time" if at.clock == "cpu" else ""
-    interval = f"{_ratio(at).removesuffix(')')}, {at.pairs} pairs{clock})"
+    interval = f"{_ratio_and_interval(at).removesuffix(')')}, {at.pairs} pairs{clock})"
     return _duration_change(
         plain(at.inputs), at.before_s, at.after_s, f"{at.ratio:.2f} ×", interval
     )
@@ -187,10 +187,10 @@ def _duration_change(
     )
 
 
-def _ratio(at: LatencyAt) -> str:
+def _ratio_and_interval(at: LatencyAt) -> str:
     """Return the ratio of latencies with its interval: ``0.99 × (0.97–1.01)``."""
     return f"{at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f})"
 
 
-def _slowest(latencies: Sequence[LatencyAt]) -> LatencyAt:
+def _slowest_latency(latencies: Sequence[LatencyAt]) -> LatencyAt:
     return max(latencies, key=lambda at: at.ratio)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.fix import Fix, Point
 from memdiag.records.pareto_front import is_drawn, pareto_fronts
-from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
 from memdiag.reports.text import plain, shortened
 from memdiag.units import MIB, format_sizes
 
@@ -22,8 +22,8 @@ _MAX_PICTURE_NAMES = 10
 _CHART_HEIGHT, _LEGEND_HEIGHT = 4.2, 0.75  # inches
 _MIN_RATIO_HEIGHT = 0.1  # between the least and the greatest ratio that are drawn
 _LABEL_DISTANCE = 0.03  # of an axis: nearer points share a label
-_MARKS = {"chosen": "*", "defaults": "s", "on the Pareto front": "o", "others": "x"}
-_MARK_SIZES = {"*": 15, "s": 9, "o": 9, "x": 8, "D": 7}
+_MARKER_BY_MEANING = {"chosen": "*", "defaults": "s", "on the Pareto front": "o", "others": "x"}
+_SIZE_BY_MARKER = {"*": 15, "s": 9, "o": 9, "x": 8, "D": 7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def pareto_points(fix: Fix) -> tuple[ParetoPoint, ...]:
     usable = [point for point in fix.points if is_drawn(point)]
     with_fronts = sorted(
         zip(usable, pareto_fronts(usable), strict=True),
-        key=lambda each: (not any(each[1]), _steady_bytes(each[0]), each[0].known_ratio),
+        key=lambda each: (not any(each[1]), _point_steady_bytes(each[0]), each[0].known_ratio),
     )
     sizes = point_sizes([point for point, _ in with_fronts])
     drawn = []
@@ -94,8 +94,8 @@ def pareto_points(fix: Fix) -> tuple[ParetoPoint, ...]:
                 on_steady_front=fronts.steady,
                 on_peak_front=fronts.peak,
                 label=point_label(point),
-                steady_bytes=_steady_bytes(point),
-                peak_bytes=_peak_bytes(point),
+                steady_bytes=_point_steady_bytes(point),
+                peak_bytes=_point_peak_bytes(point),
                 steady=steady,
                 peak=peak,
                 ratio=ratio,
@@ -110,17 +110,17 @@ def pareto_points(fix: Fix) -> tuple[ParetoPoint, ...]:
     return tuple(drawn)
 
 
-def _steady_bytes(point: Point) -> int:
+def _point_steady_bytes(point: Point) -> int:
     assert point.figures is not None
     return point.figures.steady_bytes
 
 
-def _peak_bytes(point: Point) -> int:
+def _point_peak_bytes(point: Point) -> int:
     assert point.figures is not None
     return point.figures.peak_bytes
 
 
-def draw_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
+def draw_pareto_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
     """Draw steady memory and peak across, the latency's ratio upwards, and the legend below.
 
     Points on one of the fronts are numbered from the least steady memory on, and named in the
@@ -134,20 +134,20 @@ def draw_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
     left = figure.add_subplot(grid[0, 0])
     right = figure.add_subplot(grid[0, 1], sharey=left)
     right.tick_params(labelleft=False)
-    _draw_chart(left, points, lambda point: (point.steady_bytes, point.on_steady_front))
-    _draw_chart(right, points, lambda point: (point.peak_bytes, point.on_peak_front))
-    picture.style(left, "steady memory", grid="both")
-    picture.style(right, "peak", grid="both")
+    _draw_pareto_chart(left, points, lambda point: (point.steady_bytes, point.on_steady_front))
+    _draw_pareto_chart(right, points, lambda point: (point.peak_bytes, point.on_peak_front))
+    picture.style_axes(left, "steady memory", grid="both")
+    picture.style_axes(right, "peak", grid="both")
     left.set_xlabel("MiB")
     right.set_xlabel("MiB")
     left.set_ylabel("latency ÷ latency of the defaults")
     legend = figure.add_subplot(grid[1, :])
     legend.set_axis_off()
     legend.legend(
-        handles=_legend(points), loc="upper left", ncols=2, frameon=False, borderpad=0,
+        handles=_point_legend_marks(points), loc="upper left", ncols=2, frameon=False, borderpad=0,
         borderaxespad=0, fontsize=picture.SMALL, labelcolor=COLOR.ink, columnspacing=1.2,
     )  # fmt: skip
-    names = [f"{point.number}  {_picture_name(point)}" for point in named_points(points)]
+    names = [f"{point.number}  {_picture_name(point)}" for point in named_pareto_points(points)]
     more = sum(point.number > 0 for point in points) - len(names)
     figure.supxlabel(
         "\n".join([*names, *([f"and {more} more"] if more else [])]), x=0.012, ha="left",
@@ -155,12 +155,12 @@ def draw_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
     )  # fmt: skip
 
 
-def named_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
+def named_pareto_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     """Return the points whose numbers the picture names."""
     return [point for point in points if point.number][:_MAX_PICTURE_NAMES]
 
 
-def _draw_chart(
+def _draw_pareto_chart(
     axes: Axes,
     points: Sequence[ParetoPoint],
     size_and_front: Callable[[ParetoPoint], tuple[int, bool]],
@@ -174,13 +174,14 @@ def _draw_chart(
     axes.plot([x for x, _ in front], [y for _, y in front], "-", color=COLOR.rail, lw=1.8, zorder=0)
     for point in sorted(points, key=lambda each: each.is_chosen):
         size, on_front = size_and_front(point)
-        kind = _kind(point, on_front)
+        kind = _point_mark_meaning(point, on_front)
         if point.low < point.high:
             axes.plot(
-                [size / MIB] * 2, [point.low, point.high], "-", color=_color(kind), lw=1.2,
+                [size / MIB] * 2, [point.low, point.high], "-", color=_point_mark_color(kind),
+                lw=1.2,
                 alpha=0.6, zorder=1,
             )  # fmt: skip
-        axes.add_line(_mark(kind, size / MIB, point.drawn_ratio, point.may_equal_defaults))
+        axes.add_line(_point_mark(kind, size / MIB, point.drawn_ratio, point.may_equal_defaults))
     axes.autoscale_view()
     axes.margins(0.1)
     # Longer intervals run out of the chart, instead of pressing all points together.
@@ -202,7 +203,7 @@ def _draw_chart(
         )  # fmt: skip
 
 
-def _kind(point: ParetoPoint, on_front: bool) -> str:
+def _point_mark_meaning(point: ParetoPoint, on_front: bool) -> str:
     """Return the name of the mark of `point` in the legend."""
     if point.is_chosen:
         return "chosen"
@@ -211,36 +212,37 @@ def _kind(point: ParetoPoint, on_front: bool) -> str:
     return "on the Pareto front" if on_front else "others"
 
 
-def _color(kind: str) -> str:
+def _point_mark_color(kind: str) -> str:
     colors = {"chosen": COLOR.peak, "defaults": COLOR.ink, "on the Pareto front": COLOR.anonymous}
     return colors.get(kind, COLOR.muted)
 
 
-def _mark(kind: str, x: float, y: float, is_hollow: bool, label: str = "") -> Line2D:
+def _point_mark(kind: str, x: float, y: float, is_hollow: bool, label: str = "") -> Line2D:
     from matplotlib.lines import Line2D
 
-    marker = "D" if is_hollow and kind == "others" else _MARKS[kind]
+    marker = "D" if is_hollow and kind == "others" else _MARKER_BY_MEANING[kind]
     return Line2D(
-        [x], [y], linestyle="", marker=marker, color=_color(kind),
-        markersize=_MARK_SIZES[marker],
-        markerfacecolor=COLOR.surface if is_hollow else _color(kind), markeredgewidth=1.6,
+        [x], [y], linestyle="", marker=marker, color=_point_mark_color(kind),
+        markersize=_SIZE_BY_MARKER[marker],
+        markerfacecolor=COLOR.surface if is_hollow else _point_mark_color(kind),
+        markeredgewidth=1.6,
         label=label, zorder=3,
     )  # fmt: skip
 
 
-def _legend(points: Sequence[ParetoPoint]) -> list[Line2D]:
+def _point_legend_marks(points: Sequence[ParetoPoint]) -> list[Line2D]:
     """Return a mark with its meaning for each kind of mark that is drawn."""
     from matplotlib.lines import Line2D
 
     drawn = {
-        _kind(point, on_front)
+        _point_mark_meaning(point, on_front)
         for point in points
         for on_front in (point.on_steady_front, point.on_peak_front)
     }
-    marks = [_mark(kind, 0, 0, False, kind) for kind in _MARKS if kind in drawn]
+    marks = [_point_mark(kind, 0, 0, False, kind) for kind in _MARKER_BY_MEANING if kind in drawn]
     if any(point.may_equal_defaults for point in points):
         undecided = "hollow: may be as fast as the defaults"
-        marks.append(_mark("on the Pareto front", 0, 0, True, undecided))
+        marks.append(_point_mark("on the Pareto front", 0, 0, True, undecided))
     marks.append(Line2D([], [], color=COLOR.muted, lw=1.2, label="95 % interval of the latency"))
     return marks
 

@@ -8,24 +8,24 @@ from collections.abc import Iterator, Sequence
 
 from memdiag.records.fix import REWRITE, Fix, Point, RemedyStatus
 from memdiag.reports.fix.before_and_after import (
-    added_by_inputs,
     joined_names,
     latency_clause,
-    measured_sizes,
+    mapped_tables_clause,
+    measured_sizes_text,
     memory_changes,
     outputs_text,
     saving_text,
 )
 from memdiag.reports.fix.chart import point_label
 from memdiag.reports.text import (
-    again_with_time,
     capitalized,
     dim_hint,
     dim_option,
-    listed,
+    listed_names,
     plain,
+    repeat_with_time_advice,
     shortened,
-    time_limit,
+    time_limit_text,
 )
 from memdiag.units import (
     MIB,
@@ -40,37 +40,40 @@ _MIN_TRIMMED_BYTES = 16 * MIB
 
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
-_MAX_NAMES = 6
-_LEFT_OUT = ("--only", "--time-limit", "--out")
+_MAX_REJECTED_NAMES = 6
+_SEARCH_LIMIT_OPTIONS = ("--only", "--time-limit", "--out")
 
 
-def answer(fix: Fix) -> str:
+def fix_answer(fix: Fix) -> str:
     """Return what the chosen changes save, or that nothing was found or verified."""
     model = plain(fix.model)
     before, after, chosen = fix.before, fix.after, fix.chosen_point
-    sizes_of_inputs = measured_sizes(fix)
+    sizes_of_inputs = measured_sizes_text(fix)
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     if before is None or after is None or chosen is None:
-        passed = f"{time_limit(fix.command)} passed before the original itself was measured"
+        passed = f"{time_limit_text(fix.command)} passed before the original itself was measured"
         return f"{model}: nothing was verified, since {passed}{at}."
     start = f"{model}: {_budget_words(fix, chosen)}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
         if not fix.is_conclusive and not (fix.budget and chosen.fits):
-            return f"{model}: nothing was verified {_until(fix)}. The defaults take {sizes}{at}."
+            return (
+                f"{model}: nothing was verified {_search_end_clause(fix)}. The defaults take "
+                f"{sizes}{at}."
+            )
         return f"{start}the defaults are the best that was found ({sizes}{at})."
     if fix.write_problem and chosen.fits:
         start += "the new model was not written; with it "
     clause = latency_clause(fix.latencies)
     ratio = f", {clause}" if clause else ""
     if ratio:
-        ratio += _doubt(fix, chosen)
+        ratio += _latency_doubt(fix, chosen)
     once = ", memory measured once" if fix.measured_once else ""
-    saving = f"{saving_text(memory_changes(fix)[:2])}{added_by_inputs(fix)}"
+    saving = f"{saving_text(memory_changes(fix)[:2])}{mapped_tables_clause(fix)}"
     return f"{start}{saving}{once}{ratio}{at}."
 
 
-def _doubt(fix: Fix, chosen: Point) -> str:
+def _latency_doubt(fix: Fix, chosen: Point) -> str:
     """Return why a latency that is not known to be allowed is accepted; empty if it is known."""
     is_above = chosen.ratio is not None and chosen.ratio > fix.max_slowdown
     if is_above and chosen.unnoticed:
@@ -81,22 +84,22 @@ def _doubt(fix: Fix, chosen: Point) -> str:
     return f": these runs don't tell it from the allowed {fix.max_slowdown:.2f} ×{kernels}"
 
 
-def why(fix: Fix) -> str:
+def saving_reason(fix: Fix) -> str:
     """Return what the saving comes from; or what became of everything that was tried."""
     if fix.chosen:
-        left = _uncompared(fix)
-        return f"{joined_names(_changes(fix))}; outputs {outputs_text(fix)}{left}."
+        left = _uncompared_clause(fix)
+        return f"{joined_names(_chosen_change_names(fix))}; outputs {outputs_text(fix)}{left}."
     if fix.before is None:
-        return f"{_outcomes(fix)}." if _outcomes(fix) else ""
-    if fix.budget and fits(fix):
+        return f"{_tried_outcomes_text(fix)}." if _tried_outcomes_text(fix) else ""
+    if fix.budget and is_budget_kept(fix):
         return "No change that was compared is clearly faster."
-    outcomes = _outcomes(fix)
+    outcomes = _tried_outcomes_text(fix)
     if not outcomes:
         return "There is nothing to try."
     return f"{outcomes}."
 
 
-def left(fix: Fix) -> str:
+def untried_rewrites_sentence(fix: Fix) -> str:
     """Return which rewrites there was no time for, beside a result; empty for none."""
     names = dict.fromkeys(each.name for each in fix.remedies if each.status == "untried")
     if not names or not fix.chosen:
@@ -104,18 +107,18 @@ def left(fix: Fix) -> str:
     verb = "was" if len(names) == 1 else "were"
     first = plain(next(iter(names)))
     again = f"memdiag fix {shlex.quote(plain(fix.model))} --only {first}"
-    return f"{listed(list(names), limit=3)} {verb} not tried in this time: {again}"
+    return f"{listed_names(list(names), limit=3)} {verb} not tried in this time: {again}"
 
 
-def next_step(fix: Fix) -> str:
+def next_step_sentence(fix: Fix) -> str:
     """Return what to do with the result."""
     if fix.write_problem:
         return f"Run it again where the new model can be written: {plain(fix.write_problem)}"
     if fix.program:
-        needs = "" if _settings(fix) else ", or load the new model as before"
+        needs = "" if _required_settings(fix) else ", or load the new model as before"
         program = f"Create the session as the program below does{needs}."
-        return f"{program}{_kept_clause(fix)}{_trim(fix)}"
-    offered = _offered(fix)
+        return f"{program}{_kept_files_clause(fix)}{_malloc_trim_sentence(fix)}"
+    offered = _offered_points(fix)
     if offered:
         figures, label = offered[0].figures, point_label(offered[0])
         assert figures is not None
@@ -123,21 +126,21 @@ def next_step(fix: Fix) -> str:
             f"peak {format_size(figures.peak_bytes)}, steady {format_size(figures.steady_bytes)}"
         )
         return (
-            f"{capitalized(_again(fix))}. The most promising is {label} ({sizes}), whose outputs"
-            " and latency were not compared."
+            f"{capitalized(_continuation_advice(fix))}. The most promising is {label} ({sizes}),"
+            " whose outputs and latency were not compared."
         )
     if not fix.is_complete:
         hint = dim_hint(fix.dimensions) if fix.before is None else ""
         smaller = f". Smaller inputs take less time; {hint}" if hint else ""
-        return f"{capitalized(_again(fix))}{smaller}."
-    if not fits(fix):
+        return f"{capitalized(_continuation_advice(fix))}{smaller}."
+    if not is_budget_kept(fix):
         return "Keep the defaults, and raise the budget or --max-slowdown."
     if fix.chosen:
         return "Run it again on a quieter machine, or with a higher --max-slowdown."
-    return f"Keep the defaults.{_trim(fix)}"
+    return f"Keep the defaults.{_malloc_trim_sentence(fix)}"
 
 
-def _trim(fix: Fix) -> str:
+def _malloc_trim_sentence(fix: Fix) -> str:
     """Return how much ``malloc_trim`` frees on top of the result; empty if it is little."""
     figures = fix.after or fix.before
     least = 0 if figures is None else max(_MIN_TRIMMED_BYTES, figures.steady_bytes // 10)
@@ -150,17 +153,17 @@ def _trim(fix: Fix) -> str:
     )
 
 
-def facts(fix: Fix) -> str:
+def fix_facts(fix: Fix) -> str:
     """Return the sizes of the inputs, the release of onnxruntime, and the effort."""
     parts = (
-        measured_sizes(fix),
+        measured_sizes_text(fix),
         f"onnxruntime {plain(fix.onnxruntime)}",
-        search_cost(fix),
+        search_cost_text(fix),
     )
     return " · ".join(part for part in parts if part)
 
 
-def conditions(fix: Fix) -> Iterator[tuple[str, str]]:
+def result_conditions(fix: Fix) -> Iterator[tuple[str, str]]:
     """Yield further sentences on the result, each with a label."""
     if not fix.chosen:
         return
@@ -170,7 +173,7 @@ def conditions(fix: Fix) -> Iterator[tuple[str, str]]:
             "Measured in one process only: the search ended before it could be measured in"
             " several.",
         )
-    settings = _settings(fix)
+    settings = _required_settings(fix)
     yield (
         "Settings",
         f"{', '.join(map(plain, settings))}."
@@ -178,15 +181,15 @@ def conditions(fix: Fix) -> Iterator[tuple[str, str]]:
         else "The files alone: no option has to be set, and no variable.",
     )
     if fix.output_files:
-        yield "Files", _needed_files(fix)
-    if releases := _releases(fix):
+        yield "Files", _needed_files_text(fix)
+    if releases := _loadable_releases_text(fix):
         yield "onnxruntime", releases
 
 
-def offers(fix: Fix) -> Iterator[str]:
+def offered_point_sentences(fix: Fix) -> Iterator[str]:
     """Yield a sentence on each point whose latency was not compared, and how to continue."""
-    offered = _offered(fix)
-    advice = _advice_on_one(fix, offered[0]) if len(offered) == 1 else ""
+    offered = _offered_points(fix)
+    advice = _single_offer_advice(fix, offered[0]) if len(offered) == 1 else ""
     for point in offered[:_MAX_OFFERS]:
         assert point.figures is not None
         peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
@@ -197,16 +200,17 @@ def offers(fix: Fix) -> Iterator[str]:
         yield f"not compared: {left} more {more} memory"
     if len(offered) > 1:
         yield (
-            f"to compare the latency of all of them, {_again(fix)}; to compare one, and get its"
+            f"to compare the latency of all of them, {_continuation_advice(fix)}; to compare one,"
+            " and get its"
             " program if it is fast enough, add --only with its names, separated by commas"
         )
-    untried = [*_with_status(fix, "untried"), *fix.untried]
+    untried = [*_remedy_names_by_status(fix, "untried"), *fix.untried]
     if untried:
-        again = "" if len(offered) > 1 else f"; to try all, {_again(fix)}"
-        yield f"not tried{_in_time(fix)}: {', '.join(map(plain, untried))}{again}"
+        again = "" if len(offered) > 1 else f"; to try all, {_continuation_advice(fix)}"
+        yield f"not tried{_time_shortage_words(fix)}: {', '.join(map(plain, untried))}{again}"
 
 
-def written_files(fix: Fix) -> str:
+def written_files_text(fix: Fix) -> str:
     """Return which files were written; empty if none were."""
     written = [path for path in fix.output_files if path not in fix.kept_files]
     if not written or fix.write_problem:
@@ -214,7 +218,7 @@ def written_files(fix: Fix) -> str:
     return f"wrote {', '.join(map(plain, written))}"
 
 
-def search_cost(fix: Fix) -> str:
+def search_cost_text(fix: Fix) -> str:
     """Return how many sessions were started, and how long it took."""
     duration = format_duration(fix.duration_s)
     if not fix.session_count:
@@ -224,29 +228,33 @@ def search_cost(fix: Fix) -> str:
 
 def points_by_memory(fix: Fix) -> list[Point]:
     """Return the points, the least memory first."""
-    return sorted(fix.points, key=_memory)
+    return sorted(fix.points, key=_point_memory_key)
 
 
-def problem_of(point: Point) -> str:
+def point_problem_text(point: Point) -> str:
     """Return why a point cannot be used, in a few words; empty if it can."""
     return shortened(plain(point.problem), _MAX_PROBLEM)
 
 
-def fits(fix: Fix) -> bool:
+def is_budget_kept(fix: Fix) -> bool:
     """Return whether the chosen point keeps the budget."""
     point = fix.chosen_point
     return point is None or point.fits
 
 
-def _changes(fix: Fix) -> list[str]:
+def _chosen_change_names(fix: Fix) -> list[str]:
     """Return the names of the chosen changes: of the rewritten model, its rewrites."""
     names: list[str] = []
     for name in fix.chosen:
-        names += dict.fromkeys(_with_status(fix, "applied")) if name == REWRITE else [plain(name)]
+        names += (
+            dict.fromkeys(_remedy_names_by_status(fix, "applied"))
+            if name == REWRITE
+            else [plain(name)]
+        )
     return names
 
 
-def _uncompared(fix: Fix) -> str:
+def _uncompared_clause(fix: Fix) -> str:
     """Return the clause on the points that take less but were not compared; empty for none."""
     count = sum(point.offered for point in fix.points)
     if not count:
@@ -275,15 +283,15 @@ def _budget_words(fix: Fix, chosen: Point) -> str:
     return f"{nothing} fits the budget of {limits}; {nearest}"
 
 
-def _outcomes(fix: Fix) -> str:
+def _tried_outcomes_text(fix: Fix) -> str:
     """Return what became of the changes, with how many or the name of a single one."""
     tried = [point for point in fix.points if point.options]
-    problems = Counter(problem_of(point) for point in tried if point.problem)
+    problems = Counter(point_problem_text(point) for point in tried if point.problem)
     often = ", most often" if problems.total() > 1 else ""
     reason = "".join(f"{often}: {problem}" for problem, _ in problems.most_common(1))
-    least = _memory(fix.points[0]) if fix.points else (False, 0)
+    least = _point_memory_key(fix.points[0]) if fix.points else (False, 0)
     unusable = [point for point in tried if point.problem]
-    saving = [point for point in tried if not point.problem and _memory(point) < least]
+    saving = [point for point in tried if not point.problem and _point_memory_key(point) < least]
     undecided = [point for point in saving if point.undecided]
     slower = [point for point in saving if point.is_too_slow(fix.max_slowdown)]
     offered = [point for point in saving if point.offered]
@@ -296,23 +304,29 @@ def _outcomes(fix: Fix) -> str:
     ]
     others = [*unusable, *undecided, *slower, *offered, *containing]
     idle = [point for point in tried if point not in others]
-    rejected = list(dict.fromkeys(_with_status(fix, "rejected")))
-    untried = [*_with_status(fix, "untried"), *fix.untried]
+    rejected = list(dict.fromkeys(_remedy_names_by_status(fix, "rejected")))
+    untried = [*_remedy_names_by_status(fix, "untried"), *fix.untried]
     was = "was" if len(untried) == 1 else "were"
     parts = (
-        (_named(idle), "saved too little memory"),
-        (_named(slower), "saved memory but lost too much time"),
-        (_named(containing), "contained options that lost too much time"),
-        (_named(undecided), "saved memory but may be too slow"),
-        (_named(offered), f"saved memory but latency was not compared{_in_time(fix)}"),
-        (listed(rejected, limit=_MAX_NAMES), _not_kept(fix)),
-        (untried[0] if len(untried) == 1 else len(untried), f"{was} not tried{_in_time(fix)}"),
-        (_named(unusable), f"could not be used{reason}"),
+        (_point_name_or_count(idle), "saved too little memory"),
+        (_point_name_or_count(slower), "saved memory but lost too much time"),
+        (_point_name_or_count(containing), "contained options that lost too much time"),
+        (_point_name_or_count(undecided), "saved memory but may be too slow"),
+        (
+            _point_name_or_count(offered),
+            f"saved memory but latency was not compared{_time_shortage_words(fix)}",
+        ),
+        (listed_names(rejected, limit=_MAX_REJECTED_NAMES), _rejected_rewrites_text(fix)),
+        (
+            untried[0] if len(untried) == 1 else len(untried),
+            f"{was} not tried{_time_shortage_words(fix)}",
+        ),
+        (_point_name_or_count(unusable), f"could not be used{reason}"),
     )
     return ", ".join(f"{subject} {text}" for subject, text in parts if subject)
 
 
-def _not_kept(fix: Fix) -> str:
+def _rejected_rewrites_text(fix: Fix) -> str:
     """Return what became of the rejected rewrites: of one, with the reason."""
     rejected = [remedy for remedy in fix.remedies if remedy.status == "rejected"]
     if len(rejected) != 1:
@@ -320,55 +334,55 @@ def _not_kept(fix: Fix) -> str:
     return f"was not kept ({shortened(plain(rejected[0].reason), _MAX_PROBLEM)})"
 
 
-def _named(points: Sequence[Point]) -> str | int:
+def _point_name_or_count(points: Sequence[Point]) -> str | int:
     """Return the name of a single point, or the number of points."""
     return point_label(points[0]) if len(points) == 1 else len(points)
 
 
-def _in_time(fix: Fix) -> str:
+def _time_shortage_words(fix: Fix) -> str:
     """Return what is said of steps that are missing, unless the user ended the search."""
     return "" if fix.ended_by == "interrupt" else " in time"
 
 
-def _until(fix: Fix) -> str:
+def _search_end_clause(fix: Fix) -> str:
     """Return the end of the search as a clause."""
     if fix.ended_by == "interrupt":
         return "before the interruption"
-    return f"within {time_limit(fix.command)}"
+    return f"within {time_limit_text(fix.command)}"
 
 
-def _advice_on_one(fix: Fix, point: Point) -> str:
+def _single_offer_advice(fix: Fix, point: Point) -> str:
     """Return how to compare the latency of `point`, which is the only one that is offered."""
     model = shlex.quote(plain(fix.model)) + dim_option(fix.dimensions)
     names = ["rewrites" if name == REWRITE else name for name in point.options]
-    start = _without_limits(fix.command) or f"memdiag fix {model}"
+    start = _unlimited_command(fix.command) or f"memdiag fix {model}"
     again = f"run {start} --only {','.join(names)}"
     return f". To compare its latency, and get its program if it is fast enough, {again}"
 
 
-def _without_limits(command: Sequence[str]) -> str:
+def _unlimited_command(command: Sequence[str]) -> str:
     """Return `command` without what limits it, and without the folder of this report."""
     kept: list[str] = []
     is_value = False
     for word in command:
-        if not is_value and word.partition("=")[0] not in _LEFT_OUT:
+        if not is_value and word.partition("=")[0] not in _SEARCH_LIMIT_OPTIONS:
             kept.append(word)
-        is_value = word in _LEFT_OUT
+        is_value = word in _SEARCH_LIMIT_OPTIONS
     return plain(shlex.join(kept))
 
 
-def _again(fix: Fix) -> str:
+def _continuation_advice(fix: Fix) -> str:
     """Return the advice to continue a search that ended early."""
     if fix.ended_by == "interrupt":
         return "run it again"
-    return again_with_time(fix.sufficient_time_limit_s)
+    return repeat_with_time_advice(fix.sufficient_time_limit_s)
 
 
-def _offered(fix: Fix) -> list[Point]:
+def _offered_points(fix: Fix) -> list[Point]:
     return [point for point in points_by_memory(fix) if point.offered]
 
 
-def _needed_files(fix: Fix) -> str:
+def _needed_files_text(fix: Fix) -> str:
     """Return the files that the new model needs."""
     names = ", ".join(map(plain, fix.output_files))
     if len(fix.output_files) == 1:
@@ -378,7 +392,7 @@ def _needed_files(fix: Fix) -> str:
     return f"{names}: keep them together{reason}."
 
 
-def _kept_clause(fix: Fix) -> str:
+def _kept_files_clause(fix: Fix) -> str:
     """Return that the new model needs files of the original; empty if it needs none."""
     if not fix.kept_files:
         return ""
@@ -386,7 +400,7 @@ def _kept_clause(fix: Fix) -> str:
     return f" Keep {kept}: {format_size(fix.kept_bytes)} of the weights are still there."
 
 
-def _releases(fix: Fix) -> str:
+def _loadable_releases_text(fix: Fix) -> str:
     """Return the releases of onnxruntime that can load the rewritten model; empty without one."""
     if REWRITE not in fix.chosen:
         return ""
@@ -398,7 +412,7 @@ def _releases(fix: Fix) -> str:
     return f"{verified}; {loadable}{f' ({plain(reason)})' if reason else ''}."
 
 
-def _settings(fix: Fix) -> list[str]:
+def _required_settings(fix: Fix) -> list[str]:
     """Return the settings that the saving depends on."""
     point = fix.chosen_point
     return [*_point_settings(point)] if point else []
@@ -416,11 +430,11 @@ def _point_settings(point: Point) -> Iterator[str]:
         yield "the optimized model, saved once"
 
 
-def _memory(point: Point) -> tuple[bool, int]:
+def _point_memory_key(point: Point) -> tuple[bool, int]:
     figures = point.figures
     return figures is None, figures.peak_bytes + figures.steady_bytes if figures else 0
 
 
-def _with_status(fix: Fix, status: RemedyStatus) -> list[str]:
+def _remedy_names_by_status(fix: Fix, status: RemedyStatus) -> list[str]:
     """Return the names of the remedies with `status`."""
     return [plain(remedy.name) for remedy in fix.remedies if remedy.status == status]

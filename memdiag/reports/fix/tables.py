@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from memdiag.records.fix import Fix, Point, Remedy, RemedyStatus
 from memdiag.reports.fix.chart import point_label, point_sizes
-from memdiag.reports.fix.sentences import points_by_memory, problem_of
+from memdiag.reports.fix.sentences import point_problem_text, points_by_memory
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import listed, plain
+from memdiag.reports.text import listed_names, plain
 from memdiag.units import format_duration, format_size, format_sizes
 
 _STATUS_ORDER: tuple[RemedyStatus, ...] = ("applied", "rejected", "refused", "untried")
-_GROUPS = ("rewrites", "options")
+_ONLY_GROUPS = ("rewrites", "options")
 """Names of ``--only`` that stand for many changes."""
 
 _STATUS_WORDS: dict[RemedyStatus, str] = {
@@ -22,7 +22,7 @@ _STATUS_WORDS: dict[RemedyStatus, str] = {
 _MAX_WEIGHTS = 3
 
 
-def is_listed(fix: Fix, point: Point) -> bool:
+def is_point_listed(fix: Fix, point: Point) -> bool:
     """Return whether summaries list `point`.
 
     They list the Pareto front, the defaults, the chosen point, and points that save memory but
@@ -40,11 +40,11 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
     """
     points = points_by_memory(fix)
     if limit is not None:
-        kept = sorted(points, key=lambda each: _rank(fix, each))[:limit]
+        kept = sorted(points, key=lambda each: _point_rank(fix, each))[:limit]
         points = [point for point in points if point in kept]
     sizes = point_sizes(points)
     rows = [
-        (is_listed(fix, point), _point_cells(fix, point, *size))
+        (is_point_listed(fix, point), _tried_point_row(fix, point, *size))
         for point, size in zip(points, sizes, strict=True)
     ]
     listed_rows = tuple(cells for kept, cells in rows if kept)
@@ -64,25 +64,25 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
     )
 
 
-def _rank(fix: Fix, point: Point) -> tuple[bool, ...]:
+def _point_rank(fix: Fix, point: Point) -> tuple[bool, ...]:
     is_needed = point.options == fix.chosen or not point.options
     is_compared = point.ratio is not None
-    return not is_needed, not point.offered, not is_listed(fix, point), not is_compared
+    return not is_needed, not point.offered, not is_point_listed(fix, point), not is_compared
 
 
-def _point_cells(fix: Fix, point: Point, peak: str, steady: str) -> Row:
+def _tried_point_row(fix: Fix, point: Point, peak: str, steady: str) -> Row:
     figures = point.figures
     is_chosen = fix.is_chosen(point)
-    remark = _remark(point, fix.max_slowdown, is_chosen=is_chosen)
+    remark = _point_remark(point, fix.max_slowdown, is_chosen=is_chosen)
     ratio = "" if point.problem else "not compared"
     if point.ratio is not None:
-        ratio = _ratio(point)
+        ratio = _point_latency_text(point)
     name = Cell(
         point_label(point),
         is_code=True,
         tags=(remark,) if is_chosen or remark == "undecided" else (),
         note="on the front" if point.on_front else "",
-        problem=problem_of(point),
+        problem=point_problem_text(point),
     )
     sizes = (
         (figures.peak_bytes, figures.steady_bytes, figures.anonymous_bytes, figures.file_bytes)
@@ -92,7 +92,7 @@ def _point_cells(fix: Fix, point: Point, peak: str, steady: str) -> Row:
     texts = (peak, steady, *(format_size(size) if size is not None else "" for size in sizes[2:]))
     return Row(
         name,
-        *(_size_cell(text, size) for text, size in zip(texts, sizes, strict=True)),
+        *(_point_size_cell(text, size) for text, size in zip(texts, sizes, strict=True)),
         Cell(
             format_duration(figures.load_s) if figures else "",
             sort_key=figures.load_s if figures else -1,
@@ -103,18 +103,18 @@ def _point_cells(fix: Fix, point: Point, peak: str, steady: str) -> Row:
     )
 
 
-def _size_cell(text: str, size: int | None) -> Cell:
+def _point_size_cell(text: str, size: int | None) -> Cell:
     if size is None:
         return Cell(text, sort_key=-1)
     return Cell(text, title=f"{size:,} bytes", sort_key=size)
 
 
-def _ratio(point: Point) -> str:
+def _point_latency_text(point: Point) -> str:
     interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
     return f"{point.ratio:.2f} ×{interval}"
 
 
-def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
+def _point_remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     if is_chosen:
         return "chosen, undecided" if point.undecided else "chosen"
     if point.problem:
@@ -124,25 +124,25 @@ def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     return "slower" if point.is_too_slow(max_slowdown) else ""
 
 
-def named_table(fix: Fix) -> Table:
+def requested_change_table(fix: Fix) -> Table:
     """Return what became of each change that was asked for by name."""
     results = [
         (name, result)
         for name in fix.only
-        if name not in _GROUPS
-        for result in [*_results(fix, name)] or [_nothing(fix, name)]
+        if name not in _ONLY_GROUPS
+        for result in [*_named_change_results(fix, name)] or [_missing_result_reason(fix, name)]
     ]
     rows = tuple(Row(Cell(plain(name), is_code=True), plain(text)) for name, text in results)
     columns = (Column("asked for", css="name"), Column("result", wraps=True, css="prose"))
     return Table(columns=columns, rows=rows)
 
 
-def _nothing(fix: Fix, name: str) -> str:
+def _missing_result_reason(fix: Fix, name: str) -> str:
     """Return why there is no result for `name`."""
     return plain(fix.failed_optimizers.get(name, "nothing to try in this model"))
 
 
-def _results(fix: Fix, name: str) -> Iterator[str]:
+def _named_change_results(fix: Fix, name: str) -> Iterator[str]:
     """Yield the results for `name`: of a rewrite, of a rule's rewrites, an option or optimizer."""
     for remedy in fix.remedies:
         if name in (remedy.name, remedy.rule):
@@ -151,17 +151,17 @@ def _results(fix: Fix, name: str) -> Iterator[str]:
             yield f"{what}{_STATUS_WORDS[remedy.status]}: {reason}"
     alone = next((point for point in fix.points if point.options == (name,)), None)
     if alone is not None:
-        yield _result(fix, alone)
+        yield _single_option_result(fix, alone)
     elif any(name in point.options for point in fix.points):
         yield "measured together with others only"
     elif name in fix.untried:
         yield "not tried: the search ended before"
 
 
-def _result(fix: Fix, point: Point) -> str:
+def _single_option_result(fix: Fix, point: Point) -> str:
     """Return what became of an option that was measured alone."""
     if point.problem or point.figures is None:
-        return f"cannot be used: {problem_of(point)}"
+        return f"cannot be used: {point_problem_text(point)}"
     before = fix.points[0].figures or point.figures
     peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
     steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
@@ -170,8 +170,8 @@ def _result(fix: Fix, point: Point) -> str:
         what = "saves memory, but its latency was not compared" if point.offered else "not kept"
         return f"{what} ({change})"
     is_chosen = point.options == fix.chosen
-    remark = _remark(point, fix.max_slowdown, is_chosen=is_chosen) or "verified"
-    return f"{remark}: {change}, latency {_ratio(point)}"
+    remark = _point_remark(point, fix.max_slowdown, is_chosen=is_chosen) or "verified"
+    return f"{remark}: {change}, latency {_point_latency_text(point)}"
 
 
 def remedy_table(fix: Fix) -> Table:
@@ -181,7 +181,9 @@ def remedy_table(fix: Fix) -> Table:
         status = Cell(remedy.status, is_strong=remedy.status == "applied")
         name, rule = Cell(plain(remedy.name), is_code=True), Cell(plain(remedy.rule), is_code=True)
         reason = _reason_with_weights(remedy, fix.remedies)
-        rows.append(Row(status, name, rule, _weights(remedy), plain(remedy.reason), reason))
+        rows.append(
+            Row(status, name, rule, _remedy_weights_text(remedy), plain(remedy.reason), reason)
+        )
     return Table(
         columns=(
             Column("status"),
@@ -195,12 +197,12 @@ def remedy_table(fix: Fix) -> Table:
     )
 
 
-def _weights(remedy: Remedy) -> str:
-    return listed(remedy.weights, limit=_MAX_WEIGHTS)
+def _remedy_weights_text(remedy: Remedy) -> str:
+    return listed_names(remedy.weights, limit=_MAX_WEIGHTS)
 
 
 def _reason_with_weights(remedy: Remedy, remedies: Sequence[Remedy]) -> str:
     """Return the reason, after the weights if the rewrite ended differently for other weights."""
-    reason, weights = plain(remedy.reason), _weights(remedy)
+    reason, weights = plain(remedy.reason), _remedy_weights_text(remedy)
     same = [r for r in remedies if (r.name, r.rule) == (remedy.name, remedy.rule)]
     return f"{weights}: {reason}" if len(same) > 1 and weights else reason

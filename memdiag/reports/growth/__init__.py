@@ -2,11 +2,11 @@
 
 from memdiag.detail import Detail
 from memdiag.records.growth import Growth
-from memdiag.reports.blocks import Document, Figures, Picture, Sentence, notes_block
-from memdiag.reports.growth.blocks import block_table
+from memdiag.reports.blocks import Document, PictureBlock, SentenceBlock, TableBlock, notes_block
+from memdiag.reports.growth.blocks import malloc_block_table
 from memdiag.reports.growth.chart import growth_chart
 from memdiag.reports.growth.headline import growth_headline, reload_line
-from memdiag.reports.growth.owners import has_later_reading, owner_table
+from memdiag.reports.growth.owners import growth_owner_table, has_later_reading
 from memdiag.reports.growth.picture import draw
 from memdiag.reports.report import ISSUE_FILE, Report, file_names
 from memdiag.units import counted
@@ -15,11 +15,11 @@ from memdiag.units import counted
 def document(growth: Growth) -> Document:
     """Return the report of `growth`."""
     answer = growth_headline(growth)
-    stayed = block_table(growth)
+    stayed = malloc_block_table(growth)
     blocks = [
-        Sentence(title="What to do", text=answer.advice, detail=Detail.ANSWER),
-        _picture(growth),
-        Figures(
+        SentenceBlock(title="What to do", text=answer.advice, detail=Detail.ANSWER),
+        _growth_picture_block(growth),
+        TableBlock(
             title="Blocks of malloc that came into use and stayed",
             table=stayed,
             detail=Detail.ALL,
@@ -28,7 +28,7 @@ def document(growth: Growth) -> Document:
         notes_block(growth.notes),
     ]
     if has_later_reading(growth):
-        blocks.insert(2, Figures(title="Owners", table=owner_table(growth)))
+        blocks.insert(2, TableBlock(title="Owners", table=growth_owner_table(growth)))
     return Document(
         subject=answer.subject,
         kind="growth of memory",
@@ -42,7 +42,7 @@ def document(growth: Growth) -> Document:
     )
 
 
-def _picture(growth: Growth) -> Picture:
+def _growth_picture_block(growth: Growth) -> PictureBlock:
     hint = ["The shaded part is the warm-up."]
     has_owners = bool(growth_chart(growth).layers)
     if has_owners:
@@ -51,7 +51,7 @@ def _picture(growth: Growth) -> Picture:
             " blocks."
         )
     owners = ", growth of each owner, and all owners on top of each other" if has_owners else ""
-    return Picture(
+    return PictureBlock(
         title=f"Memory over {growth.unit}s",
         alt=f"Resident set{owners}. {growth_headline(growth).first}",
         hint=" ".join(hint),

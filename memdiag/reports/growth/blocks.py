@@ -7,21 +7,21 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
 from memdiag.units import format_size
 
-MAX_ROWS = 12
+MAX_BLOCK_ROWS = 12
 
-MIN_BLOCKS = 8
+MIN_GROWN_BLOCKS = 8
 """Fewer blocks of a size are no steady growth: that needs one between any two moments."""
 
 
-def block_table(growth: Growth) -> Table:
+def malloc_block_table(growth: Growth) -> Table:
     """Return the table of blocks that grew, most bytes first.
 
     It has no rows where the growth is not of memory in use: a few blocks more are no finding.
     """
     grows = growth.is_leak_or_kept or growth.verdict == "undecided"
     is_evidence = growth.slope is not None and grows
-    grown = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_BLOCKS]
-    shown = grown[:MAX_ROWS]
+    grown = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_GROWN_BLOCKS]
+    shown = grown[:MAX_BLOCK_ROWS]
     return Table(
         columns=(
             Column("block", "right"),
@@ -30,11 +30,13 @@ def block_table(growth: Growth) -> Table:
             Column("together", "right"),
             Column("content", wraps=True, css="prose"),
         ),
-        rows=tuple(_row(each, growth.owner, shown) for each in shown),
+        rows=tuple(_malloc_block_row(each, growth.owner, shown) for each in shown),
     ).without_empty_columns()
 
 
-def _row(blocks: GrowingBlocks, owner: GrowingOwner | None, others: Sequence[GrowingBlocks]) -> Row:
+def _malloc_block_row(
+    blocks: GrowingBlocks, owner: GrowingOwner | None, others: Sequence[GrowingBlocks]
+) -> Row:
     size = blocks.block_bytes * blocks.blocks
     rate = blocks.blocks_per_run
     label = format_size(blocks.block_bytes)

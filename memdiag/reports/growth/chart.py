@@ -4,21 +4,21 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memdiag.growth.wording import rate
+from memdiag.growth.wording import slope_text
 from memdiag.records.growth import Growth
 from memdiag.reports.growth.owners import (
     OwnerSeries,
-    attributed,
+    attributed_moments,
     judged_series,
+    moment_position,
     owner_series,
-    position,
     warm_up_index,
     warm_up_position,
 )
-from memdiag.thinning import thin
+from memdiag.thinning import thinned_indices
 from memdiag.units import MIB, format_size
 
-MIN_LINE_SHARE = 0.05
+MIN_OWNER_LINE_SHARE = 0.05
 """Share of the largest change below which the line of an owner is left out."""
 
 
@@ -89,7 +89,7 @@ class GrowthChart:
 
 def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
     """Return the chart of `growth` with at most about `max_points` points of the curve."""
-    moments = attributed(growth)
+    moments = attributed_moments(growth)
     series = owner_series(growth)
     is_bad = growth.is_leak_or_kept
     since = warm_up_index(growth, moments) if is_bad and moments else 0
@@ -99,10 +99,10 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
         xs: list[float] = [sample.run for sample in growth.samples]
         sizes = [sample.resident_bytes for sample in growth.samples]
     else:
-        xs = [position(growth, moment) for moment in growth.moments]
+        xs = [moment_position(growth, moment) for moment in growth.moments]
         sizes = [moment.resident_bytes for moment in growth.moments]
-    kept = thin(sizes, max_points)
-    positions = tuple(position(growth, moment) for moment in moments)
+    kept = thinned_indices(sizes, max_points)
+    positions = tuple(moment_position(growth, moment) for moment in moments)
     units = {"run": "runs", "reload": "reloads", "second": "seconds"}
     return GrowthChart(
         unit=growth.unit,
@@ -114,20 +114,20 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
         warm_up=min(max(0.0, warm_up_position(growth)), xs[-1]),
         moments_x=positions,
         growth_x=positions[since:],
-        layers=_layers(growth, series, judged, since),
-        since=_since(growth, is_bad=is_bad),
+        layers=_growth_layers(growth, series, judged, since),
+        since=_growth_start_words(growth, is_bad=is_bad),
         min_range_bytes=0 if is_bad else MIB,
         slope=_slope_line(growth, series, judged, since),
     )
 
 
-def _since(growth: Growth, *, is_bad: bool) -> str:
+def _growth_start_words(growth: Growth, *, is_bad: bool) -> str:
     if is_bad:
         return "the warm-up"
     return f"the first {growth.unit}" if growth.kind == "model" else "the start"
 
 
-def _layers(
+def _growth_layers(
     growth: Growth, series: Sequence[OwnerSeries], judged: OwnerSeries | None, since: int
 ) -> tuple[GrowthLayer, ...]:
     changes = [tuple(size - each.bytes[since] for size in each.bytes[since:]) for each in series]
@@ -139,7 +139,7 @@ def _layers(
             label=each.label,
             is_idle=each.is_idle,
             is_judged=each is judged or (judged is None and each.growing == growth.owner),
-            is_drawn=largest > 0 and size >= MIN_LINE_SHARE * largest,
+            is_drawn=largest > 0 and size >= MIN_OWNER_LINE_SHARE * largest,
             grown=format_size(change[-1], signed=True),
             resident_bytes=each.resident_bytes,
             growth_bytes=change,
@@ -157,14 +157,14 @@ def _slope_line(
     if judged is None:
         moments, sizes = growth.moments, [moment.resident_bytes for moment in growth.moments]
     else:
-        moments = attributed(growth)[since:]
+        moments = attributed_moments(growth)[since:]
         sizes = [size - judged.bytes[since] for size in judged.bytes[since:]]
-    xs = [position(growth, moment) for moment in moments]
+    xs = [moment_position(growth, moment) for moment in moments]
     per_unit = growth.slope.bytes_per_unit
     offset = statistics.median(y - per_unit * x for x, y in zip(xs, sizes, strict=True))
     return SlopeLine(
         x=(xs[0], xs[-1]),
         bytes=(offset + per_unit * xs[0], offset + per_unit * xs[-1]),
-        text=rate(growth.slope, growth.unit),
+        text=slope_text(growth.slope, growth.unit),
         of_owner=None if judged is None else series.index(judged),
     )

@@ -8,7 +8,7 @@ from memdiag.reports.text import capitalized, plain
 from memdiag.units import counted, format_duration, format_size
 
 _SHOWN_RELOADS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-_STYLES = {"flat": "bold green", "plateau": "bold green"}
+_VERDICT_STYLES = {"flat": "bold green", "plateau": "bold green"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,13 @@ def growth_headline(growth: Growth) -> GrowthHeadline:
     name = (Path(subject).name or "model") if growth.kind == "model" else subject
     return GrowthHeadline(
         subject=name,
-        first=_sentence(growth.sentence),
-        facts=" · ".join(_facts(growth)),
-        advice=capitalized(_sentence(growth.advice)),
-        style="bold red" if growth.is_leak_or_kept else _STYLES.get(growth.verdict, "bold yellow"),
-        ended=_sentence(growth.message),
+        first=_plain_sentence(growth.sentence),
+        facts=" · ".join(_growth_facts(growth)),
+        advice=capitalized(_plain_sentence(growth.advice)),
+        style="bold red"
+        if growth.is_leak_or_kept
+        else _VERDICT_STYLES.get(growth.verdict, "bold yellow"),
+        ended=_plain_sentence(growth.message),
     )
 
 
@@ -62,25 +64,25 @@ def reload_line(growth: Growth) -> str:
     return f"Resident set after reload {texts}."
 
 
-def _sentence(text: str) -> str:
+def _plain_sentence(text: str) -> str:
     text = plain(text).rstrip(".")
     return f"{text}." if text else ""
 
 
-def _facts(growth: Growth) -> list[str]:
+def _growth_facts(growth: Growth) -> list[str]:
     last = growth.moments[-1] if growth.moments else None
     if growth.unit == "second":
         facts = [f"observed for {format_duration(last.time_s if last else 0.0)}"]
     else:
-        facts = [_runs(growth)]
-    if varied := _varied(growth):
+        facts = [_run_count_text(growth)]
+    if varied := _variation_text(growth):
         facts.append(varied)
     if growth.onnxruntime:
         facts.append(f"onnxruntime {plain(growth.onnxruntime)}")
     return facts
 
 
-def _runs(growth: Growth) -> str:
+def _run_count_text(growth: Growth) -> str:
     """Return the number of runs, and the run of the last reading of memory if that was earlier."""
     text = counted(growth.runs, growth.unit)
     if not growth.is_run_count_exact:
@@ -91,7 +93,7 @@ def _runs(growth: Growth) -> str:
     return f"{text}, last reading after {last:,}"
 
 
-def _varied(growth: Growth) -> str:
+def _variation_text(growth: Growth) -> str:
     sizes = ", ".join(
         f"{plain(name)} {low} to {high}" for name, (low, high) in growth.dimensions.items()
     )

@@ -9,10 +9,10 @@ from memdiag.growth.wording import MIN_PATTERN_BYTES, OWNER_LABELS
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import GROWING_OWNERS, GrowingOwner, Growth, Moment, kinds_of
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.xray.owners import LABELS
+from memdiag.reports.xray.owners import OWNER_KIND_LABELS
 from memdiag.units import format_duration, format_rate, format_size
 
-_ORDER: tuple[OwnerKind, ...] = tuple(LABELS)
+_OWNER_ORDER: tuple[OwnerKind, ...] = tuple(OWNER_KIND_LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class OwnerSeries:
         return self.bytes[-1] - self.bytes[since]
 
 
-def position(growth: Growth, moment: Moment) -> float:
+def moment_position(growth: Growth, moment: Moment) -> float:
     """Return where `moment` is in time: the number of runs, or seconds if runs are not known."""
     return moment.position(growth.unit)
 
@@ -50,7 +50,7 @@ def warm_up_position(growth: Growth) -> float:
     return growth.warm_up_s if growth.unit == "second" else growth.warm_up_runs
 
 
-def attributed(growth: Growth) -> tuple[Moment, ...]:
+def attributed_moments(growth: Growth) -> tuple[Moment, ...]:
     """Return the moments whose owners are known, without those whose heap could not be read.
 
     They are the moments that the verdict depends on. If no heap could be read, all are returned.
@@ -62,30 +62,34 @@ def attributed(growth: Growth) -> tuple[Moment, ...]:
 def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
     """Return the index of the first of `moments` after the warm-up; the last one if none is."""
     end = warm_up_position(growth)
-    after = (i for i, moment in enumerate(moments) if position(growth, moment) >= end)
+    after = (i for i, moment in enumerate(moments) if moment_position(growth, moment) >= end)
     return next(after, len(moments) - 1)
 
 
 def has_later_reading(growth: Growth) -> bool:
     """Return whether owners were read after the warm-up, so that they can be compared."""
-    moments = attributed(growth)
+    moments = attributed_moments(growth)
     return len(moments) > 1 and warm_up_index(growth, moments) < len(moments) - 1
 
 
 def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
-    """Return each owner at the `attributed` moments, in a fixed order; empty owners are left out.
+    """Return each owner at the attributed moments, in a fixed order, without empty owners.
 
     Their resident bytes sum up to the resident set.
     """
-    moments = attributed(growth)
+    moments = attributed_moments(growth)
     found: list[OwnerSeries] = []
-    for kind in _ORDER:
+    for kind in _OWNER_ORDER:
         resident = tuple(moment.bytes_of(kind) for moment in moments)
         if kind == "arena":
-            found += _arena(moments, resident)
+            found += _arena_series(moments, resident)
             continue
-        sizes = _known([moment.heap_bytes for moment in moments]) if kind == "other_heap" else None
-        patterns = _known([moment.pattern_bytes for moment in moments])
+        sizes = (
+            _complete_readings([moment.heap_bytes for moment in moments])
+            if kind == "other_heap"
+            else None
+        )
+        patterns = _complete_readings([moment.pattern_bytes for moment in moments])
         if sizes and patterns and max(patterns) >= MIN_PATTERN_BYTES:
             in_patterns = tuple(map(min, patterns, resident))
             resident = tuple(map(sub, resident, in_patterns))
@@ -102,7 +106,7 @@ def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
         found.append(
             OwnerSeries(
                 kind=kind,
-                label=_label(kind),
+                label=_growing_owner_label(kind),
                 growing=GROWING_OWNERS[kind],
                 is_idle=kind == "allocator_retained",
                 resident_bytes=resident,
@@ -112,21 +116,21 @@ def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
     return tuple(each for each in found if any(each.bytes) or any(each.resident_bytes))
 
 
-def _label(kind: OwnerKind) -> str:
+def _growing_owner_label(kind: OwnerKind) -> str:
     """Return the verdict's label of `kind`, or the X-ray's label where verdicts do not name it."""
     owner = GROWING_OWNERS[kind]
     is_named = kind == "other_heap" or kinds_of(owner) == (kind,)
-    return OWNER_LABELS[owner] if is_named else LABELS[kind]
+    return OWNER_LABELS[owner] if is_named else OWNER_KIND_LABELS[kind]
 
 
-def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerSeries, ...]:
+def _arena_series(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerSeries, ...]:
     """Return the values in arenas, and the slack; together if the chunks are not known."""
-    used = _known([moment.arena_used_bytes for moment in moments])
+    used = _complete_readings([moment.arena_used_bytes for moment in moments])
     if used is None:
         return (
             OwnerSeries(
                 kind="arena",
-                label=LABELS["arena"],
+                label=OWNER_KIND_LABELS["arena"],
                 growing="arena",
                 is_idle=False,
                 resident_bytes=resident,
@@ -155,7 +159,7 @@ def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerS
     )
 
 
-def _known(values: Sequence[int | None]) -> tuple[int, ...] | None:
+def _complete_readings(values: Sequence[int | None]) -> tuple[int, ...] | None:
     known = tuple(value for value in values if value is not None)
     return known if known and len(known) == len(values) else None
 
@@ -166,41 +170,41 @@ def judged_series(growth: Growth, series: Sequence[OwnerSeries]) -> OwnerSeries 
         return None
     # Sessions consist of blocks and of values in arenas.
     owners = ("heap", "arena") if growth.owner == "sessions" else (growth.owner,)
-    since = warm_up_index(growth, attributed(growth))
+    since = warm_up_index(growth, attributed_moments(growth))
     candidates = [each for each in series if each.growing in owners]
     return max(candidates, key=lambda each: each.growth_bytes(since), default=None)
 
 
-def owner_table(growth: Growth) -> Table:
+def growth_owner_table(growth: Growth) -> Table:
     """Return the table of owners: the first moment, the end of the warm-up, the end, the growth."""
     series = owner_series(growth)
-    moments = attributed(growth) if series else growth.moments
+    moments = attributed_moments(growth) if series else growth.moments
     since = warm_up_index(growth, moments)
     whole = tuple(moment.resident_bytes for moment in moments)
-    span = position(growth, moments[-1]) - position(growth, moments[since])
+    span = moment_position(growth, moments[-1]) - moment_position(growth, moments[since])
     judged = judged_series(growth, series)
     ordered = sorted(series, key=lambda each: -each.bytes[-1])
-    rows = [_row(Cell("resident set"), whole, since, span)]
+    rows = [_owner_growth_row(Cell("resident set"), whole, since, span)]
     for each in ordered:
         cell = Cell(each.label, color=f"var(--{each.kind.replace('_', '-')})")
         is_judged = each is judged or (judged is None and each.growing == growth.owner)
-        rows.append(_row(cell, each.bytes, since, span, is_strong=is_judged, level=1))
+        rows.append(_owner_growth_row(cell, each.bytes, since, span, is_strong=is_judged, level=1))
     headings = ("start", "warm-up", "end", "growth", f"a {growth.unit}")
     return Table(
         columns=(
             Column("owner"),
-            *(Column(heading, "right", css=_css(heading)) for heading in headings),
+            *(Column(heading, "right", css=_heading_css(heading)) for heading in headings),
         ),
         rows=tuple(rows),
-        caption=_caption(growth, moments, since),
+        caption=_owner_moments_caption(growth, moments, since),
     )
 
 
-def _css(heading: str) -> str:
+def _heading_css(heading: str) -> str:
     return {"start": "less", "warm-up": "less", "growth": "strong"}.get(heading, "")
 
 
-def _row(
+def _owner_growth_row(
     name: Cell,
     sizes: Sequence[int],
     since: int,
@@ -214,7 +218,7 @@ def _row(
     rate = round(grown / span) if span > 0 else 0
     return Row(
         name,
-        *(_size(sizes[index]) for index in (0, since, -1)),
+        *(_owner_size_cell(sizes[index]) for index in (0, since, -1)),
         Cell(format_size(grown, signed=True) if grown else "0", title=f"{grown:+,} bytes"),
         format_rate(rate, signed=True) if rate else "",
         is_strong=is_strong,
@@ -222,11 +226,11 @@ def _row(
     )
 
 
-def _size(size: int) -> Cell:
+def _owner_size_cell(size: int) -> Cell:
     return Cell(format_size(size), title=f"{size:,} bytes")
 
 
-def _caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
+def _owner_moments_caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
     first, warm, last = (moment_text(growth, moments[index]) for index in (0, since, -1))
     return (
         f"After {first}, after the warm-up ({warm}), and at the end ({last}); growth since the"

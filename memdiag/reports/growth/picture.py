@@ -8,8 +8,8 @@ from memdiag.records.growth import Growth
 from memdiag.reports import picture
 from memdiag.reports.growth.chart import GrowthChart, GrowthLayer, SlopeLine, growth_chart
 from memdiag.reports.growth.headline import growth_headline
-from memdiag.reports.palette import LIGHT as COLOR
-from memdiag.reports.palette import kinds
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
+from memdiag.reports.palette import colors_by_kind
 from memdiag.reports.text import capitalized
 from memdiag.units import GIB, KIB, MIB
 
@@ -21,8 +21,8 @@ MIN_RANGE_SHARE = 0.04
 """Share of the resident set that the height of its chart is at least, so that noise looks like
 noise."""
 
-_LEGEND_COLUMNS = 3
-_PLATE = {"facecolor": COLOR.surface, "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+_OWNER_LEGEND_COLUMNS = 3
+_TEXT_PLATE = {"facecolor": COLOR.surface, "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
 
 
 def draw(growth: Growth) -> Figure:
@@ -31,7 +31,7 @@ def draw(growth: Growth) -> Figure:
     answer = growth_headline(growth)
     has_owners = bool(chart.layers)
     height, ratios = (9.6, (1, 1, 1.25)) if has_owners else (3.6, (1,))
-    figure = picture.figure(height, answer.subject, capitalized(answer.first))
+    figure = picture.titled_figure(height, answer.subject, capitalized(answer.first))
     grid = figure.add_gridspec(len(ratios), 1, height_ratios=ratios)
     curve = figure.add_subplot(grid[0])
     _draw_curve(curve, chart)
@@ -53,7 +53,7 @@ def draw(growth: Growth) -> Figure:
 
 def _draw_curve(axes: Axes, chart: GrowthChart) -> None:
     title = f"resident set after each {chart.unit}" if chart.has_samples else "resident set"
-    picture.style(axes, title, grid="y")
+    picture.style_axes(axes, title, grid="y")
     unit, name = picture.size_unit(max(chart.resident_bytes, default=0))
     sizes = [size / unit for size in chart.resident_bytes]
     axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
@@ -90,14 +90,14 @@ def _draw_slope(axes: Axes, slope: SlopeLine, unit: int) -> None:
     )  # fmt: skip
     axes.annotate(
         slope.text, textcoords="offset points", fontsize=picture.TEXT, weight="bold",
-        color=COLOR.peak_ink, parse_math=False, zorder=6, bbox=_PLATE, **settings,
+        color=COLOR.peak_ink, parse_math=False, zorder=6, bbox=_TEXT_PLATE, **settings,
     )  # fmt: skip
 
 
 def _draw_growth(axes: Axes, chart: GrowthChart) -> None:
     from matplotlib.patheffects import Normal, Stroke
 
-    picture.style(axes, f"growth by owner since {chart.since}", grid="y")
+    picture.style_axes(axes, f"growth by owner since {chart.since}", grid="y")
     drawn = [layer for layer in chart.layers if layer.is_drawn]
     values = [size for layer in drawn for size in layer.growth_bytes]
     low, high = float(min((*values, 0))), float(max((*values, 0)))
@@ -106,7 +106,7 @@ def _draw_growth(axes: Axes, chart: GrowthChart) -> None:
     unit, name = _growth_unit(max(-low, high))
     axes.axhline(0, color=COLOR.rail, lw=1.0)
     axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
-    colors = kinds("light")
+    colors = colors_by_kind("light")
     for layer in drawn:
         (line,) = axes.plot(
             chart.growth_x, [size / unit for size in layer.growth_bytes], marker="o", ms=4,
@@ -132,13 +132,13 @@ def _growth_unit(largest: float) -> tuple[int, str]:
 def _draw_owners(axes: Axes, chart: GrowthChart) -> None:
     from matplotlib.patches import Patch
 
-    picture.style(axes, "owners of the resident set", grid="y")
+    picture.style_axes(axes, "owners of the resident set", grid="y")
     resident = [each.resident_bytes for each in chart.layers]
     whole = [sum(sizes) for sizes in zip(*resident, strict=True)]
     unit, name = picture.size_unit(max(whole))
     # What grows is on top, where its edge is not shaken by the others.
     layers = sorted(chart.layers, key=lambda each: (each.is_drawn, each.is_judged))
-    colors = kinds("light")
+    colors = colors_by_kind("light")
     areas = axes.stackplot(
         chart.moments_x, [[size / unit for size in each.resident_bytes] for each in layers],
         colors=[colors[each.kind] for each in layers], lw=0.4, edgecolor=COLOR.surface,
@@ -151,17 +151,19 @@ def _draw_owners(axes: Axes, chart: GrowthChart) -> None:
     axes.set_ylabel(name)
     handles = [
         Patch(
-            fc=colors[each.kind], label=_legend(each), hatch="////" if each.is_idle else None,
+            fc=colors[each.kind], label=_layer_legend_label(each),
+            hatch="////" if each.is_idle else None,
             ec=COLOR.surface, lw=0,
         )
         for each in reversed(layers)
     ]  # fmt: skip
     axes.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.24), ncols=_LEGEND_COLUMNS,
+        handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.24),
+        ncols=_OWNER_LEGEND_COLUMNS,
         fontsize=picture.SMALL - 1, frameon=False, labelcolor=COLOR.ink, handlelength=1.1,
         handleheight=1.0, columnspacing=1.2,
     )  # fmt: skip
 
 
-def _legend(layer: GrowthLayer) -> str:
+def _layer_legend_label(layer: GrowthLayer) -> str:
     return f"{layer.label} {layer.grown}" if layer.is_drawn else layer.label

@@ -4,11 +4,11 @@ from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
 from memdiag.reports.blocks import (
     NOT_ON_TERMINALS,
-    Code,
+    CodeBlock,
     Document,
-    Figures,
-    Picture,
-    Sentence,
+    PictureBlock,
+    SentenceBlock,
+    TableBlock,
     notes_block,
 )
 from memdiag.reports.container_resources import compose_service, kubernetes_resources
@@ -29,10 +29,20 @@ def document(limit: MemoryLimit) -> Document:
     answer = limit_headline(limit)
     trials = trial_table(limit)
     blocks = [
-        Sentence(title="Margin", text=suggestion_reason(limit)),
-        Code(title="Kubernetes", text=kubernetes(limit), language="yaml", formats=NOT_ON_TERMINALS),
-        Code(title="Compose", text=compose(limit), language="yaml", formats=NOT_ON_TERMINALS),
-        Figures(
+        SentenceBlock(title="Margin", text=suggestion_reason(limit)),
+        CodeBlock(
+            title="Kubernetes",
+            text=limit_kubernetes_yaml(limit),
+            language="yaml",
+            formats=NOT_ON_TERMINALS,
+        ),
+        CodeBlock(
+            title="Compose",
+            text=limit_compose_yaml(limit),
+            language="yaml",
+            formats=NOT_ON_TERMINALS,
+        ),
+        TableBlock(
             title="Trials",
             table=trials,
             formats=ALL_FORMATS if trials.rows[1:] else NOT_ON_TERMINALS,
@@ -42,7 +52,7 @@ def document(limit: MemoryLimit) -> Document:
     if any(row.limit_bytes is not None for row in limit_rows(limit)):
         blocks.insert(
             1,
-            Picture(
+            PictureBlock(
                 title="Time against limit",
                 alt="Time relative to the shortest without slowdown, for each limit that was tried."
                 " The table below contains the figures.",
@@ -63,15 +73,15 @@ def document(limit: MemoryLimit) -> Document:
     )
 
 
-def kubernetes(limit: MemoryLimit) -> str:
+def limit_kubernetes_yaml(limit: MemoryLimit) -> str:
     """Return the suggestion as the ``resources`` of a container in Kubernetes."""
-    limit = codec.escaped(limit)
+    limit = codec.escaped_record(limit)
     return kubernetes_resources(limit.request_bytes, limit.limit_bytes, yaml_comments(limit))
 
 
-def compose(limit: MemoryLimit) -> str:
+def limit_compose_yaml(limit: MemoryLimit) -> str:
     """Return the suggestion as a service of Compose."""
-    limit = codec.escaped(limit)
+    limit = codec.escaped_record(limit)
     return compose_service(
         service_name(limit),
         limit.request_bytes,

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from memdiag.deploy.limit_search import usual_times
+from memdiag.deploy.limit_bisection import usual_times
 from memdiag.records.limit import MemoryLimit
-from memdiag.reports.limit.rows import latency_ratio, limit_rows
+from memdiag.reports.limit.rows import limit_rows, relative_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ def limit_chart(limit: MemoryLimit) -> LimitChart:
     return LimitChart(
         y_label="latency" if limit.kind == "model" else "duration",
         x=tuple(size for size, _ in works),
-        ratio=tuple(latency_ratio(row.latency_s, usual.latency_s) for _, row in works),
-        load_ratio=tuple(latency_ratio(row.load_s, usual.load_s) for _, row in works),
+        ratio=tuple(relative_time(row.latency_s, usual.latency_s) for _, row in works),
+        load_ratio=tuple(relative_time(row.load_s, usual.load_s) for _, row in works),
         is_slow=tuple(row.slow > 0 for _, row in works),
         failed=tuple(size for size, _ in failed),
         marks=tuple(marks),

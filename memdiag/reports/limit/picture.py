@@ -8,7 +8,7 @@ from memdiag.records.limit import MemoryLimit
 from memdiag.reports import picture
 from memdiag.reports.limit.chart import LimitChart, limit_chart
 from memdiag.reports.limit.sentences import limit_headline
-from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
 from memdiag.reports.text import capitalized
 from memdiag.units import format_size
 
@@ -21,13 +21,13 @@ def draw(limit: MemoryLimit) -> Figure:
     """Return the picture."""
     chart = limit_chart(limit)
     answer = limit_headline(limit)
-    figure = picture.figure(5.4, answer.subject, capitalized(answer.first))
+    figure = picture.titled_figure(5.4, answer.subject, capitalized(answer.first))
     _draw_times(figure.add_subplot(), chart)
     return figure
 
 
 def _draw_times(axes: Axes, chart: LimitChart) -> None:
-    picture.style(axes, "time relative to the shortest; filled: slowed by the limit", grid="y")
+    picture.style_axes(axes, "time relative to the shortest; filled: slowed by the limit", grid="y")
     largest = max((mark.bytes for mark in chart.marks), default=0)
     unit, name = picture.size_unit(max((largest, *chart.x, *chart.failed)))
     for label, values, color, marker in (

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from memdiag.deploy.limit_search import LOAD_SLOWDOWN, usual_times
+from memdiag.deploy.limit_bisection import LOAD_SLOWDOWN, usual_times
 from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
@@ -63,10 +63,10 @@ def limit_rows(limit: MemoryLimit) -> tuple[LimitRow, ...]:
     sizes = sorted({p.limit_bytes for p in limit.points if p.limit_bytes is not None}, reverse=True)
     groups: list[Sequence[LimitPoint]] = [limit.unlimited] if limit.unlimited else []
     groups += [[p for p in limit.points if p.limit_bytes == size] for size in sizes]
-    return tuple(map(_row, groups))
+    return tuple(map(_limit_row, groups))
 
 
-def _row(points: Sequence[LimitPoint]) -> LimitRow:
+def _limit_row(points: Sequence[LimitPoint]) -> LimitRow:
     completed = [point for point in points if point.is_completed]
     failed = [point for point in points if not point.is_completed]
     slow = [point for point in completed if point.is_slow]
@@ -80,19 +80,19 @@ def _row(points: Sequence[LimitPoint]) -> LimitRow:
         slow=len(slow),
         phases=tuple(dict.fromkeys(point.phase for point in failed if point.phase)),
         outcomes=tuple(dict.fromkeys(point.outcome for point in failed)),
-        load_s=_median(point.load_s for point in timed),
-        latency_s=_median(point.latency_s for point in timed),
+        load_s=_known_median(point.load_s for point in timed),
+        latency_s=_known_median(point.latency_s for point in timed),
         refault_bytes=round(statistics.median(refaults)),
         peak_bytes=max(peaks, default=None),
     )
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def _known_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
-def latency_ratio(seconds: float | None, usual: float | None) -> float | None:
+def relative_time(seconds: float | None, usual: float | None) -> float | None:
     """Return a time relative to the usual one; None if one is not known."""
     return seconds / usual if seconds is not None and usual else None
 
@@ -123,21 +123,21 @@ def trial_table(limit: MemoryLimit) -> Table:
                 str(row.trials),
                 "" if row.load_s is None else format_duration(row.load_s),
                 "" if row.latency_s is None else format_duration(row.latency_s),
-                ", ".join(slowdowns(limit, row)),
+                ", ".join(slowdown_texts(limit, row)),
                 format_size(row.refault_bytes) if row.refault_bytes >= MIB else "",
                 "" if row.peak_bytes is None else format_size(row.peak_bytes),
-                _mark(limit, row),
-                is_strong=bool(_mark(limit, row)),
+                _limit_remark(limit, row),
+                is_strong=bool(_limit_remark(limit, row)),
             )
             for row in rows
         ),
-        caption=_caption(limit, rows) if any(row.limit_bytes for row in rows) else "",
+        caption=_trial_caption(limit, rows) if any(row.limit_bytes for row in rows) else "",
         is_dense=True,
     )
     return table.without_empty_columns()
 
 
-def slowdowns(limit: MemoryLimit, row: LimitRow) -> list[str]:
+def slowdown_texts(limit: MemoryLimit, row: LimitRow) -> list[str]:
     """Return by what a limit makes it slow: ``latency × 1.50``, ``loading × 3.0``; often nothing.
 
     Where nothing was read again, times differ by what else the machine does, and not by the limit.
@@ -146,16 +146,16 @@ def slowdowns(limit: MemoryLimit, row: LimitRow) -> list[str]:
         return []
     usual = usual_times(limit.points)
     parts = []
-    ratio = latency_ratio(row.latency_s, usual.latency_s)
+    ratio = relative_time(row.latency_s, usual.latency_s)
     if ratio is not None and ratio > limit.max_slowdown:
         parts.append(f"{'latency' if limit.kind == 'model' else 'duration'} × {ratio:.2f}")
-    loading = latency_ratio(row.load_s, usual.load_s)
+    loading = relative_time(row.load_s, usual.load_s)
     if loading is not None and loading > LOAD_SLOWDOWN:
         parts.append(f"loading × {loading:.1f}")
     return parts
 
 
-def _caption(limit: MemoryLimit, rows: Sequence[LimitRow]) -> str:
+def _trial_caption(limit: MemoryLimit, rows: Sequence[LimitRow]) -> str:
     """Return what slow means, and why times differ where it is not said."""
     others = "where nothing was read again, times differ by what else the machine does"
     if not any(row.slow for row in rows):
@@ -169,7 +169,7 @@ def _caption(limit: MemoryLimit, rows: Sequence[LimitRow]) -> str:
     )
 
 
-def _mark(limit: MemoryLimit, row: LimitRow) -> str:
+def _limit_remark(limit: MemoryLimit, row: LimitRow) -> str:
     if row.limit_bytes is None:
         return ""
     names = {limit.smallest_bytes: "smallest"}

@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.limit import LimitPoint, MemoryLimit
-from memdiag.reports.limit.rows import limit_rows, slowdowns
-from memdiag.reports.text import at_sizes, model_file, plain, shortened
+from memdiag.reports.limit.rows import limit_rows, slowdown_texts
+from memdiag.reports.text import model_file_name, plain, shortened, sizes_clause
 from memdiag.units import MIB, counted, format_duration, format_size
 
-MAX_COMMAND = 60
+MAX_SUBJECT_COMMAND = 60
 
 MIN_UNCOUNTED_BYTES = MIB
 
-MIN_FAILED = 0.9
+MIN_FAILED_SHARE = 0.9
 """Share of the smallest limit from which on a limit that fails shows that no less is enough."""
 
 
@@ -48,43 +48,52 @@ class LimitHeadline(NamedTuple):
 def limit_headline(limit: MemoryLimit) -> LimitHeadline:
     """Return the answer of `limit`."""
     is_model = limit.kind == "model"
-    subject = model_file(limit.subject) if is_model else plain(limit.subject)
+    subject = model_file_name(limit.subject) if is_model else plain(limit.subject)
     return LimitHeadline(
-        subject=subject if is_model else shortened(subject, MAX_COMMAND),
+        subject=subject if is_model else shortened(subject, MAX_SUBJECT_COMMAND),
         advice=f"set the memory limit to {format_size(limit.limit_bytes)}, and the request to"
         f" {format_size(limit.request_bytes)}.",
-        first=_first(limit),
-        second=" ".join(filter(None, (_uncounted(limit), _below(limit), _memory(limit)))),
-        facts=_facts(limit),
+        first=_limit_answer(limit),
+        second=" ".join(
+            filter(
+                None,
+                (
+                    _uncounted_memory_text(limit),
+                    _smaller_limit_text(limit),
+                    _counted_parts_text(limit),
+                ),
+            )
+        ),
+        facts=_limit_facts(limit),
         ended=plain(limit.message),
         ended_label="Ended early" if limit.group_version else "No limit was tried",
     )
 
 
-def _first(limit: MemoryLimit) -> str:
+def _limit_answer(limit: MemoryLimit) -> str:
     smallest, comfortable = limit.smallest_bytes, limit.comfortable_bytes
-    sizes = at_sizes(limit.dimensions)
+    sizes = sizes_clause(limit.dimensions)
     where = f", {sizes}" if sizes else ""
     if smallest is None:
-        return f"{_without_limit(limit)}{where}."
+        return f"{_unlimited_peak_text(limit)}{where}."
     works = f"works in {format_size(smallest)}"
     if comfortable == smallest:
         failed = limit.largest_failed
-        is_found = failed is not None and (failed.limit_bytes or 0) > MIN_FAILED * smallest
+        is_found = failed is not None and (failed.limit_bytes or 0) > MIN_FAILED_SHARE * smallest
         return f"{works} without slowdown{', and in no less' if is_found else ''}{where}."
     if all(point.latency_s is None for point in limit.points):
         # A server that is ended after some time: nothing shows how far it got.
         works = f"is not killed in {format_size(smallest)}"
         reason = " (contents of files are dropped and read again; its work was not measured)"
     else:
-        reason = _slowness(limit)
+        reason = _slowness_clause(limit)
     if comfortable is None:
         return f"{works}{reason}; no limit without slowdown was found{where}."
     verb = "works " if works.startswith("is") else ""
     return f"{works}{reason}, and {verb}without slowdown in {format_size(comfortable)}{where}."
 
 
-def _without_limit(limit: MemoryLimit) -> str:
+def _unlimited_peak_text(limit: MemoryLimit) -> str:
     peak = max((point.peak_bytes or 0 for point in limit.unlimited), default=0)
     parts = []
     if peak:
@@ -96,17 +105,17 @@ def _without_limit(limit: MemoryLimit) -> str:
     return " and ".join(parts) or "was not measured under a limit"
 
 
-def _slowness(limit: MemoryLimit) -> str:
+def _slowness_clause(limit: MemoryLimit) -> str:
     """Return what the smallest limit costs: `` (latency × 1.18, loading × 3.0: …)``."""
     # A damaged record may have no trial at this limit.
     rows = [row for row in limit_rows(limit) if row.limit_bytes == limit.smallest_bytes]
-    parts = slowdowns(limit, rows[0]) if rows else []
+    parts = slowdown_texts(limit, rows[0]) if rows else []
     if not parts:
         return ""
     return f" ({', '.join(parts)}: contents of files are dropped and read again)"
 
 
-def _uncounted(limit: MemoryLimit) -> str:
+def _uncounted_memory_text(limit: MemoryLimit) -> str:
     if limit.uncounted_bytes < MIN_UNCOUNTED_BYTES:
         return ""
     return (
@@ -115,34 +124,34 @@ def _uncounted(limit: MemoryLimit) -> str:
     )
 
 
-def _below(limit: MemoryLimit) -> str:
+def _smaller_limit_text(limit: MemoryLimit) -> str:
     point = limit.largest_failed
     if point is None or point.limit_bytes is None:
         return ""
     size = format_size(point.limit_bytes)
     if point.outcome == "killed":
-        return f"In {size} it is killed{_within(point)}."
+        return f"In {size} it is killed{_ended_phase_clause(point)}."
     if point.outcome == "timeout":
         killed = [each for each in limit.limited if each.outcome == "killed"]
         end = "."
         if killed:
             size_killed = format_size(killed[-1].limit_bytes or 0)
-            end = f", and in {size_killed} it is killed{_within(killed[-1])}."
+            end = f", and in {size_killed} it is killed{_ended_phase_clause(killed[-1])}."
         return (
-            f"In {size} it takes more than three times as long{_within(point)}, as contents of"
-            f" files are dropped and read again all the time{end}"
+            f"In {size} it takes more than three times as long{_ended_phase_clause(point)}, as"
+            f" contents of files are dropped and read again all the time{end}"
         )
     phase = f" in {point.phase}" if point.phase else ""
     return f"In {size} it fails{phase}: {plain(point.message)}."
 
 
-def _within(point: LimitPoint) -> str:
+def _ended_phase_clause(point: LimitPoint) -> str:
     if point.phase == "start":
         return " before the model is loaded (Python and onnxruntime alone need more)"
     return f" in {point.phase}" if point.phase else ""
 
 
-def _memory(limit: MemoryLimit) -> str:
+def _counted_parts_text(limit: MemoryLimit) -> str:
     memory = limit.counted
     if memory is None:
         return ""
@@ -187,11 +196,11 @@ def service_name(limit: MemoryLimit) -> str:
     """Return the name of a service: that of the model's file, or of the program."""
     words = limit.subject.split()
     name = limit.subject if limit.kind == "model" or not words else words[0]
-    file = model_file(name)
+    file = model_file_name(name)
     return file.removesuffix(ONNX_SUFFIX).removesuffix(ORT_SUFFIX)
 
 
-def _facts(limit: MemoryLimit) -> str:
+def _limit_facts(limit: MemoryLimit) -> str:
     parts = [f"onnxruntime {plain(limit.onnxruntime)}"] if limit.onnxruntime else []
     parts.append(counted(len(limit.points), "trial"))
     if limit.group_version is not None:

@@ -10,20 +10,20 @@ from memdiag.reports.blocks import (
     NOT_ON_PAGES,
     PAGE_ONLY,
     Block,
-    Chart,
-    Code,
+    BulletBlock,
+    ChartBlock,
+    CodeBlock,
     Document,
-    Facts,
-    Figures,
-    FindingList,
-    Points,
-    Sentence,
+    FactsBlock,
+    FindingsBlock,
+    SentenceBlock,
+    TableBlock,
     notes_block,
 )
-from memdiag.reports.budget import verdict
-from memdiag.reports.estimate.tables import MAX_LIVE
+from memdiag.reports.budget import judgement_verdict
+from memdiag.reports.estimate.tables import MAX_LIVE_TENSORS
 from memdiag.reports.findings import finding_text, profile_summary
-from memdiag.reports.phase_table import OPTIONAL_COLUMNS
+from memdiag.reports.phase_table import OPTIONAL_PHASE_COLUMNS
 from memdiag.reports.profile import picture
 from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.charts import page_xrays, timeline_data
@@ -39,7 +39,7 @@ from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.profile.phases import (
     copies_by_phase,
     notable_spans,
-    phase_table,
+    profile_phase_table,
     runs_summary,
     span_rows,
     span_table,
@@ -53,7 +53,7 @@ from memdiag.units import counted
 
 _MAX_SPANS = 500
 _MAX_UNFOLDED_SPANS = 12
-_TIMELINE = "timeline.js"
+_TIMELINE_SCRIPT = "timeline.js"
 
 
 def document(profile: Profile) -> Document:
@@ -70,35 +70,35 @@ def document(profile: Profile) -> Document:
         rest=answer.second,
         facts=" · ".join(facts),
         blocks=[
-            *_glance(profile),
-            *_timeline(profile, f"{answer.first} {answer.second}"),
-            Figures(
+            *_glance_blocks(profile),
+            *_profile_timeline_blocks(profile, f"{answer.first} {answer.second}"),
+            TableBlock(
                 title="Phases",
-                table=phase_table(profile),
-                short_table=phase_table(profile, is_compared=False),
-                optional=OPTIONAL_COLUMNS if profile.estimate is not None else (),
+                table=profile_phase_table(profile),
+                short_table=profile_phase_table(profile, is_compared=False),
+                optional=OPTIONAL_PHASE_COLUMNS if profile.estimate is not None else (),
             ),
-            *_generation(profile),
-            *_run_peak(profile),
-            *_owners(profile),
-            FindingList(
+            *_generation_blocks(profile),
+            *_run_peak_blocks(profile),
+            *_steady_owner_blocks(profile),
+            FindingsBlock(
                 title="Findings",
                 findings=[*map(finding_text, profile.findings)],
                 summary=f"{profile_summary(profile)}." if profile.findings else "",
                 detail=Detail.ALL,
                 short=counted(len(profile.findings), "finding"),
             ),
-            *_spans(profile),
-            *_runs(profile),
+            *_span_blocks(profile),
+            *_run_blocks(profile),
             notes_block(profile.notes),
-            Figures(
+            TableBlock(
                 title="Inputs", table=input_table(profile), detail=Detail.ALL, short="the inputs"
             ),
-            Facts(title="Model", rows=model_facts(profile)),
-            Facts(title="Session", rows=session_facts(profile)),
-            Facts(title="Environment", rows=environment_facts(profile)),
-            Facts(title="Sampling", rows=sampling_facts(profile)),
-            Code(
+            FactsBlock(title="Model", rows=model_facts(profile)),
+            FactsBlock(title="Session", rows=session_facts(profile)),
+            FactsBlock(title="Environment", rows=environment_facts(profile)),
+            FactsBlock(title="Sampling", rows=sampling_facts(profile)),
+            CodeBlock(
                 title="To measure it again",
                 text=shlex.join(map(plain, profile.command)),
                 language="console",
@@ -108,16 +108,16 @@ def document(profile: Profile) -> Document:
     )
 
 
-def _glance(profile: Profile) -> list[Block]:
+def _glance_blocks(profile: Profile) -> list[Block]:
     """Return the result, why, what to do, and what the memory consists of."""
     found = profile_advice(profile)
-    budget = verdict(profile.judgement) if profile.judgement else ""
+    budget = judgement_verdict(profile.judgement) if profile.judgement else ""
     return [
-        Sentence(title="Result", text=found.result, detail=Detail.ANSWER),
-        Sentence(title="Why", text=found.reason, detail=Detail.ANSWER),
-        Sentence(title="Steady", text=found.steady, detail=Detail.ANSWER),
+        SentenceBlock(title="Result", text=found.result, detail=Detail.ANSWER),
+        SentenceBlock(title="Why", text=found.reason, detail=Detail.ANSWER),
+        SentenceBlock(title="Steady", text=found.steady, detail=Detail.ANSWER),
         *(
-            Sentence(
+            SentenceBlock(
                 title="" if number else "What to do",
                 text=step.text,
                 command=step.command,
@@ -125,8 +125,8 @@ def _glance(profile: Profile) -> list[Block]:
             )
             for number, step in enumerate(found.steps)
         ),
-        Sentence(title="Budget", text=budget and f"{capitalized(budget)}.", formats=PAGE_ONLY),
-        Sentence(title="Run peak", text=" ".join(run_peak_sentences(profile)[:1])),
+        SentenceBlock(title="Budget", text=budget and f"{capitalized(budget)}.", formats=PAGE_ONLY),
+        SentenceBlock(title="Run peak", text=" ".join(run_peak_sentences(profile)[:1])),
     ]
 
 
@@ -134,14 +134,14 @@ def _has_timeline(profile: Profile) -> bool:
     return bool(profile.samples.t_s or profile.spans)
 
 
-def _timeline(profile: Profile, answer: str) -> list[Block]:
+def _profile_timeline_blocks(profile: Profile, answer: str) -> list[Block]:
     if not _has_timeline(profile):
         return []
     return [
-        Chart(
+        ChartBlock(
             title="Timeline",
             name="timeline",
-            script=_TIMELINE,
+            script=_TIMELINE_SCRIPT,
             data=lambda: timeline_data(profile),
             alt=f"Resident memory over time. {answer}",
             hints=(
@@ -154,10 +154,10 @@ def _timeline(profile: Profile, answer: str) -> list[Block]:
     ]
 
 
-def _generation(profile: Profile) -> list[Block]:
+def _generation_blocks(profile: Profile) -> list[Block]:
     return [
-        Points(title="Generation", texts=generation_sentences(profile), detail=Detail.ALL),
-        Figures(
+        BulletBlock(title="Generation", texts=generation_sentences(profile), detail=Detail.ALL),
+        TableBlock(
             title="Growth with the context",
             table=generation_table(profile),
             detail=Detail.ALL,
@@ -166,21 +166,21 @@ def _generation(profile: Profile) -> list[Block]:
     ]
 
 
-def _run_peak(profile: Profile) -> list[Block]:
+def _run_peak_blocks(profile: Profile) -> list[Block]:
     return [
-        Points(
+        BulletBlock(
             title="Peak of a run",
             # The first sentence is in the glance.
             texts=run_peak_sentences(profile)[1:],
             detail=Detail.ALL,
         ),
-        Figures(
+        TableBlock(
             title="In memory at the peak of a run, as estimated",
-            table=run_peak_table(profile, max_tensors=MAX_LIVE),
+            table=run_peak_table(profile, max_tensors=MAX_LIVE_TENSORS),
             detail=Detail.ALL,
             formats=NOT_ON_PAGES,
         ),
-        Figures(
+        TableBlock(
             title="In memory at the peak of a run, as estimated",
             table=run_peak_table(profile),
             is_sortable=True,
@@ -189,7 +189,7 @@ def _run_peak(profile: Profile) -> list[Block]:
     ]
 
 
-def _owners(profile: Profile) -> list[Block]:
+def _steady_owner_blocks(profile: Profile) -> list[Block]:
     if profile.attribution is None:
         return []
     trimmed = profile.allocator_retained_bytes or 0
@@ -201,17 +201,17 @@ def _owners(profile: Profile) -> list[Block]:
     )
 
 
-def _spans(profile: Profile) -> list[Block]:
+def _span_blocks(profile: Profile) -> list[Block]:
     spans = span_rows(profile)
     more = len(spans) - _MAX_SPANS
     return [
-        Points(
+        BulletBlock(
             title="What moved memory",
             texts=[f"{row.title}: {row.sentence}" for row in notable_spans(profile)],
             detail=Detail.ALL,
             formats=NOT_ON_PAGES,
         ),
-        Figures(
+        TableBlock(
             title="Graph transformers and steps",
             table=span_table(spans[:_MAX_SPANS]),
             caption=f"{more:,} smaller ones are in the record (JSON) only." if more > 0 else "",
@@ -221,17 +221,19 @@ def _spans(profile: Profile) -> list[Block]:
     ]
 
 
-def _runs(profile: Profile) -> list[Block]:
+def _run_blocks(profile: Profile) -> list[Block]:
     unit = "run" if profile.generation is None else "token"
     found = runs_summary(profile)
     texts = [capitalized(text) for text in (found.latency, found.growth, found.retained) if text]
-    blocks: list[Block] = [Points(title=f"{capitalized(unit)}s", texts=texts, detail=Detail.ALL)]
+    blocks: list[Block] = [
+        BulletBlock(title=f"{capitalized(unit)}s", texts=texts, detail=Detail.ALL)
+    ]
     if len(profile.runs) > 1 and _has_timeline(profile):
         blocks.append(
-            Chart(
+            ChartBlock(
                 title=f"Each {unit}",
                 name="runs",
-                script=_TIMELINE,
+                script=_TIMELINE_SCRIPT,
                 data=dict,  # the timeline has it
                 alt=f"Latency and resident memory of each {unit}. {found.sentence}",
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 from memdiag.records.profile import Profile
 from memdiag.reports.profile.phases import run_sentence, span_row
-from memdiag.reports.profile.timeline import limits, timeline
+from memdiag.reports.profile.timeline import budget_limits, profile_timeline
 from memdiag.reports.xray import PageXray, page_xray
 from memdiag.units import format_duration
 
@@ -35,7 +35,7 @@ def page_xrays(profile: Profile) -> tuple[PageXray, ...]:
 
 def timeline_data(profile: Profile) -> dict[str, Any]:
     """Return the data of the timeline and of the chart of the runs, as columns."""
-    line = timeline(profile)
+    line = profile_timeline(profile)
     runs = [(number, run, run.end_s) for number, run in enumerate(profile.runs, start=1)]
     timed = [(number, run, end_s) for number, run, end_s in runs if end_s is not None]
     base = profile.baseline_rss_bytes
@@ -57,7 +57,7 @@ def timeline_data(profile: Profile) -> dict[str, Any]:
             "top": line.top_bytes,
             "bands": [asdict(band) for band in line.bands],
             "peaks": [asdict(peak) for peak in line.peaks],
-            "limits": [asdict(limit) for limit in limits(profile)],
+            "limits": [asdict(limit) for limit in budget_limits(profile)],
         },
         "spans": [
             {

@@ -9,7 +9,7 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
 from memdiag.units import format_duration, format_size
 
-Facts = tuple[tuple[str, str], ...]
+FactRows = tuple[tuple[str, str], ...]
 
 _LABELS = {
     "runs": "runs asked for",
@@ -40,24 +40,24 @@ def input_table(profile: Profile) -> Table:
     )
 
 
-def model_facts(profile: Profile) -> Facts:
+def model_facts(profile: Profile) -> FactRows:
     """Return the facts of the model file: sizes, weights, nodes, versions."""
     model = profile.model
     opsets = ", ".join(
         f"{plain(domain) or 'ai.onnx'} {version}" for domain, version in model.opsets.items()
     )
-    return _known(
+    return _known_facts(
         ("file", plain(model.path)),
         ("file size", format_size(model.file_bytes)),
         ("external data", format_size(model.external_bytes) if model.external_bytes else None),
-        ("weights", _weights(profile)),
+        ("weights", _weight_size_text(profile)),
         ("nodes", None if model.node_count is None else f"{model.node_count:,}"),
         ("IR version", None if model.ir_version is None else str(model.ir_version)),
         ("opsets", opsets or None),
     )
 
 
-def session_facts(profile: Profile) -> Facts:
+def session_facts(profile: Profile) -> FactRows:
     """Return the settings of the session."""
     described = profile.session.described
     described["providers"] = described["providers"] or ("default",)
@@ -78,10 +78,10 @@ def _setting(name: str, value: Any) -> Iterator[tuple[str, str]]:
             yield f"{label}{plain(key)}", plain(each)
 
 
-def environment_facts(profile: Profile) -> Facts:
+def environment_facts(profile: Profile) -> FactRows:
     """Return versions and machine."""
     machine = profile.environment
-    return _known(
+    return _known_facts(
         ("memdiag", plain(machine.memdiag)),
         ("onnxruntime", None if machine.onnxruntime is None else plain(machine.onnxruntime)),
         ("Python", None if machine.python is None else plain(machine.python)),
@@ -92,11 +92,11 @@ def environment_facts(profile: Profile) -> Facts:
     )
 
 
-def sampling_facts(profile: Profile) -> Facts:
+def sampling_facts(profile: Profile) -> FactRows:
     """Return the facts about the samples: source, number, largest gap."""
     sampling = profile.sampling
     lag, device = sampling.boundary_lag_s, profile.device
-    return _known(
+    return _known_facts(
         ("samples", f"{sampling.count:,} from {plain(sampling.method)}"),
         ("period", f"{format_duration(sampling.period_s)} (median)"),
         ("largest gap", format_duration(sampling.largest_gap_s)),
@@ -110,12 +110,12 @@ def sampling_facts(profile: Profile) -> Facts:
     )
 
 
-def _weights(profile: Profile) -> str | None:
+def _weight_size_text(profile: Profile) -> str | None:
     size, count = profile.model.weight_bytes, profile.model.weight_count
     if size is None:
         return None
     return format_size(size) if count is None else f"{format_size(size)} in {count:,}"
 
 
-def _known(*facts: tuple[str, str | None]) -> Facts:
+def _known_facts(*facts: tuple[str, str | None]) -> FactRows:
     return tuple((label, value) for label, value in facts if value is not None)

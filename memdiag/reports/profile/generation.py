@@ -1,12 +1,12 @@
 """A generation in a profile: its KV cache, and memory and time by the length of the context."""
 
 from memdiag.records.profile import Profile
-from memdiag.reports.generation import cache_sentences, feed_sentence, kibibytes
+from memdiag.reports.generation import cache_sentences, feed_sentence, kibibytes_text
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import decimals_for, mebibytes
+from memdiag.reports.text import mebibyte_decimals, mebibytes_text
 from memdiag.units import format_duration
 
-MAX_STEPS = 5
+MAX_TABLE_STEPS = 5
 """Steps in the table, evenly spread."""
 
 
@@ -24,7 +24,7 @@ def generation_sentences(profile: Profile) -> tuple[str, ...]:
             else ""
         )
         sentences.append(
-            f"The resident set grew by {kibibytes(growth)} a token over the steps{reuse}"
+            f"The resident set grew by {kibibytes_text(growth)} a token over the steps{reuse}"
         )
     return tuple(f"{sentence}." for sentence in sentences)
 
@@ -34,7 +34,7 @@ def generation_table(profile: Profile) -> Table:
     generation, prefill = profile.generation, profile.phase("prefill")
     rows = []
     if generation is not None and prefill is not None:
-        cache, decimals = generation.cache, decimals_for(profile.peak_rss_bytes)
+        cache, decimals = generation.cache, mebibyte_decimals(profile.peak_rss_bytes)
         points = [
             (
                 "prompt",
@@ -44,7 +44,7 @@ def generation_table(profile: Profile) -> Table:
                 profile.first_run_s,
             )
         ]
-        for number in _spread(len(profile.runs)):
+        for number in _spread_step_indices(len(profile.runs)):
             run = profile.runs[number]
             points.append(
                 (
@@ -59,9 +59,9 @@ def generation_table(profile: Profile) -> Table:
             Row(
                 name,
                 f"{tokens:,}",
-                Cell(mebibytes(cache.bytes_at(tokens), 1)),
-                mebibytes(peak, decimals),
-                mebibytes(resident, decimals),
+                Cell(mebibytes_text(cache.bytes_at(tokens), 1)),
+                mebibytes_text(peak, decimals),
+                mebibytes_text(resident, decimals),
                 "" if seconds is None else format_duration(seconds),
             )
             for name, tokens, resident, peak, seconds in points
@@ -80,8 +80,8 @@ def generation_table(profile: Profile) -> Table:
     )
 
 
-def _spread(count: int) -> list[int]:
-    """Return up to `MAX_STEPS` numbers below `count`, evenly spread, with the first and last."""
-    if count <= MAX_STEPS:
+def _spread_step_indices(count: int) -> list[int]:
+    """Return up to `MAX_TABLE_STEPS` numbers below `count`, evenly spread, the last included."""
+    if count <= MAX_TABLE_STEPS:
         return list(range(count))
-    return [round(index * (count - 1) / (MAX_STEPS - 1)) for index in range(MAX_STEPS)]
+    return [round(index * (count - 1) / (MAX_TABLE_STEPS - 1)) for index in range(MAX_TABLE_STEPS)]

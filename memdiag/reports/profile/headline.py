@@ -5,21 +5,21 @@ from dataclasses import dataclass
 
 from memdiag.records.profile import Memory, Profile, Status
 from memdiag.reports.control_group import container_sentence
-from memdiag.reports.generation import calls_text
+from memdiag.reports.generation import generation_calls_text
 from memdiag.reports.text import (
-    at_sizes,
-    model_file,
+    baseline_difference_text,
+    model_file_name,
     plain,
-    relative_to_baseline,
-    sampled_mark,
+    sampled_peak_word,
     shortened,
+    sizes_clause,
 )
 from memdiag.units import MIB, counted, format_size
 
 MIN_FACTOR_BYTES = MIB
 """Multiples of less than these weights are never printed."""
 
-ENDINGS: Mapping[Status, str] = {
+STATUS_ENDINGS: Mapping[Status, str] = {
     "completed": "completed",
     "failed": "failed",
     "killed": "killed",
@@ -31,7 +31,7 @@ MIN_NOTABLE_RETENTION = 0.05
 
 It depends on the order in which threads free blocks: in equal processes it was 46 to 55 MiB.
 """
-_MAX_MESSAGE = 400
+_MAX_OUTCOME_MESSAGE = 400
 _MIN_EARLIER_SHARE = 0.95
 
 
@@ -54,19 +54,23 @@ class ProfileHeadline:
 def profile_headline(profile: Profile) -> ProfileHeadline:
     """Return the headline of `profile`, whether the run completed or not."""
     completed = profile.outcome.completed
-    peak = _peak(profile)
+    peak = _peak_above_text(profile)
     size = format_size(profile.baseline_rss_bytes)
     baseline = f"Baseline {size}: Python, onnxruntime and inputs" if profile.phases else ""
     generation = profile.generation
-    sizes = at_sizes(profile.dimensions) if generation is None else f"with {calls_text(generation)}"
+    sizes = (
+        sizes_clause(profile.dimensions)
+        if generation is None
+        else f"with {generation_calls_text(generation)}"
+    )
     where = f", {sizes}" if sizes else ""
     if profile.phases:
         baseline += f". Whole process: peak {format_size(profile.peak_rss_bytes)}"
     if completed:
         first = f"Peak {peak}{where}."
-        second = _steady(profile)
+        second = _steady_sentence(profile)
     else:
-        first = _ending(profile)
+        first = _early_end_sentence(profile)
         second = f"The peak until then was {peak}{where}."
     container = container_sentence(profile.environment, profile.group)
     second = " ".join(filter(None, (second, f"{baseline}." if baseline else "", container)))
@@ -75,11 +79,11 @@ def profile_headline(profile: Profile) -> ProfileHeadline:
     if _is_mostly_attributes(profile):
         facts.insert(0, f"{format_size(profile.model.file_bytes)} file")
     return ProfileHeadline(
-        model=model_file(profile.model.path),
+        model=model_file_name(profile.model.path),
         completed=completed,
         first=first,
         second=second,
-        facts=" · ".join([*facts, _runtime(profile)]),
+        facts=" · ".join([*facts, _runtime_facts(profile)]),
     )
 
 
@@ -89,10 +93,10 @@ def weight_factor(profile: Profile, size: int) -> str | None:
     A multiple is printed only if the weights are larger than the pages of its own that the
     runtime adds (see `runtime_bytes`): otherwise it would describe the library, not the model.
     """
-    return _factor(profile, size, profile.model.weight_bytes)
+    return _size_factor(profile, size, profile.model.weight_bytes)
 
 
-def _factor(profile: Profile, size: int, base: int | None) -> str | None:
+def _size_factor(profile: Profile, size: int, base: int | None) -> str | None:
     if base is None or size <= 0 or base < MIN_FACTOR_BYTES or base <= runtime_bytes(profile):
         return None
     ratio = size / base
@@ -116,10 +120,10 @@ def runtime_bytes(profile: Profile) -> int:
     first, last = profile.phases[0].end, profile.end
     if first.file_bytes is None or last.file_bytes is None:
         return 0
-    return max(0, last.file_bytes - first.file_bytes - _mapped_bytes(profile))
+    return max(0, last.file_bytes - first.file_bytes - _mapped_model_bytes(profile))
 
 
-def _mapped_bytes(profile: Profile) -> int:
+def _mapped_model_bytes(profile: Profile) -> int:
     """Return the resident bytes of the model's files; without an X-ray, its external data."""
     attribution = profile.attribution
     if attribution is None:
@@ -146,31 +150,31 @@ def baseline_memory(profile: Profile) -> Memory | None:
     return start.end if start else None
 
 
-def _ending(profile: Profile) -> str:
+def _early_end_sentence(profile: Profile) -> str:
     outcome = profile.outcome
     where = f"in {outcome.phase} at {format_size(last_rss_bytes(profile))}"
-    message = shortened(plain(outcome.message), _MAX_MESSAGE)
-    sentence = f"{ENDINGS[outcome.status].capitalize()} {where}"
+    message = shortened(plain(outcome.message), _MAX_OUTCOME_MESSAGE)
+    sentence = f"{STATUS_ENDINGS[outcome.status].capitalize()} {where}"
     if not message:
         return f"{sentence}."
     return f"{sentence}: {message}" + ("" if message.endswith((".", "!", "?")) else ".")
 
 
-def _peak(profile: Profile) -> str:
+def _peak_above_text(profile: Profile) -> str:
     above = profile.peak_above_bytes
     if above <= 0:
         return "no higher than the baseline"
     base = "the weights"
     factor = weight_factor(profile, above)
     if _is_mostly_attributes(profile):
-        base, factor = "the file", _factor(profile, above, profile.model.file_bytes)
-    asides = [f"{factor} {base}" if factor else "", sampled_mark(profile.peak_kind)]
+        base, factor = "the file", _size_factor(profile, above, profile.model.file_bytes)
+    asides = [f"{factor} {base}" if factor else "", sampled_peak_word(profile.peak_kind)]
     aside = ", ".join(part for part in asides if part)
-    size = f"{relative_to_baseline(above)} {f'({aside}) ' if aside else ''}"
-    return f"{size}in {profile.peak_phase}{_earlier_peak(profile, above)}"
+    size = f"{baseline_difference_text(above)} {f'({aside}) ' if aside else ''}"
+    return f"{size}in {profile.peak_phase}{_earlier_peak_clause(profile, above)}"
 
 
-def _earlier_peak(profile: Profile, above: int) -> str:
+def _earlier_peak_clause(profile: Profile, above: int) -> str:
     """Return a clause about an earlier phase that rose to nearly the peak; empty for none."""
     for span in profile.spans:
         share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above
@@ -182,21 +186,25 @@ def _earlier_peak(profile: Profile, above: int) -> str:
     return ""
 
 
-def _steady(profile: Profile) -> str:
+def _steady_sentence(profile: Profile) -> str:
     above = profile.steady_above_bytes
     if above is None:
         if not profile.phases:
             return "The model was not run."
         kept = profile.end_above_bytes
-        size = f"{relative_to_baseline(kept)}{_in_parentheses(weight_factor(profile, kept))}"
+        size = (
+            f"{baseline_difference_text(kept)}{_parenthesized_text(weight_factor(profile, kept))}"
+        )
         return f"Not run; created, the session stays {size}."
-    parts = _steady_parts(profile)
-    size = f"{relative_to_baseline(above)}{_in_parentheses(weight_factor(profile, above))}"
+    parts = _steady_kinds_text(profile)
+    size = f"{baseline_difference_text(above)}{_parenthesized_text(weight_factor(profile, above))}"
     name = "Steady" if profile.generation is None else "After the last step"
-    return f"{name} {size}{f': {parts}' if parts else ''}.{_retained(profile, above)}"
+    return (
+        f"{name} {size}{f': {parts}' if parts else ''}.{_retained_memory_sentence(profile, above)}"
+    )
 
 
-def _retained(profile: Profile, above: int) -> str:
+def _retained_memory_sentence(profile: Profile, above: int) -> str:
     """Return a sentence on freed memory that malloc keeps, if it is much of the bytes `above`."""
     size = profile.allocator_retained_bytes or 0
     if size < max(MIB, MIN_NOTABLE_RETENTION * above):
@@ -204,11 +212,11 @@ def _retained(profile: Profile, above: int) -> str:
     return f" {format_size(size)} of it is free, but kept by malloc; this varies between processes."
 
 
-def _in_parentheses(text: str | None) -> str:
+def _parenthesized_text(text: str | None) -> str:
     return f" ({text})" if text else ""
 
 
-def _steady_parts(profile: Profile) -> str:
+def _steady_kinds_text(profile: Profile) -> str:
     """Return the bytes that the steady state adds to the baseline, by kind of memory."""
     base, steady = baseline_memory(profile), profile.steady
     if steady is None or base is None:
@@ -225,7 +233,7 @@ def _steady_parts(profile: Profile) -> str:
     )
 
 
-def _runtime(profile: Profile) -> str:
+def _runtime_facts(profile: Profile) -> str:
     """Return the runtime, its providers and threads: ``onnxruntime 1.31.1, CPU, 2 threads``."""
     version = profile.environment.onnxruntime
     parts = [f"onnxruntime {plain(version)}" if version else "onnxruntime (version unknown)"]

@@ -7,52 +7,54 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from memdiag.defaults import PINNED_TEXT, PINNING
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE, PINNED_TEXT
 from memdiag.records.generation import Generation
 from memdiag.records.phases import RUN_PHASES
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
 from memdiag.reports.phase_table import (
-    ESTIMATED,
+    ESTIMATED_HEADING,
     PhaseRow,
-    arranged,
+    arranged_phase_rows,
     phase_row,
-    table_of,
+    phase_row_table,
 )
-from memdiag.reports.profile.headline import ENDINGS
+from memdiag.reports.profile.headline import STATUS_ENDINGS
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import decimals_for, plain
+from memdiag.reports.text import mebibyte_decimals, plain
 from memdiag.units import MIB, counted, format_duration, format_size
 
 MIN_RUNS_FOR_P95 = 20
 MAX_QUICK_FIRST_RUN = 0.8
 """Share of the median latency below which a first run is notably quicker than later ones."""
 
-_MIN_GROWTH = MIB
+_MIN_MOVED_BYTES = MIB
 _MIN_NOTABLE_SHARE = 0.05
 _TRANSFORMER_PHASES = ("optimize", "constant_fold")
 
 
 def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
     """Return the phases that were reached, each followed by its parts."""
-    return arranged([_row(profile, phase) for phase in profile.phases], profile.spans)
+    return arranged_phase_rows(
+        [_profile_phase_row(profile, phase) for phase in profile.phases], profile.spans
+    )
 
 
-def phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
+def profile_phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
     """Return the table of the phases that were reached, with estimated peaks.
 
     Unless `is_compared` it is shorter: without these, and without phases that moved little memory.
     """
     estimated = ""
     if is_compared and profile.estimate is not None:
-        estimated = f"; {ESTIMATED}: the peak that memdiag estimate predicts"
-        if PINNING not in profile.session.environment:
+        estimated = f"; {ESTIMATED_HEADING}: the peak that memdiag estimate predicts"
+        if MMAP_THRESHOLD_VARIABLE not in profile.session.environment:
             estimated += f" for a malloc that keeps no freed blocks (--env {PINNED_TEXT})"
     rows = phase_rows(profile)
     if not is_compared:
-        rows = tuple(replace(row, estimated_bytes=None) for row in rows if _is_notable(row))
-    table = table_of(
+        rows = tuple(replace(row, estimated_bytes=None) for row in rows if _is_notable_phase(row))
+    table = phase_row_table(
         rows,
-        decimals=decimals_for(profile.peak_rss_bytes),
+        decimals=mebibyte_decimals(profile.peak_rss_bytes),
         caption=f"MiB of the whole process{estimated}",
         heading="phase" if is_compared else "phase (MiB)",
         explains_samples=is_compared,
@@ -60,14 +62,14 @@ def phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
     return table if is_compared else replace(table, caption=table.caption.partition("; ")[2])
 
 
-def _is_notable(row: PhaseRow) -> bool:
+def _is_notable_phase(row: PhaseRow) -> bool:
     """Return whether the row belongs in a short table."""
     if row.is_peak or row.ending or row.phase in RUN_PHASES:
         return True
     return row.level == 0 and row.phase != "start" and abs(row.net_bytes) >= MIB
 
 
-def _row(profile: Profile, phase: Phase) -> PhaseRow:
+def _profile_phase_row(profile: Profile, phase: Phase) -> PhaseRow:
     latencies = [run.latency_s for run in profile.runs]
     is_steady = phase.name in ("steady", "decode") and bool(latencies)
     grown = responsible_span(profile, phase.name)
@@ -80,7 +82,7 @@ def _row(profile: Profile, phase: Phase) -> PhaseRow:
         responsible=grown.name if grown else "",
         is_peak=phase.name == profile.peak_phase,
         estimated_bytes=profile.estimated_peak_bytes(phase.name),
-        ending=f"{ENDINGS[outcome.status]} here" if ended_here else "",
+        ending=f"{STATUS_ENDINGS[outcome.status]} here" if ended_here else "",
     )
 
 
@@ -151,12 +153,12 @@ def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
     more than once.
     """
     rows = [span_row(span) for span in profile.spans]
-    moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_GROWTH)
+    moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_MOVED_BYTES)
     kept = [row for row in rows if row.phase in _TRANSFORMER_PHASES or moves[row.phase] > 1]
-    return tuple(sorted(_joined(kept), key=lambda row: row.movement, reverse=True))
+    return tuple(sorted(_joined_span_rows(kept), key=lambda row: row.movement, reverse=True))
 
 
-def _joined(rows: Sequence[SpanRow]) -> Iterator[SpanRow]:
+def _joined_span_rows(rows: Sequence[SpanRow]) -> Iterator[SpanRow]:
     """Yield `rows`, with one row for successive spans whose peak was read at once.
 
     Spans that end between two readings of the high-water mark all have its peak, and keep nothing:
@@ -176,7 +178,7 @@ def _joined(rows: Sequence[SpanRow]) -> Iterator[SpanRow]:
 def notable_spans(profile: Profile, *, limit: int = 6) -> tuple[SpanRow, ...]:
     """Return the spans that belong in a summary: at least 1 MiB and 5 % of the peak."""
     above = profile.peak_above_bytes
-    smallest = max(_MIN_GROWTH, above * _MIN_NOTABLE_SHARE)
+    smallest = max(_MIN_MOVED_BYTES, above * _MIN_NOTABLE_SHARE)
     return tuple(row for row in span_rows(profile) if max(row.movement) >= smallest)[:limit]
 
 
@@ -184,9 +186,9 @@ def responsible_span(profile: Profile, phase: PhaseName) -> SpanRow | None:
     """Return the span that made `phase` grow most; None if none grew by 1 MiB."""
     rows = [row for row in span_rows(profile) if row.phase == phase]
     grown = max(rows, key=lambda row: row.net_bytes, default=None)
-    if grown is None or grown.net_bytes < _MIN_GROWTH:
+    if grown is None or grown.net_bytes < _MIN_MOVED_BYTES:
         grown = max(rows, key=lambda row: row.movement, default=None)
-    return grown if grown and max(grown.movement) >= _MIN_GROWTH else None
+    return grown if grown and max(grown.movement) >= _MIN_MOVED_BYTES else None
 
 
 def span_table(rows: Sequence[SpanRow]) -> Table:
@@ -241,7 +243,9 @@ class RunSummary:
 def runs_summary(profile: Profile) -> RunSummary:
     """Return the sentences on the runs of `profile`."""
     return RunSummary(
-        latency=_latency(profile), growth=_growth(profile), retained=_retained(profile)
+        latency=_run_latency_text(profile),
+        growth=_run_growth_text(profile),
+        retained=_returned_memory_text(profile),
     )
 
 
@@ -252,9 +256,9 @@ def run_sentence(number: int, run: Run) -> str:
     return f"run {number}: {format_duration(run.latency_s)}{reached}"
 
 
-def _latency(profile: Profile) -> str:
+def _run_latency_text(profile: Profile) -> str:
     if profile.generation is not None:
-        return _token_latency(profile, profile.generation)
+        return _token_latency_text(profile, profile.generation)
     parts = []
     ordered = sorted(run.latency_s for run in profile.runs)
     if ordered:
@@ -271,7 +275,7 @@ def _latency(profile: Profile) -> str:
     return "; ".join(parts)
 
 
-def _token_latency(profile: Profile, generation: Generation) -> str:
+def _token_latency_text(profile: Profile, generation: Generation) -> str:
     parts = []
     ordered = sorted(run.latency_s for run in profile.runs)
     if ordered:
@@ -280,37 +284,37 @@ def _token_latency(profile: Profile, generation: Generation) -> str:
         name = "p95" if len(ordered) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
         parts.append(
             f"each token median {format_duration(median)}, {name} {format_duration(p95)} over"
-            f" {counted(len(ordered), 'step')}{_rate(1, median)}"
+            f" {counted(len(ordered), 'step')}{_token_rate_text(1, median)}"
         )
     if profile.first_run_s is not None:
         prompt = format_duration(profile.first_run_s)
-        rate = _rate(generation.prefill_tokens, profile.first_run_s)
+        rate = _token_rate_text(generation.prefill_tokens, profile.first_run_s)
         parts.append(f"prompt of {counted(generation.prefill_tokens, 'token')} {prompt}{rate}")
     return "; ".join(parts)
 
 
-def _rate(tokens: int, seconds: float) -> str:
+def _token_rate_text(tokens: int, seconds: float) -> str:
     """Return the tokens per second in parentheses; empty for a time of 0."""
     return f" ({tokens / seconds:,.0f} tokens/s)" if seconds > 0 else ""
 
 
-def _growth(profile: Profile) -> str:
+def _run_growth_text(profile: Profile) -> str:
     if profile.generation is not None:
         return ""  # the table of the generation has it
     rss = [run.rss_bytes for run in profile.runs]
     if len(rss) < 2:
         return ""
     runs = "run 2" if len(rss) == 2 else f"runs 2 to {len(rss)}"
-    later = f"{_change(rss[-1] - rss[0])} in {runs}"
+    later = f"{_memory_change_text(rss[-1] - rss[0])} in {runs}"
     steady = profile.phase("steady")
     if steady is None:
         return f"resident memory after the first run: {later}"
-    change = _change(rss[0] - steady.start.rss_bytes)
+    change = _memory_change_text(rss[0] - steady.start.rss_bytes)
     why = " (the block that the memory pattern plans)" if profile.planned_block_bytes else ""
     return f"resident memory after the first run: {change} in run 1{why}, {later}"
 
 
-def _change(size: int) -> str:
+def _memory_change_text(size: int) -> str:
     """Return a change of memory in MiB, as in the phase table."""
     if size == 0:
         return "no change"
@@ -318,7 +322,7 @@ def _change(size: int) -> str:
     return f"{text} MiB" if text.strip("+-0.") else "less than 0.1 MiB"
 
 
-def _retained(profile: Profile) -> str:
+def _returned_memory_text(profile: Profile) -> str:
     size = profile.allocator_retained_bytes
     if size is None or profile.attribution is not None:
         return ""  # with an X-ray it is a row of the owners

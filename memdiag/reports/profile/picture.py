@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.profile import Profile
 from memdiag.reports import picture
-from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
 from memdiag.reports.profile.headline import profile_headline, weight_factor
-from memdiag.reports.profile.timeline import Band, TimelineChart, timeline
-from memdiag.reports.text import sampled_mark, shortened
+from memdiag.reports.profile.timeline import PhaseBand, TimelineChart, profile_timeline
+from memdiag.reports.text import sampled_peak_word, shortened
 from memdiag.units import KIB, format_duration, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INCHES = 5.2
+_TIMELINE_INCHES = 5.2
 _BOTTOM, _TOP = 0.13, 0.735
 _SMALL = 12.5  # points
 _MAX_SMALL_LINE = 102  # letters of a line at _SMALL
-_RIBBON = 0.05  # the phases' ribbon above the plot, as a share of its height
-_STEPS = (1, 2, 2.5, 5, 10)
+_RIBBON_HEIGHT_SHARE = 0.05  # the phases' ribbon above the plot, as a share of its height
+_TICK_STEPS = (1, 2, 2.5, 5, 10)
 _MIN_PHASE_WIDTH = 0.09  # share of the width, for phases after `start`
 _MAX_START_WIDTH = 0.05  # nothing of the model happens in `start`
-_LAYERS = {
+_LAYER_COLORS = {
     "file-backed": COLOR.file,
     "shared": COLOR.shared,
     "anonymous": COLOR.anonymous,
@@ -38,16 +38,16 @@ _LAYERS = {
 
 def draw(profile: Profile) -> Figure:
     """Return the timeline of `profile`, 1600 × 832 pixels."""
-    line = timeline(profile)
-    figure = picture.timeline_figure(_INCHES)
+    line = profile_timeline(profile)
+    figure = picture.timeline_figure(_TIMELINE_INCHES)
     axes = picture.timeline_axes(figure, _BOTTOM, _TOP - _BOTTOM)
     times = time_scale(line)
-    top = _top(profile, line)
+    top = _axis_top_bytes(profile, line)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, top)
-    _draw_title(figure, profile)
-    _draw_phases(axes, line, times)
-    _draw_memory(axes, line, times)
+    _draw_profile_title(figure, profile)
+    _draw_phase_bands(axes, line, times)
+    _draw_memory_layers(axes, line, times)
     _draw_weights(axes, line, top)
     _draw_peak(axes, profile, line, times, top)
     _draw_time_axis(axes, line, times)
@@ -81,7 +81,7 @@ def time_scale(line: TimelineChart) -> TimeScale:
     Phases that take turns, such as `optimize` and `constant_fold`, share one segment, in which time
     is linear.
     """
-    segments = _segments(line)
+    segments = _phase_group_ranges(line)
     floor = min(_MIN_PHASE_WIDTH, 0.6 / len(segments))
     total = sum(last - first for first, last, _ in segments)
     after_start = sum(last - first for first, last, start in segments if not start) or total
@@ -109,12 +109,12 @@ def time_scale(line: TimelineChart) -> TimeScale:
     )
 
 
-def _segments(line: TimelineChart) -> list[tuple[float, float, bool]]:
+def _phase_group_ranges(line: TimelineChart) -> list[tuple[float, float, bool]]:
     """Return each group of overlapping phases as (start, end, whether it is the phase `start`)."""
     first = line.start_s
     last = max(line.end_s, first + 1e-6)
     merged: list[tuple[float, float, bool]] = []
-    for start, end, is_start in sorted(_extents(line.bands)):
+    for start, end, is_start in sorted(_phase_extents(line.bands)):
         if merged and start < merged[-1][1]:
             before = merged.pop()
             merged.append((before[0], max(before[1], end), before[2] and is_start))
@@ -131,7 +131,7 @@ def _segments(line: TimelineChart) -> list[tuple[float, float, bool]]:
     ]
 
 
-def _extents(bands: Sequence[Band]) -> list[tuple[float, float, bool]]:
+def _phase_extents(bands: Sequence[PhaseBand]) -> list[tuple[float, float, bool]]:
     extents: dict[str, tuple[float, float, bool]] = {}
     for band in bands:
         start, end, _ = extents.get(band.phase, (band.start_s, band.end_s, False))
@@ -140,14 +140,14 @@ def _extents(bands: Sequence[Band]) -> list[tuple[float, float, bool]]:
     return list(extents.values())
 
 
-def _top(profile: Profile, line: TimelineChart) -> int:
+def _axis_top_bytes(profile: Profile, line: TimelineChart) -> int:
     above = max(line.top_bytes, profile.peak_rss_bytes) - line.baseline_bytes
     weights = line.weight_bytes or 0
     # Weights far above the memory that was reached (a failed load) would flatten the curve.
     return int(1.22 * max(above, weights if weights <= 3 * above else 0, 256 * KIB))
 
 
-def _draw_title(figure: Figure, profile: Profile) -> None:
+def _draw_profile_title(figure: Figure, profile: Profile) -> None:
     answer = profile_headline(profile)
     color = COLOR.ink if answer.completed else COLOR.peak_ink
     lines = textwrap.wrap(answer.first, picture.MAX_WIDE_LINE)
@@ -162,9 +162,9 @@ def _draw_title(figure: Figure, profile: Profile) -> None:
     )  # fmt: skip
 
 
-def _draw_phases(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
+def _draw_phase_bands(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     transform = axes.get_xaxis_transform()
-    longest: dict[str, Band] = {}
+    longest: dict[str, PhaseBand] = {}
     phases = list(dict.fromkeys(band.phase for band in line.bands))
     peak = next((peak.phase for peak in line.peaks if peak.overall), None)
     for band in line.bands:
@@ -175,7 +175,7 @@ def _draw_phases(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
         tint = COLOR.peak_soft if is_peak else COLOR.band if odd else COLOR.surface
         axes.axvspan(first, last, color=tint, lw=0, zorder=0)
         axes.axvspan(
-            first, last, ymin=1.0, ymax=1.0 + _RIBBON / 2, fc=ribbon, clip_on=False,
+            first, last, ymin=1.0, ymax=1.0 + _RIBBON_HEIGHT_SHARE / 2, fc=ribbon, clip_on=False,
             ec=COLOR.surface, lw=0.8 if last - first > 0.004 else 0,
         )  # fmt: skip
         before = longest.get(band.phase, band)
@@ -185,20 +185,22 @@ def _draw_phases(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
         (times.position(band.start_s) + times.position(band.end_s)) / 2 for band in longest.values()
     ]
     widths = [len(phase) / picture.timeline_letters(_SMALL) for phase in longest]
-    positions = picture.spread(centres, widths, gap=0.008, width=1.0)
+    positions = picture.label_centres(centres, widths, gap=0.008, width=1.0)
     for phase, centre, position in zip(longest, centres, positions, strict=True):
         ink = COLOR.peak_ink if phase == peak else COLOR.ink
         axes.plot(
-            [centre, position], [1.0 + _RIBBON / 2, 1.0 + 1.5 * _RIBBON], transform=transform,
+            [centre, position], [1.0 + _RIBBON_HEIGHT_SHARE / 2,
+            1.0 + 1.5 * _RIBBON_HEIGHT_SHARE], transform=transform,
             color=ink if phase == peak else COLOR.muted, lw=0.9, clip_on=False,
         )  # fmt: skip
         axes.text(
-            position, 1.0 + 1.6 * _RIBBON, phase, transform=transform, fontsize=_SMALL, color=ink,
+            position, 1.0 + 1.6 * _RIBBON_HEIGHT_SHARE, phase, transform=transform,
+            fontsize=_SMALL, color=ink,
             ha="center", va="bottom", weight="bold" if phase == peak else "normal",
         )  # fmt: skip
 
 
-def _draw_memory(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
+def _draw_memory_layers(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     if not line.t_s:
         axes.text(
             0.5, 0.5, "no samples were taken", transform=axes.transAxes, fontsize=picture.WIDE_TEXT,
@@ -209,7 +211,7 @@ def _draw_memory(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     below = [0] * len(x)
     for layer in line.layers:
         tops = [low + size for low, size in zip(below, layer.above_bytes, strict=True)]
-        axes.fill_between(x, below, tops, color=_LAYERS[layer.name], lw=0, label=layer.name)
+        axes.fill_between(x, below, tops, color=_LAYER_COLORS[layer.name], lw=0, label=layer.name)
         below = tops
     axes.plot(x, below, color=COLOR.ink, lw=1.0, solid_joinstyle="round")
     axes.legend(
@@ -240,7 +242,7 @@ def _draw_peak(
         return
     x = times.position(peak.t_s)
     ratio = weight_factor(profile, above)
-    asides = [format_size(above), ratio or "", peak.phase, sampled_mark(peak.kind)]
+    asides = [format_size(above), ratio or "", peak.phase, sampled_peak_word(peak.kind)]
     text = " · ".join(part for part in asides if part)
     width = len(text) / picture.timeline_letters(picture.WIDE_TEXT)
     left = min(max(x, width / 2 + 0.005), 0.995 - width / 2)
@@ -293,7 +295,7 @@ def _draw_time_axis(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
         wanted = list(times.edges_s)
         note = "time, short phases drawn wider than they lasted"
     else:
-        wanted = _even(times.edges_s[0], times.edges_s[-1], 6)
+        wanted = _round_tick_values(times.edges_s[0], times.edges_s[-1], 6)
         note = "time"
     ticks: list[tuple[float, str]] = []
     for t_s in wanted:
@@ -314,16 +316,16 @@ def _draw_time_axis(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
 
 def _draw_size_axis(axes: Axes, top: int) -> None:
     unit, name = picture.size_unit(top)
-    values = [value for value in _even(0, top / unit, 5) if value * unit < top]
+    values = [value for value in _round_tick_values(0, top / unit, 5) if value * unit < top]
     axes.set_yticks([value * unit for value in values], [f"{value:,g}" for value in values])
     picture.style_timeline(axes, f"{name} above baseline", _SMALL)
 
 
-def _even(first: float, last: float, count: int) -> list[float]:
+def _round_tick_values(first: float, last: float, count: int) -> list[float]:
     """Return about `count` round numbers between `first` and `last`, for ticks."""
     rough = max((last - first) / count, 1e-9)
-    power = 10.0 ** (len(f"{rough:.0f}") - 1) if rough >= 1 else 10.0 ** -_zeros(rough)
-    step = power * next(step for step in _STEPS if step * power >= rough)
+    power = 10.0 ** (len(f"{rough:.0f}") - 1) if rough >= 1 else 10.0 ** -_negative_exponent(rough)
+    step = power * next(step for step in _TICK_STEPS if step * power >= rough)
     number = int(first // step)
     values = []
     while number * step <= last:
@@ -333,5 +335,5 @@ def _even(first: float, last: float, count: int) -> list[float]:
     return values
 
 
-def _zeros(number: float) -> int:
+def _negative_exponent(number: float) -> int:
     return int(f"{number:e}".partition("e-")[2])

@@ -1,7 +1,7 @@
 """The peak of a run: a sentence from the runtime's figures, and the values in memory then."""
 
 from memdiag.records.profile import WITH_GRAPHS, PeakNode, Profile
-from memdiag.reports.estimate.tables import live_table
+from memdiag.reports.estimate.tables import live_tensor_table
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain
 from memdiag.units import format_size
@@ -16,10 +16,11 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
     peak = profile.run_peak
     if peak is None:
         return ()
-    parts = [f"{format_size(peak.values_bytes)} of values{_estimated(profile)}"]
+    parts = [f"{format_size(peak.values_bytes)} of values{_estimated_peak_words(profile)}"]
     if peak.rounding_bytes > 0:
         parts.append(
-            f"{format_size(peak.rounding_bytes)} of unused ends of their chunks{_resident(peak)}"
+            f"{format_size(peak.rounding_bytes)} of unused ends of their"
+            f" chunks{_resident_ends_words(peak)}"
         )
     if peak.op_type in WITH_GRAPHS and peak.scratch_bytes:
         parts.append(f"{format_size(peak.scratch_bytes)} inside its graph")
@@ -38,35 +39,36 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
         else ""
     )
     return (
-        f"The first run used most of the arena at {_where(peak)}: {format_size(peak.peak_bytes)} in"
-        f" use. These are {_joined(parts)}.{hidden}{_highest_inside(peak)}",
-        *_largest_outputs(peak),
+        f"The first run used most of the arena at {_peak_node_words(peak)}:"
+        f" {format_size(peak.peak_bytes)} in"
+        f" use. These are {_joined_with_and(parts)}.{hidden}{_highest_inside_sentence(peak)}",
+        *_largest_outputs_sentence(peak),
         f"The arena took {format_size(peak.grown_bytes)} from the system for the run{free}.",
     )
 
 
-def _where(peak: PeakNode) -> str:
-    node = _node(peak.node, peak.op_type, peak.inside)
+def _peak_node_words(peak: PeakNode) -> str:
+    node = _node_words(peak.node, peak.op_type, peak.inside)
     if peak.highest_inside is None:
         return node
     return f"{node}, when it wrote its outputs after the last node of its graph"
 
 
-def _highest_inside(peak: PeakNode) -> str:
+def _highest_inside_sentence(peak: PeakNode) -> str:
     highest = peak.highest_inside
     if highest is None:
         return ""
-    node = _node(highest.node, highest.op_type, highest.inside)
+    node = _node_words(highest.node, highest.op_type, highest.inside)
     return f" In its graph most was in use at {node}: {format_size(highest.in_use_bytes)}."
 
 
-def _node(node: str, op_type: str, inside: str) -> str:
+def _node_words(node: str, op_type: str, inside: str) -> str:
     """Return a node in words: ``join (Concat) inside loop``."""
     around = f" inside {plain(inside)}" if inside else ""
     return f"{plain(node)} ({plain(op_type)}){around}"
 
 
-def _resident(peak: PeakNode) -> str:
+def _resident_ends_words(peak: PeakNode) -> str:
     """Return how much of the unused ends of chunks may be resident; empty if it is not known."""
     resident = peak.resident_rounding_bytes
     if resident is None:
@@ -78,13 +80,13 @@ def _resident(peak: PeakNode) -> str:
     return f" (reserved; at most {format_size(resident)} of it is resident)"
 
 
-def _largest_outputs(peak: PeakNode) -> tuple[str, ...]:
+def _largest_outputs_sentence(peak: PeakNode) -> tuple[str, ...]:
     named = [
-        f"{format_size(each.bytes)} of {_node(each.node, each.op_type, each.inside)}"
+        f"{format_size(each.bytes)} of {_node_words(each.node, each.op_type, each.inside)}"
         for each in peak.largest
         if each.bytes
     ]
-    return (f"Largest outputs of the first run: {_joined(named)}.",) if named else ()
+    return (f"Largest outputs of the first run: {_joined_with_and(named)}.",) if named else ()
 
 
 def run_peak_table(profile: Profile, *, max_tensors: int | None = None) -> Table:
@@ -94,10 +96,10 @@ def run_peak_table(profile: Profile, *, max_tensors: int | None = None) -> Table
     """
     if profile.run_peak is None or profile.estimate is None:
         return Table(columns=(), rows=())
-    return live_table(profile.estimate, max_tensors=max_tensors)
+    return live_tensor_table(profile.estimate, max_tensors=max_tensors)
 
 
-def _estimated(profile: Profile) -> str:
+def _estimated_peak_words(profile: Profile) -> str:
     peak = profile.run_peak
     if peak is None or peak.estimated_bytes is None:
         return ""
@@ -106,5 +108,5 @@ def _estimated(profile: Profile) -> str:
     return f" (estimated {format_size(peak.estimated_bytes)}{at})"
 
 
-def _joined(parts: list[str]) -> str:
+def _joined_with_and(parts: list[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from memdiag.records.profile import PeakKind, PhaseName, Profile, Samples, Span
 from memdiag.reports.profile.headline import baseline_memory
-from memdiag.thinning import thin
+from memdiag.thinning import thinned_indices
 from memdiag.units import format_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class PhaseBand:
     """A time range of one phase, in seconds since the child was started."""
 
     phase: PhaseName
@@ -37,7 +37,7 @@ class PhasePeak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class MemoryLayer:
     """One kind of memory in the timeline.
 
     Attributes:
@@ -69,7 +69,7 @@ class TimelineChart:
     baseline_file_bytes: int | None
     baseline_shared_bytes: int
     weight_bytes: int | None
-    bands: tuple[Band, ...]
+    bands: tuple[PhaseBand, ...]
     peaks: tuple[PhasePeak, ...]
 
     @property
@@ -78,11 +78,11 @@ class TimelineChart:
         return tuple(max(0, rss - self.baseline_bytes) for rss in self.rss_bytes)
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[MemoryLayer, ...]:
         """The memory above the baseline by kind, from the bottom of the chart up."""
         left = self.above_bytes
         if self.anonymous_bytes is None or self.baseline_file_bytes is None:
-            return (Layer(name="resident", above_bytes=left),)
+            return (MemoryLayer(name="resident", above_bytes=left),)
         found = []
         for name, sizes, base in (
             ("file-backed", self.file_bytes, self.baseline_file_bytes),
@@ -93,8 +93,8 @@ class TimelineChart:
                     min(max(0, size - base), limit) for size, limit in zip(sizes, left, strict=True)
                 )
                 left = tuple(limit - part for limit, part in zip(left, own, strict=True))
-                found.append(Layer(name=name, above_bytes=own))
-        return (*found, Layer(name="anonymous", above_bytes=left))
+                found.append(MemoryLayer(name=name, above_bytes=own))
+        return (*found, MemoryLayer(name="anonymous", above_bytes=left))
 
     @property
     def start_s(self) -> float:
@@ -113,17 +113,19 @@ class TimelineChart:
         return max((*self.rss_bytes, *peaks, self.baseline_bytes))
 
 
-def timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
+def profile_timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
     """Return the timeline of `profile` in at most about `max_points` samples."""
     samples = profile.samples
     seen = len(samples.rss_bytes)
     while seen and samples.rss_bytes[seen - 1] == 0:
         seen -= 1  # a process that has ended reads as zero
-    kept = thin(samples.rss_bytes[:seen], max_points)
-    anonymous = _whole(samples.anonymous_bytes, kept)
-    mapped = _whole(samples.file_bytes, kept)
+    kept = thinned_indices(samples.rss_bytes[:seen], max_points)
+    anonymous = _complete_column(samples.anonymous_bytes, kept)
+    mapped = _complete_column(samples.file_bytes, kept)
     split = anonymous is not None and mapped is not None
-    shared = _whole(samples.shared_bytes, kept) if samples.shared_bytes and split else None
+    shared = (
+        _complete_column(samples.shared_bytes, kept) if samples.shared_bytes and split else None
+    )
     base = baseline_memory(profile)
     base_file, base_shared = None, 0
     if split and base is not None and base.file_bytes is not None:
@@ -142,29 +144,29 @@ def timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
         baseline_file_bytes=base_file,
         baseline_shared_bytes=base_shared,
         weight_bytes=profile.model.weight_bytes,
-        bands=bands(profile.spans),
-        peaks=_peaks(profile),
+        bands=span_bands(profile.spans),
+        peaks=_phase_peaks(profile),
     )
 
 
-def bands(spans: Sequence[Span]) -> tuple[Band, ...]:
+def span_bands(spans: Sequence[Span]) -> tuple[PhaseBand, ...]:
     """Return a band for each sequence of spans of one phase."""
-    joined: list[Band] = []
+    joined: list[PhaseBand] = []
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
         start = span.start_s
         if joined and joined[-1].phase == span.phase:
             start = joined.pop().start_s
-        joined.append(Band(phase=span.phase, start_s=start, end_s=span.end_s))
+        joined.append(PhaseBand(phase=span.phase, start_s=start, end_s=span.end_s))
     return tuple(joined)
 
 
-def _whole(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...] | None:
+def _complete_column(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...] | None:
     values = [column[i] for i in rows]
     known = tuple(value for value in values if value is not None)
     return known if known and len(known) == len(values) else None
 
 
-def _peaks(profile: Profile) -> tuple[PhasePeak, ...]:
+def _phase_peaks(profile: Profile) -> tuple[PhasePeak, ...]:
     peaks = []
     for phase in profile.phases:
         spans = [span for span in profile.spans if span.phase == phase.name]
@@ -174,7 +176,7 @@ def _peaks(profile: Profile) -> tuple[PhasePeak, ...]:
         peaks.append(
             PhasePeak(
                 phase=phase.name,
-                t_s=_highest_moment(profile.samples, highest),
+                t_s=_highest_sample_s(profile.samples, highest),
                 rss_bytes=phase.peak_rss_bytes,
                 kind=phase.peak_kind,
                 overall=phase.name == profile.peak_phase,
@@ -185,7 +187,7 @@ def _peaks(profile: Profile) -> tuple[PhasePeak, ...]:
     return tuple(peaks)
 
 
-def _highest_moment(samples: Samples, span: Span) -> float:
+def _highest_sample_s(samples: Samples, span: Span) -> float:
     first, last = bisect_left(samples.t_s, span.start_s), bisect_right(samples.t_s, span.end_s)
     if first == last:
         return (span.start_s + span.end_s) / 2
@@ -208,13 +210,13 @@ class BudgetLimit:
     is_exceeded: bool
 
 
-def limits(profile: Profile) -> tuple[BudgetLimit, ...]:
+def budget_limits(profile: Profile) -> tuple[BudgetLimit, ...]:
     """Return each limit on resident memory in the budget of `profile`."""
     judgement = profile.judgement
     if judgement is None:
         return ()
     over = {breach.figure for breach in judgement.breaches if breach.against == "budget"}
-    phase_bands = bands(profile.spans)
+    phase_bands = span_bands(profile.spans)
     found = []
     for name, limit in judgement.budget.limits.items():
         is_whole_run = name in ("peak", "process_peak")

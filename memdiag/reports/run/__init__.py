@@ -13,30 +13,30 @@ from memdiag.reports.blocks import (
     PAGE_ONLY,
     TERMINAL_ONLY,
     Block,
-    Chart,
-    Code,
+    BulletBlock,
+    ChartBlock,
+    CodeBlock,
     Document,
-    Facts,
-    Figures,
-    FindingList,
-    Points,
-    Sentence,
+    FactsBlock,
+    FindingsBlock,
+    SentenceBlock,
+    TableBlock,
     notes_block,
 )
 from memdiag.reports.findings import FindingText
 from memdiag.reports.report import Report
 from memdiag.reports.run import picture
-from memdiag.reports.run.headline import remarks, run_headline
+from memdiag.reports.run.headline import run_headline, session_remarks
 from memdiag.reports.run.names import model_names, session_name
-from memdiag.reports.run.owners import process_owners, tiles
-from memdiag.reports.run.peaks import largest_session, rise_bytes
-from memdiag.reports.run.savings import after_findings
+from memdiag.reports.run.owners import process_owners, program_tiles
+from memdiag.reports.run.peaks import largest_session, session_rise_bytes
+from memdiag.reports.run.savings import sentences_after_findings
 from memdiag.reports.run.sessions import (
-    OPTIONAL_COLUMNS,
-    peak_sentences,
-    peak_table,
-    phase_table,
+    OPTIONAL_SESSION_COLUMNS,
+    peak_and_rise_sentences,
+    process_peak_table,
     process_table,
+    session_phase_table,
     session_table,
     shape_table,
     summary_table,
@@ -46,18 +46,18 @@ from memdiag.reports.run.trace import run_trace
 from memdiag.reports.table import ALL_FORMATS
 from memdiag.reports.text import plain
 from memdiag.reports.xray.charts import tile_columns
-from memdiag.reports.xray.owners import largest_owners
+from memdiag.reports.xray.owners import largest_owners_text
 from memdiag.units import format_duration, format_size
 
 _MAX_USUAL_ROWS = 5
-_MAX_OWNERS = 8
+_MAX_OWNER_TABLES = 8
 _MAX_OWNERS_LINE = 69  # after its label, in a line of 80 columns
 _MAX_PHASE_TABLES = 6
 
 
-def document(run: ProgramRun) -> Document:
-    """Return the report of `run`."""
-    answer = run_headline(run)
+def document(recording: ProgramRun) -> Document:
+    """Return the report of `recording`."""
+    answer = run_headline(recording)
     return Document(
         subject=answer.program,
         kind="recording of a program",
@@ -68,31 +68,31 @@ def document(run: ProgramRun) -> Document:
         rest=answer.second,
         facts=answer.facts,
         blocks=[
-            FindingList(
+            FindingsBlock(
                 title="Findings",
-                findings=[*map(_finding, run.findings)],
-                summary=" ".join(after_findings(run)),
+                findings=[*map(_finding_text, recording.findings)],
+                summary=" ".join(sentences_after_findings(recording)),
                 # The table below says more than further findings.
                 max_rows=1,
                 detail=Detail.ANSWER,
             ),
-            *_largest_owners(run),
-            *_timeline(run, answer.first),
-            *_sessions(run),
-            *_peaks(run),
-            *_owners(run),
-            Figures(
+            *_largest_owners_block(recording),
+            *_run_timeline_blocks(recording, answer.first),
+            *_session_blocks(recording),
+            *_peak_blocks(recording),
+            *_process_owner_blocks(recording),
+            TableBlock(
                 title="Input shapes",
-                table=shape_table(run),
+                table=shape_table(recording),
                 formats=NOT_ON_TERMINALS,
                 is_sortable=True,
             ),
-            Figures(title="Processes", table=process_table(run), formats=NOT_ON_TERMINALS),
-            notes_block(run.notes),
-            Facts(title="Environment", rows=_environment(run)),
-            Code(
+            TableBlock(title="Processes", table=process_table(recording), formats=NOT_ON_TERMINALS),
+            notes_block(recording.notes),
+            FactsBlock(title="Environment", rows=_environment_rows(recording)),
+            CodeBlock(
                 title="The program",
-                text=shlex.join(map(plain, run.command)),
+                text=shlex.join(map(plain, recording.command)),
                 language="console",
                 formats=PAGE_ONLY,
             ),
@@ -100,7 +100,7 @@ def document(run: ProgramRun) -> Document:
     )
 
 
-def _finding(finding: ProgramFinding) -> FindingText:
+def _finding_text(finding: ProgramFinding) -> FindingText:
     return FindingText(
         rule=plain(finding.name),
         name=plain(finding.name),
@@ -111,44 +111,44 @@ def _finding(finding: ProgramFinding) -> FindingText:
     )
 
 
-def _largest_owners(run: ProgramRun) -> list[Block]:
+def _largest_owners_block(recording: ProgramRun) -> list[Block]:
     """Return the largest owners in the largest process, where their table has to be asked for."""
-    found = process_owners(run)
-    if not found or _owners_detail(run) is Detail.USUAL:
+    found = process_owners(recording)
+    if not found or _owner_table_detail(recording) is Detail.USUAL:
         return []
     process, xray, rows = found[0].process, found[0].xray, found[0].rows
-    subject = f"process {process.pid}: " if len(run.processes) > 1 else ""
-    texts = [f"{subject}{largest_owners(rows, count)}" for count in (2, 3)]
+    subject = f"process {process.pid}: " if len(recording.processes) > 1 else ""
+    texts = [f"{subject}{largest_owners_text(rows, count)}" for count in (2, 3)]
     title = {"end": "At end", "peak": "Near peak", "request": "On request"}[xray.reason]
     text = texts[len(texts[1]) <= _MAX_OWNERS_LINE]
-    return [Sentence(title=title, text=text, formats=TERMINAL_ONLY)]
+    return [SentenceBlock(title=title, text=text, formats=TERMINAL_ONLY)]
 
 
-def _owners_detail(run: ProgramRun) -> Detail:
+def _owner_table_detail(recording: ProgramRun) -> Detail:
     """Return how much has to be asked for, so that a terminal prints the tables of owners."""
-    return Detail.ALL if run.sessions or len(run.processes) > 1 else Detail.USUAL
+    return Detail.ALL if recording.sessions or len(recording.processes) > 1 else Detail.USUAL
 
 
-def _timeline(run: ProgramRun, answer: str) -> list[Block]:
-    line = run_timeline(run)
-    if not run.samples.t_s and not line.lanes:
+def _run_timeline_blocks(recording: ProgramRun, answer: str) -> list[Block]:
+    line = run_timeline(recording)
+    if not recording.samples.t_s and not line.lanes:
         return []
     has_bars = any(lane.bars for lane in line.lanes)
     return [
-        Chart(
+        ChartBlock(
             title="Timeline",
             name="timeline",
             script="run.js",
             data=lambda: {"run": asdict(line)},
             alt="Resident memory of each process over time"
             f"{', and the lives of its sessions' if has_bars else ''}. {answer}",
-            hints=_hints(run, line, has_bars=has_bars),
+            hints=_timeline_hints(recording, line, has_bars=has_bars),
             has_ranges=True,
         )
     ]
 
 
-def _hints(run: ProgramRun, line: RunTimeline, *, has_bars: bool) -> Sequence[str]:
+def _timeline_hints(recording: ProgramRun, line: RunTimeline, *, has_bars: bool) -> Sequence[str]:
     """Return how to read the timeline, and what is not in it."""
     how = (
         "Drag to zoom; double-click for the whole run. With the keyboard: arrows, + and −, 0."
@@ -163,7 +163,7 @@ def _hints(run: ProgramRun, line: RunTimeline, *, has_bars: bool) -> Sequence[st
     if line.end_xrays:
         what = (
             "the X-rays at the end were taken"
-            if run.is_watched
+            if recording.is_watched
             else "processes waited for their X-rays at the end"
         )
         how += f" In the shaded time, {what}."
@@ -174,41 +174,43 @@ def _hints(run: ProgramRun, line: RunTimeline, *, has_bars: bool) -> Sequence[st
     return (how, gap if line.longest_gap_s else "", *left_out_texts(line))
 
 
-def _sessions(run: ProgramRun) -> list[Block]:
+def _session_blocks(recording: ProgramRun) -> list[Block]:
     """Return the sessions (on a terminal without any, the processes), and remarks on them."""
     return [
-        Figures(
-            title="Sessions" if run.sessions else "Processes",
-            table=summary_table(run) if run.sessions else peak_table(run),
+        TableBlock(
+            title="Sessions" if recording.sessions else "Processes",
+            table=summary_table(recording) if recording.sessions else process_peak_table(recording),
             max_rows=_MAX_USUAL_ROWS,
-            optional=OPTIONAL_COLUMNS,
+            optional=OPTIONAL_SESSION_COLUMNS,
             formats=TERMINAL_ONLY,
         ),
-        Figures(
+        TableBlock(
             title="Sessions",
-            table=session_table(run),
+            table=session_table(recording),
             formats=NOT_ON_TERMINALS,
             is_sortable=True,
         ),
-        Points(title="Remarks", texts=remarks(run), detail=Detail.ALL, short="remarks"),
+        BulletBlock(
+            title="Remarks", texts=session_remarks(recording), detail=Detail.ALL, short="remarks"
+        ),
     ]
 
 
-def _peaks(run: ProgramRun) -> list[Block]:
+def _peak_blocks(recording: ProgramRun) -> list[Block]:
     """Return what was active at the peak, and the phases of the sessions that rose most."""
-    largest, models = largest_session(run), model_names(run)
-    created = sorted(run.sessions, key=rise_bytes, reverse=True)[:_MAX_PHASE_TABLES]
+    largest, models = largest_session(recording), model_names(recording)
+    created = sorted(recording.sessions, key=session_rise_bytes, reverse=True)[:_MAX_PHASE_TABLES]
     return [
-        Points(
+        BulletBlock(
             title="Peak and largest rises",
-            texts=peak_sentences(run),
+            texts=peak_and_rise_sentences(recording),
             detail=Detail.ALL,
             short="the largest rises",
         ),
         *(
-            Figures(
+            TableBlock(
                 title=f"Phases of {session_name(session, models)}",
-                table=phase_table(session, run),
+                table=session_phase_table(session, recording),
                 detail=Detail.ALL,
                 formats=ALL_FORMATS if session is largest else PAGE_ONLY,
                 is_folded=session is not largest,
@@ -218,13 +220,13 @@ def _peaks(run: ProgramRun) -> list[Block]:
     ]
 
 
-def _owners(run: ProgramRun) -> list[Block]:
+def _process_owner_blocks(recording: ProgramRun) -> list[Block]:
     """Return the owners of the memory of each process that was X-rayed."""
-    found, tiled = process_owners(run), tiles(run)
+    found, tiled = process_owners(recording), program_tiles(recording)
     if not tiled:
         return []
     return [
-        Chart(
+        ChartBlock(
             title="Who owns it",
             name="treemap",
             script="owners.js",
@@ -234,21 +236,21 @@ def _owners(run: ProgramRun) -> list[Block]:
             hints=("Click a tile to zoom in, the bar above to zoom out.",),
         ),
         *(
-            Figures(
+            TableBlock(
                 title=f"Owners in process {each.process.pid} {each.moment}",
                 table=each.table(),
                 max_rows=_MAX_USUAL_ROWS,
-                detail=_owners_detail(run),
+                detail=_owner_table_detail(recording),
                 short="owners of the memory" if number == 0 else "",
                 is_folded=number > 0,
             )
-            for number, each in enumerate(found[:_MAX_OWNERS])
+            for number, each in enumerate(found[:_MAX_OWNER_TABLES])
         ),
     ]
 
 
-def _environment(run: ProgramRun) -> Sequence[tuple[str, str]]:
-    machine = run.environment
+def _environment_rows(recording: ProgramRun) -> Sequence[tuple[str, str]]:
+    machine = recording.environment
     return (
         ("onnxruntime", plain(machine.onnxruntime or "not used")),
         ("Python", plain(machine.python or "unknown")),

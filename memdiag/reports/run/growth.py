@@ -11,7 +11,7 @@ from memdiag.growth.wording import (
 )
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
-from memdiag.reports.run.names import numbers
+from memdiag.reports.run.names import number_ranges_text
 from memdiag.reports.text import capitalized, plain
 from memdiag.reports.xray.owners import owner_rows
 from memdiag.units import format_duration, format_rate, format_size
@@ -19,7 +19,7 @@ from memdiag.units import format_duration, format_rate, format_size
 MIN_MEMORY_SHARE = 0.8
 """An X-ray shows the owners of the growth if the process has this share of its memory then."""
 
-_STABLE = (
+_STABLE_OWNER_KINDS = (
     "weights",
     "external_data",
     "runtime_libraries",
@@ -29,23 +29,23 @@ _STABLE = (
 )
 """Kinds of owners that do not grow with the work of a process."""
 
-_MAX_COMMAND = 200
+_MAX_LEAK_COMMAND = 200
 
 
-def may_be_observed(run: ProgramRun, process: ProgramProcess) -> bool:
+def can_be_observed(recording: ProgramRun, process: ProgramProcess) -> bool:
     """Return whether `memdiag leak` can probably observe a process that was watched.
 
     A process whose X-rays were waited for in vain ended meanwhile, as a rule.
     """
-    lasts = process.ended_s is None and bool(run.xrays or not run.end_waits)
-    return run.is_watched and lasts and process.onnxruntime is not None
+    lasts = process.ended_s is None and bool(recording.xrays or not recording.end_waits)
+    return recording.is_watched and lasts and process.onnxruntime is not None
 
 
-def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
+def recorded_growth_texts(recording: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
     """Return the growth with its largest owner in sentences, and what tells more of it."""
     process = growth.process
     remedy = ""
-    subject = f"Process {process.pid}" if len(run.processes) > 1 else "Memory"
+    subject = f"Process {process.pid}" if len(recording.processes) > 1 else "Memory"
     sizes = f"{format_size(growth.start_bytes)} to {format_size(growth.end_bytes)}"
     duration = format_duration(growth.seconds)
     if not growth.runs:
@@ -53,37 +53,37 @@ def growth_texts(run: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
         end = "the end of the recording" if process.ended_s is None else "its end"
         text = f"{subject} was still growing at {end}: {sizes} in {duration}, {a_second} a second."
     else:
-        ran = [each for each in run.sessions if each.number in growth.sessions]
+        ran = [each for each in recording.sessions if each.number in growth.sessions]
         plural = "s" if len(ran) > 1 else ""
         text = (
             f"{subject} was still growing at the last run of session{plural}"
-            f" {numbers(each.number for each in ran)}: {sizes} in {duration}, about"
+            f" {number_ranges_text(each.number for each in ran)}: {sizes} in {duration}, about"
             f" {format_rate(growth.rate(growth.runs))} a run."
         )
         if all(is_calibrator(session.created_at) for session in ran):
             text = f"{text} {CALIBRATORS_KEEP}."
             remedy = f"{capitalized(CALIBRATION_ADVICE)}."
-    xrays = [each for each in last_xrays(run) if each.pid == process.pid]
+    xrays = [each for each in last_xrays(recording) if each.pid == process.pid]
     if xrays and xrays[0].attribution.resident_bytes >= MIN_MEMORY_SHARE * growth.end_bytes:
-        text = f"{text} {largest_owner(xrays[0])}".strip()
+        text = f"{text} {largest_owner_sentence(xrays[0])}".strip()
     if remedy:
         return text, remedy
     if process.onnxruntime is None:  # memdiag leak needs it
-        return text, _without_onnxruntime(run, process)
-    subject = str(process.pid) if may_be_observed(run, process) else ""
-    command = shlex.join(run.command)
+        return text, _no_onnxruntime_advice(recording, process)
+    subject = str(process.pid) if can_be_observed(recording, process) else ""
+    command = shlex.join(recording.command)
     if not subject:
-        is_usable = len(command) <= _MAX_COMMAND and plain(command) == command
+        is_usable = len(command) <= _MAX_LEAK_COMMAND and plain(command) == command
         subject = f"-- {command if is_usable else 'COMMAND'}"
     return text, f"memdiag leak {subject} tells whether it is a leak, and of what."
 
 
-def _without_onnxruntime(run: ProgramRun, process: ProgramProcess) -> str:
+def _no_onnxruntime_advice(recording: ProgramRun, process: ProgramProcess) -> str:
     """Return what tells more of the growth of a process in which no onnxruntime was recognized.
 
     Empty if it was X-rayed: then it has an onnxruntime whose release is not known.
     """
-    if any(xray.pid == process.pid for xray in run.xrays):
+    if any(xray.pid == process.pid for xray in recording.xrays):
         return ""
     return (
         f"onnxruntime was not recognized in process {process.pid}. If it has none, other code"
@@ -91,9 +91,9 @@ def _without_onnxruntime(run: ProgramRun, process: ProgramProcess) -> str:
     )
 
 
-def largest_owner(xray: ProcessXray) -> str:
+def largest_owner_sentence(xray: ProcessXray) -> str:
     """Return the owner that takes most besides weights and libraries; empty if none does."""
-    rows = [row for row in owner_rows(xray.attribution) if row.kind not in _STABLE]
+    rows = [row for row in owner_rows(xray.attribution) if row.kind not in _STABLE_OWNER_KINDS]
     row = max(rows, key=lambda row: row.size_bytes, default=None)
     if row is None or not row.size_bytes:
         return ""

@@ -10,22 +10,22 @@ from memdiag.reports.text import plain, shortened
 from memdiag.units import format_size
 
 _MAX_WORD = 60
-_MAX_INPUTS = 3
-_MAX_NUMBERS = 6
-_MULTIPROCESSING = {
+_MAX_SHAPE_INPUTS = 3
+_MAX_NUMBER_RANGES = 6
+_MULTIPROCESSING_NAMES = {
     "spawn": "multiprocessing worker",
     "forkserver": "multiprocessing server",
     "resource_tracker": "multiprocessing tracker",
 }
 
 
-def model_names(run: ProgramRun) -> Mapping[str, str]:
+def model_names(recording: ProgramRun) -> Mapping[str, str]:
     """Return the name of each model by its key: the file name.
 
     A file name that several models share gets as many folders as distinguish them.
     """
-    names = {session.model_key: _bytes_name(session) for session in run.sessions}
-    paths = {session.model.path for session in run.sessions if session.model.path}
+    names = {session.model_key: _bytes_model_name(session) for session in recording.sessions}
+    paths = {session.model.path for session in recording.sessions if session.model.path}
     parts = {path: PurePath(path).parts for path in paths}
     tails = Counter(own[-count:] for own in parts.values() for count in range(1, len(own) + 1))
     for path, own in parts.items():
@@ -35,7 +35,7 @@ def model_names(run: ProgramRun) -> Mapping[str, str]:
     return names
 
 
-def _bytes_name(session: ProgramSession) -> str:
+def _bytes_model_name(session: ProgramSession) -> str:
     size = session.model.bytes
     return "model from bytes" if size is None else f"model of {format_size(size)} from bytes"
 
@@ -61,7 +61,7 @@ def short_created_text(session: ProgramSession) -> str:
     return plain(f"{session.called_from} ({session.library})")
 
 
-def numbers(found: Iterable[int]) -> str:
+def number_ranges_text(found: Iterable[int]) -> str:
     """Return ``1, 3–5 and 9``."""
     ranges: list[list[int]] = []
     for number in sorted(found):
@@ -72,16 +72,16 @@ def numbers(found: Iterable[int]) -> str:
     texts: list[str] = []
     for each in ranges:
         texts += [f"{each[0]}–{each[-1]}"] if len(each) > 2 else map(str, each)
-    if len(texts) > _MAX_NUMBERS:
-        return f"{', '.join(texts[:_MAX_NUMBERS])} and more"
+    if len(texts) > _MAX_NUMBER_RANGES:
+        return f"{', '.join(texts[:_MAX_NUMBER_RANGES])} and more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-def process_name(process: ProgramProcess, run: ProgramRun) -> str:
+def process_name(process: ProgramProcess, recording: ProgramRun) -> str:
     """Return the command of `process`, with programs and scripts without their folders."""
     command = process.command
-    if not command and run.processes[:1] == (process,):
-        command = run.command  # the process ended before its command line was read
+    if not command and recording.processes[:1] == (process,):
+        command = recording.command  # the process ended before its command line was read
     return command_text(command) or "process"
 
 
@@ -91,18 +91,18 @@ def command_text(command: Sequence[str]) -> str:
     Helpers of Python's multiprocessing get a name.
     """
     for word in command[1:]:
-        for module, name in _MULTIPROCESSING.items():
+        for module, name in _MULTIPROCESSING_NAMES.items():
             if word.startswith(f"from multiprocessing.{module} import "):
                 return name
     words: list[str] = []
-    for number, word in enumerate(_without_interpreter(command)):
+    for number, word in enumerate(_installed_program_command(command)):
         is_path = number == 0 or word.startswith(("/", "./", "../"))
         text = PurePath(word).name if is_path else word
         words.append(shortened(plain(text), _MAX_WORD))
     return " ".join(words)
 
 
-def _without_interpreter(command: Sequence[str]) -> Sequence[str]:
+def _installed_program_command(command: Sequence[str]) -> Sequence[str]:
     """Return the command line without a Python that runs an installed program, such as gunicorn."""
     if len(command) > 1 and PurePath(command[0]).name.startswith("python"):
         program = PurePath(command[1])
@@ -124,5 +124,5 @@ def shapes_text(shapes: Mapping[str, tuple[int, ...]] | None) -> str:
         f"{shortened(plain(name), _MAX_WORD)}: {size}"
         for name, size in zip(shapes, sizes, strict=True)
     ]
-    more = len(texts) - _MAX_INPUTS
-    return ", ".join(texts[:_MAX_INPUTS]) + (f" and {more} more" if more > 0 else "")
+    more = len(texts) - _MAX_SHAPE_INPUTS
+    return ", ".join(texts[:_MAX_SHAPE_INPUTS]) + (f" and {more} more" if more > 0 else "")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.run import ProgramRun
 from memdiag.reports import picture
-from memdiag.reports.palette import LIGHT as COLOR
-from memdiag.reports.palette import SERIES
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
+from memdiag.reports.palette import SERIES_COLORS
 from memdiag.reports.run.headline import RunHeadline, run_headline
-from memdiag.reports.run.timeline import Lane, RunTimeline, run_timeline
+from memdiag.reports.run.timeline import ProcessLane, RunTimeline, run_timeline
 from memdiag.reports.text import shortened
 from memdiag.units import KIB, counted, format_size
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TITLE_INCHES, _LINE_INCHES, _MEMORY_INCHES, _ROW_INCHES, _AXIS_INCHES = 0.72, 0.24, 2.9, 0.3, 0.62
-_GAP_INCHES = 0.1
+_BARS_GAP_INCHES = 0.1
 _SMALL = 12.0  # points
 _MAX_LINES = 6  # of the answer
 _MAX_LANES, _MAX_BARS = 6, 80
 _MAX_ROWS, _MIN_ROWS = 24, 4  # of bars in all, and of each process
-_MAX_LEGEND = 28  # letters
+_MAX_LEGEND_LABEL = 28  # letters
 _LEGEND_INCHES, _LEGEND_COLUMNS = 0.27, 3
 
 
-def draw(run: ProgramRun) -> Figure:
+def draw(recording: ProgramRun) -> Figure:
     """Return the memory of the processes on top of each other, and a bar for each session."""
-    with_sessions = min(_MAX_LANES, len({session.pid for session in run.sessions}))
+    with_sessions = min(_MAX_LANES, len({session.pid for session in recording.sessions}))
     max_rows = max(_MIN_ROWS, _MAX_ROWS // max(1, with_sessions))
-    line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=max_rows, max_bars=_MAX_BARS)
+    line = run_timeline(recording, max_lanes=_MAX_LANES, max_rows=max_rows, max_bars=_MAX_BARS)
     rows = sum(lane.rows for lane in line.lanes)
-    bars = rows * _ROW_INCHES + _GAP_INCHES if rows else 0.0
-    answer = run_headline(run)
+    bars = rows * _ROW_INCHES + _BARS_GAP_INCHES if rows else 0.0
+    answer = run_headline(recording)
     lines = textwrap.wrap(
         answer.first, picture.MAX_WIDE_LINE, max_lines=_MAX_LINES, placeholder=" …"
     )
@@ -47,22 +47,22 @@ def draw(run: ProgramRun) -> Figure:
         title += _LEGEND_INCHES * ceil(len(line.lanes) / _LEGEND_COLUMNS)
     height = title + _MEMORY_INCHES + bars + _AXIS_INCHES
     figure = picture.timeline_figure(height)
-    _draw_title(figure, answer, lines, height)
+    _draw_run_title(figure, answer, lines, height)
     memory = picture.timeline_axes(figure, (_AXIS_INCHES + bars) / height, _MEMORY_INCHES / height)
-    _draw_memory(memory, line)
+    _draw_process_memory(memory, line)
     lowest = memory
     if rows:
         lowest = picture.timeline_axes(figure, _AXIS_INCHES / height, rows * _ROW_INCHES / height)
-        _draw_sessions(lowest, line, rows)
+        _draw_session_bars(lowest, line, rows)
         memory.tick_params(axis="x", labelbottom=False, length=0)
     for axes in {memory, lowest}:
         axes.set_xlim(0, max(line.end_s, 1e-6))
         for start_s, end_s in line.end_xrays:
             axes.axvspan(start_s, end_s, color=COLOR.band, lw=0, zorder=0)
-    _label_end_xrays(memory, line, "X-ray" if run.is_watched else "waiting for X-ray")
+    _label_end_xrays(memory, line, "X-ray" if recording.is_watched else "waiting for X-ray")
     lowest.set_xlabel("seconds", fontsize=_SMALL, color=COLOR.muted, loc="left")
     lowest.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
-    more = len(run.sessions) - sum(len(lane.bars) for lane in line.lanes)
+    more = len(recording.sessions) - sum(len(lane.bars) for lane in line.lanes)
     if more:
         figure.text(
             picture.RIGHT, 0.1 / height, f"and {counted(more, 'more session')}", fontsize=_SMALL,
@@ -71,7 +71,9 @@ def draw(run: ProgramRun) -> Figure:
     return figure
 
 
-def _draw_title(figure: Figure, answer: RunHeadline, lines: Sequence[str], height: float) -> None:
+def _draw_run_title(
+    figure: Figure, answer: RunHeadline, lines: Sequence[str], height: float
+) -> None:
     color = COLOR.ink if answer.is_success else COLOR.peak_ink
     at = (1 - 0.12 / height, 1 - 0.5 / height)
     picture.timeline_title(figure, at, answer.program, "\n".join(lines), picture.WIDE_TEXT, color)
@@ -91,21 +93,21 @@ def _label_end_xrays(axes: Axes, line: RunTimeline, text: str) -> None:
         )  # fmt: skip
 
 
-def _color(index: int) -> str:
-    return SERIES[index % len(SERIES)]
+def _lane_color(index: int) -> str:
+    return SERIES_COLORS[index % len(SERIES_COLORS)]
 
 
-def _draw_memory(axes: Axes, line: RunTimeline) -> None:
+def _draw_process_memory(axes: Axes, line: RunTimeline) -> None:
     highest = max((*line.rss_bytes, line.peak_bytes, 256 * KIB))
     unit, name = picture.size_unit(highest)
     axes.set_ylim(0, 1.2 * highest / unit)
     if line.t_s and line.lanes:
         # Processes that are not drawn are the rest below the line of all.
-        layers = [_sampled(lane, line.t_s) for lane in line.lanes]
+        layers = [_sampled_lane_sizes(lane, line.t_s) for lane in line.lanes]
         axes.stackplot(
             line.t_s,
             [[size / unit for size in layer] for layer in layers],
-            colors=[_color(index) for index in range(len(layers))],
+            colors=[_lane_color(index) for index in range(len(layers))],
             lw=0,
             alpha=0.85,
             step="post",  # the memory between samples is not known
@@ -126,10 +128,10 @@ def _draw_memory(axes: Axes, line: RunTimeline) -> None:
         fontsize=picture.WIDE_TEXT, weight="bold", color=COLOR.peak_ink,
     )  # fmt: skip
     picture.style_timeline(axes, f"resident, {name}", _SMALL)
-    _draw_legend(axes, line)
+    _draw_process_legend(axes, line)
 
 
-def _sampled(lane: Lane, times: tuple[float, ...]) -> list[int]:
+def _sampled_lane_sizes(lane: ProcessLane, times: tuple[float, ...]) -> list[int]:
     """Return the resident set of a process at `times`; 0 before its start and after its end."""
     sizes = []
     for t_s in times:
@@ -139,14 +141,14 @@ def _sampled(lane: Lane, times: tuple[float, ...]) -> list[int]:
     return sizes
 
 
-def _draw_legend(axes: Axes, line: RunTimeline) -> None:
+def _draw_process_legend(axes: Axes, line: RunTimeline) -> None:
     """Name the processes above `axes`, where no curve is."""
     from matplotlib.patches import Patch
 
     if len(line.lanes) < 2:
         return
     handles = [
-        Patch(fc=_color(index), label=shortened(lane.label, _MAX_LEGEND))
+        Patch(fc=_lane_color(index), label=shortened(lane.label, _MAX_LEGEND_LABEL))
         for index, lane in enumerate(line.lanes)
     ]
     legend = axes.legend(
@@ -158,7 +160,7 @@ def _draw_legend(axes: Axes, line: RunTimeline) -> None:
         text.set_parse_math(False)
 
 
-def _draw_sessions(axes: Axes, line: RunTimeline, rows: int) -> None:
+def _draw_session_bars(axes: Axes, line: RunTimeline, rows: int) -> None:
     axes.set_ylim(rows, 0)
     axes.set_yticks([])
     letters = picture.timeline_letters(_SMALL)
@@ -170,7 +172,7 @@ def _draw_sessions(axes: Axes, line: RunTimeline, rows: int) -> None:
             label = f"{bar.label} ({lane.pid})" if has_several else bar.label
             y = first + bar.row + 0.5
             life = bar.end_s - bar.start_s
-            edge = COLOR.peak if bar.is_failed else _color(index)
+            edge = COLOR.peak if bar.is_failed else _lane_color(index)
             axes.barh(
                 y, max(life, line.end_s / 2000), 0.72, left=bar.start_s, color=COLOR.band,
                 ec=edge, lw=0.9,

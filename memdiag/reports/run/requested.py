@@ -6,12 +6,12 @@ from memdiag.reports.text import plain, shortened
 from memdiag.reports.xray.owners import owner_sizes
 from memdiag.units import counted, format_size
 
-_MAX_OWNERS = 5
-_MAX_SESSIONS = 10
-_MAX_COMMAND = 60
+_MAX_ANSWERED_OWNERS = 5
+_MAX_ANSWERED_SESSIONS = 10
+_MAX_PROCESS_COMMAND = 60
 
 
-def answer_lines(answer: XrayAnswer) -> list[str]:
+def xray_answer_lines(answer: XrayAnswer) -> list[str]:
     """Return the lines of the answer, the number of processes first."""
     taken = counted(len(answer.processes), "process", "processes")
     if not answer.asked:
@@ -19,25 +19,25 @@ def answer_lines(answer: XrayAnswer) -> list[str]:
     of = "" if len(answer.processes) == answer.asked else f" of {answer.asked}"
     lines = [f"X-rays of {taken}{of} were added to the recording."]
     for process in answer.processes:
-        lines += _process_lines(process)
+        lines += _xrayed_process_lines(process)
     return [*lines, *(f"note: {plain(failure)}" for failure in answer.failures)]
 
 
-def _process_lines(process: XrayedProcess) -> list[str]:
+def _xrayed_process_lines(process: XrayedProcess) -> list[str]:
     ordered = owner_sizes(process.owners)
-    parts = [f"{label} {format_size(size)}" for label, size in ordered[:_MAX_OWNERS]]
-    rest = sum(size for _, size in ordered[_MAX_OWNERS:])
+    parts = [f"{label} {format_size(size)}" for label, size in ordered[:_MAX_ANSWERED_OWNERS]]
+    rest = sum(size for _, size in ordered[_MAX_ANSWERED_OWNERS:])
     if rest:
         parts.append(f"other {format_size(rest)}")
-    name = shortened(command_text(process.command), _MAX_COMMAND)
+    name = shortened(command_text(process.command), _MAX_PROCESS_COMMAND)
     resident = format_size(sum(size for _, size in ordered))
     lines = [f"process {process.pid} ({name}), {resident}: {', '.join(parts)}"]
-    lines += map(_session_line, process.sessions[:_MAX_SESSIONS])
-    more = len(process.sessions) - _MAX_SESSIONS
+    lines += map(_xrayed_session_line, process.sessions[:_MAX_ANSWERED_SESSIONS])
+    more = len(process.sessions) - _MAX_ANSWERED_SESSIONS
     return [*lines, f"  {counted(more, 'more session')}"] if more > 0 else lines
 
 
-def _session_line(session: XrayedSession) -> str:
+def _xrayed_session_line(session: XrayedSession) -> str:
     memory = session.memory
     parts = []
     if memory.weight_bytes is not None:

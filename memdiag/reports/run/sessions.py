@@ -5,11 +5,16 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
-from memdiag.reports.phase_table import SAMPLED_MARK, arranged, phase_row, table_of
+from memdiag.reports.phase_table import (
+    SAMPLED_MARK,
+    arranged_phase_rows,
+    phase_row,
+    phase_row_table,
+)
 from memdiag.reports.run.headline import has_run, is_idle, runs_text
 from memdiag.reports.run.names import (
     model_names,
-    numbers,
+    number_ranges_text,
     process_name,
     session_name,
     shapes_text,
@@ -17,17 +22,17 @@ from memdiag.reports.run.names import (
 )
 from memdiag.reports.run.peaks import (
     largest_session,
-    peak_bytes,
-    peak_mark,
-    peak_phase,
-    peak_sentence,
-    peak_text,
-    rise_bytes,
-    rise_text,
+    program_peak_sentence,
     run_rise_sentence,
+    session_peak_bytes,
+    session_peak_mark,
+    session_peak_phase,
+    session_peak_text,
+    session_rise_bytes,
+    session_rise_text,
 )
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import decimals_for, mebibytes, plain, shortened
+from memdiag.reports.text import mebibyte_decimals, mebibytes_text, plain, shortened
 from memdiag.units import MIB, format_duration, format_size
 
 MAX_SINGLE_SESSIONS = 10
@@ -35,30 +40,30 @@ MAX_SINGLE_SESSIONS = 10
 
 _NAME_WIDTH = 30
 _COMMAND_WIDTH = 50
-_MAX_NUMBERS = 11
+_MAX_NUMBERS_LETTERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 
 MIN_OWN_LINE_SHARE = 0.1
-ALIKE = 1.1
+ALIKE_PEAKS_RATIO = 1.1
 """Processes without sessions are one line if all have less than this share of the largest peak, or
 if their peaks differ by about this ratio at most."""
 
-_SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
+_SAMPLED_EXPLANATION = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
 _PSS_LEGEND = (
     "PSS: the largest proportional set that was read of a process; it has a part of each page that"
     " several processes share."
 )
-_LEGENDS = {
+_COLUMN_LEGENDS = {
     "PSS": f" {_PSS_LEGEND}",
     "arena": " Arena: in use without weights / free.",
 }
 """Explanations of columns below the summary's table."""
 
-OPTIONAL_COLUMNS = ("created in", "threads", "last run", "weights")
+OPTIONAL_SESSION_COLUMNS = ("created in", "threads", "last run", "weights")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
 
 
-def summary_table(run: ProgramRun) -> Table:
+def summary_table(recording: ProgramRun) -> Table:
     """Return a line for each process and, below it, for each of its sessions, for a terminal."""
     table = Table(
         columns=(
@@ -75,32 +80,38 @@ def summary_table(run: ProgramRun) -> Table:
             Column("runs", "right"),
             Column("last run", "right"),
         ),
-        rows=tuple(_lines(run)),
+        rows=tuple(_summary_rows(recording)),
         is_dense=True,
     ).without_empty_columns()
-    sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
+    sampled = (
+        f" ({_SAMPLED_EXPLANATION})" if any(map(session_peak_mark, recording.sessions)) else ""
+    )
     headings = {column.heading for column in table.columns}
     caption = (
         f"MiB. In the line of a session, peak and rise are of its creation and first run{sampled}."
     )
-    caption += "".join(text for heading, text in _LEGENDS.items() if heading in headings)
+    caption += "".join(text for heading, text in _COLUMN_LEGENDS.items() if heading in headings)
     return replace(table, caption=caption)
 
 
-def _lines(run: ProgramRun) -> Iterator[Row]:
-    models = model_names(run)
-    is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
-    alike: dict[tuple[bool, Hashable], list[tuple[ProgramProcess, list[_Equal]]]] = {}
+def _summary_rows(recording: ProgramRun) -> Iterator[Row]:
+    models = model_names(recording)
+    is_grouped = len(recording.sessions) > MAX_SINGLE_SESSIONS
+    alike: dict[tuple[bool, Hashable], list[tuple[ProgramProcess, list[_EqualSessions]]]] = {}
     first_sessions: dict[int, int] = {}
-    for session in run.sessions:
+    for session in recording.sessions:
         first_sessions.setdefault(session.pid, session.number)
-    for process in sorted(run.processes, key=lambda each: first_sessions.get(each.pid, 0)):
-        groups = equal_sessions(process, run) if is_grouped else single_sessions(process, run)
+    for process in sorted(recording.processes, key=lambda each: first_sessions.get(each.pid, 0)):
+        groups = (
+            equal_sessions(process, recording)
+            if is_grouped
+            else single_sessions(process, recording)
+        )
         # Workers of a pool are one line, and processes without sessions are others.
         key: Hashable = (process.parent, tuple(group.key for group in groups))
         if not is_grouped and groups:
             key = process.pid, process.started_s
-        key = (True, key) if groups else (False, _size_class(process, run))
+        key = (True, key) if groups else (False, _peak_size_class(process, recording))
         alike.setdefault(key, []).append((process, groups))
     for _, found in sorted(alike.items(), key=lambda item: not item[0][0]):
         processes = [process for process, _ in found]
@@ -109,39 +120,39 @@ def _lines(run: ProgramRun) -> Iterator[Row]:
         first = processes[0]
         name_width = _NAME_WIDTH - len(f"{first.pid}{more} ")
         yield Row(
-            f"{first.pid}{more} {_beginning(process_name(first, run), name_width)}",
+            f"{first.pid}{more} {_command_beginning(process_name(first, recording), name_width)}",
             *[""] * 3,
-            mib(largest),
-            _largest_pss(processes, run),
+            short_mebibytes(largest),
+            _largest_pss_text(processes, recording),
             *[""] * 6,
             is_strong=True,
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
             together = tuple(each for group in alike_groups for each in group.sessions)
-            yield _line(_Equal(together), models)
+            yield _session_summary_row(_EqualSessions(together), models)
 
 
-def _largest_pss(processes: Sequence[ProgramProcess], run: ProgramRun) -> str:
+def _largest_pss_text(processes: Sequence[ProgramProcess], recording: ProgramRun) -> str:
     """Return the largest proportional set of `processes` in MiB; empty for a program of one."""
     sizes = [each.peak_pss_bytes for each in processes if each.peak_pss_bytes is not None]
-    return mib(max(sizes)) if sizes and len(run.processes) > 1 else ""
+    return short_mebibytes(max(sizes)) if sizes and len(recording.processes) > 1 else ""
 
 
-def _size_class(process: ProgramProcess, run: ProgramRun) -> int:
+def _peak_size_class(process: ProgramProcess, recording: ProgramRun) -> int:
     """Return a number that is equal for processes of about the same peak; 0 for small ones."""
-    largest = max(each.peak_rss_bytes for each in run.processes)
+    largest = max(each.peak_rss_bytes for each in recording.processes)
     if process.peak_rss_bytes < MIN_OWN_LINE_SHARE * largest:
         return 0
-    return round(math.log(max(1, process.peak_rss_bytes), ALIKE))
+    return round(math.log(max(1, process.peak_rss_bytes), ALIKE_PEAKS_RATIO))
 
 
-def _beginning(command: str, length: int) -> str:
+def _command_beginning(command: str, length: int) -> str:
     """Return `command` in at most `length` characters: its program stays, and its end is lost."""
     return command if len(command) <= length else f"{command[: length - 1].rstrip()}…"
 
 
 @dataclass(frozen=True, slots=True)
-class _Equal:
+class _EqualSessions:
     """Sessions that were created alike: same model, place and options.
 
     Attributes:
@@ -158,24 +169,26 @@ class _Equal:
         return first.model_key, first.created_at, first.called_from, options, first.error
 
 
-def single_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
+def single_sessions(process: ProgramProcess, recording: ProgramRun) -> list[_EqualSessions]:
     """Return the sessions of `process`."""
-    return [_Equal((session,)) for session in run.sessions if session.pid == process.pid]
+    return [
+        _EqualSessions((session,)) for session in recording.sessions if session.pid == process.pid
+    ]
 
 
-def equal_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
+def equal_sessions(process: ProgramProcess, recording: ProgramRun) -> list[_EqualSessions]:
     """Return the sessions of `process`, with equal ones together."""
     found: dict[Hashable, list[ProgramSession]] = {}
-    for group in single_sessions(process, run):
+    for group in single_sessions(process, recording):
         found.setdefault(group.key, []).extend(group.sessions)
-    return [_Equal(tuple(sessions)) for sessions in found.values()]
+    return [_EqualSessions(tuple(sessions)) for sessions in found.values()]
 
 
-def _line(group: _Equal, models: Mapping[str, str]) -> Row:
+def _session_summary_row(group: _EqualSessions, models: Mapping[str, str]) -> Row:
     sessions = group.sessions
     first = sessions[0]
-    label = numbers(session.number for session in sessions)
-    if len(label) > _MAX_NUMBERS:
+    label = number_ranges_text(session.number for session in sessions)
+    if len(label) > _MAX_NUMBERS_LETTERS:
         label = f"{first.number}, …, {sessions[-1].number}"
     times = f" ×{len(sessions)}" if len(sessions) > 1 else ""
     created = [session.creation_s for session in sessions if session.creation_s is not None]
@@ -187,8 +200,8 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
         *_peak_and_rise(sessions),
-        mib(first.model.weight_bytes) if first.model.weight_bytes else "",
-        _copies(sessions),
+        short_mebibytes(first.model.weight_bytes) if first.model.weight_bytes else "",
+        _copies_text(sessions),
         arena_text(sessions),
         runs if first.error is None else "failed",
         "" if last is None else f"at {format_duration(last)}",
@@ -201,22 +214,26 @@ def _peak_and_rise(sessions: Sequence[ProgramSession]) -> tuple[str, str, str]:
 
     Between them, no proportional set: it is known of processes only.
     """
-    session = max(sessions, key=rise_bytes)
-    size = rise_bytes(session)
+    session = max(sessions, key=session_rise_bytes)
+    size = session_rise_bytes(session)
     if not size:
         return "", "", ""
-    mark = peak_mark(session)
-    return f"{mark}{mib(peak_bytes(session))}", "", f"{mark}+{mib(size)}"
+    mark = session_peak_mark(session)
+    return (
+        f"{mark}{short_mebibytes(session_peak_bytes(session))}",
+        "",
+        f"{mark}+{short_mebibytes(size)}",
+    )
 
 
-def _copies(sessions: Sequence[ProgramSession]) -> str:
+def _copies_text(sessions: Sequence[ProgramSession]) -> str:
     sizes = [
         session.memory.weight_bytes
         for session in sessions
         if session.memory is not None and session.memory.weight_bytes is not None
     ]
     if sizes:
-        return mib(sum(sizes))
+        return short_mebibytes(sum(sizes))
     return "released" if all(session.released_s is not None for session in sessions) else ""
 
 
@@ -232,20 +249,22 @@ def arena_text(sessions: Sequence[ProgramSession]) -> str:
     if not known:
         return ""
     used, slack = map(sum, zip(*known, strict=True))
-    return f"{mib(used)}/{mib(slack)}"
+    return f"{short_mebibytes(used)}/{short_mebibytes(slack)}"
 
 
-def mib(size: int) -> str:
+def short_mebibytes(size: int) -> str:
     """Return `size` in MiB, with a tenth below 10 MiB; empty for sizes that are not known."""
     if size <= 0:
         return "0"
-    return mebibytes(size, 1 if size < _MIN_WHOLE_BYTES else 0)
+    return mebibytes_text(size, 1 if size < _MIN_WHOLE_BYTES else 0)
 
 
-def session_table(run: ProgramRun) -> Table:
+def session_table(recording: ProgramRun) -> Table:
     """Return a row for each session, with all figures, for Markdown and pages."""
-    models = model_names(run)
-    sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
+    models = model_names(recording)
+    sampled = (
+        f" ({_SAMPLED_EXPLANATION})" if any(map(session_peak_mark, recording.sessions)) else ""
+    )
     table = Table(
         columns=(
             Column("#", "right"),
@@ -266,7 +285,7 @@ def session_table(run: ProgramRun) -> Table:
             Column("last run", "right", css="less"),
             Column("released", "right", css="less"),
         ),
-        rows=tuple(_session_row(session, models) for session in run.sessions),
+        rows=tuple(_session_row(session, models) for session in recording.sessions),
         caption=(
             "Peak: the largest resident set of the process while the session was created or run"
             f" for the first time{sampled}; raised by: how much that is above the start of the"
@@ -302,25 +321,29 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         ),
         Cell(plain(session.called_from or ""), is_code=True),
         Cell(", ".join(options), is_code=True),
-        _duration(session.creation_s),
-        _marked(_size(peak_bytes(session) or None, note=shared), session),
-        _marked(_size(rise_bytes(session) if session.phases else None), session),
-        _size(session.model.weight_bytes),
-        _size(memory.weight_bytes if memory else None),
-        _arena_slack(memory),
-        _size(memory.reserved_slack_bytes if memory else None),
-        _size(memory.resident_used_bytes if memory else None),
+        _duration_cell(session.creation_s),
+        _marked_peak_cell(
+            _recorded_size_cell(session_peak_bytes(session) or None, note=shared), session
+        ),
+        _marked_peak_cell(
+            _recorded_size_cell(session_rise_bytes(session) if session.phases else None), session
+        ),
+        _recorded_size_cell(session.model.weight_bytes),
+        _recorded_size_cell(memory.weight_bytes if memory else None),
+        _arena_slack_cell(memory),
+        _recorded_size_cell(memory.reserved_slack_bytes if memory else None),
+        _recorded_size_cell(memory.resident_used_bytes if memory else None),
         Cell(
             "failed" if session.error is not None else runs_text([session]),
             sort_key=-1 if session.error is not None else session.run_count,
         ),
-        Cell("never", sort_key=-1) if is_idle(session) else _duration(session.latest_run_s),
-        _duration(session.released_s),
+        Cell("never", sort_key=-1) if is_idle(session) else _duration_cell(session.latest_run_s),
+        _duration_cell(session.released_s),
     )
 
 
-def _arena_slack(memory: SessionMemory | None) -> Cell:
-    cell = _size(memory.resident_slack_bytes if memory else None)
+def _arena_slack_cell(memory: SessionMemory | None) -> Cell:
+    cell = _recorded_size_cell(memory.resident_slack_bytes if memory else None)
     if memory is None or memory.resident_used_bytes is None:
         return cell
     title = f"{cell.title}; {memory.resident_used_bytes:,} bytes in use"
@@ -329,45 +352,45 @@ def _arena_slack(memory: SessionMemory | None) -> Cell:
     return replace(cell, title=title)
 
 
-def _duration(seconds: float | None) -> Cell:
+def _duration_cell(seconds: float | None) -> Cell:
     if seconds is None:
         return Cell(sort_key=-1)
     return Cell(format_duration(seconds), sort_key=seconds)
 
 
-def _size(size: int | None, note: str = "") -> Cell:
+def _recorded_size_cell(size: int | None, note: str = "") -> Cell:
     if size is None:
         return Cell(sort_key=-1)
     return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size, note=note)
 
 
-def _marked(cell: Cell, session: ProgramSession) -> Cell:
+def _marked_peak_cell(cell: Cell, session: ProgramSession) -> Cell:
     """Return the `cell` of a peak, marked if it is sampled."""
-    return replace(cell, text=f"{peak_mark(session)}{cell.text}") if cell.text else cell
+    return replace(cell, text=f"{session_peak_mark(session)}{cell.text}") if cell.text else cell
 
 
-def _pss(process: ProgramProcess) -> Cell:
+def _peak_pss_cell(process: ProgramProcess) -> Cell:
     """Return the largest proportional set that was read, and when."""
-    cell = _size(process.peak_pss_bytes)
+    cell = _recorded_size_cell(process.peak_pss_bytes)
     if process.peak_pss_bytes is None or process.peak_pss_s is None:
         return cell
     return replace(cell, text=f"{cell.text} at {format_duration(process.peak_pss_s)}")
 
 
-def _earlier_peak(process: ProgramProcess) -> Cell:
+def _earlier_peak_cell(process: ProgramProcess) -> Cell:
     """Return the high-water mark before the recording if it is above the peak during it."""
     earlier = process.earlier_peak_rss_bytes
-    return _size(earlier if earlier and earlier > process.peak_rss_bytes else None)
+    return _recorded_size_cell(earlier if earlier and earlier > process.peak_rss_bytes else None)
 
 
-def peak_table(run: ProgramRun) -> Table:
+def process_peak_table(recording: ProgramRun) -> Table:
     """Return several processes of a program without sessions, the largest first."""
-    processes = sorted(run.processes, key=lambda each: -each.peak_rss_bytes)
+    processes = sorted(recording.processes, key=lambda each: -each.peak_rss_bytes)
     caption = (
         "Peak: the largest resident set while it was recorded, by the kernel's high-water mark if"
         " that rose meanwhile, otherwise by samples."
     )
-    if any(_earlier_peak(process).text for process in processes):
+    if any(_earlier_peak_cell(process).text for process in processes):
         caption += " Before: that mark when the recording began, where it is higher."
     if any(process.peak_pss_bytes is not None for process in processes):
         caption += f" {_PSS_LEGEND}"
@@ -382,10 +405,10 @@ def peak_table(run: ProgramRun) -> Table:
         rows=tuple(
             Row(
                 str(process.pid),
-                shortened(process_name(process, run), _COMMAND_WIDTH),
+                shortened(process_name(process, recording), _COMMAND_WIDTH),
                 format_size(process.peak_rss_bytes),
-                _earlier_peak(process),
-                _size(process.peak_pss_bytes),
+                _earlier_peak_cell(process),
+                _recorded_size_cell(process.peak_pss_bytes),
             )
             for process in processes
             if processes[1:]
@@ -395,22 +418,22 @@ def peak_table(run: ProgramRun) -> Table:
     ).without_empty_columns()
 
 
-def process_table(run: ProgramRun) -> Table:
+def process_table(recording: ProgramRun) -> Table:
     """Return a row for each process, for Markdown and pages."""
     rows = []
-    for process in run.processes:
-        count = sum(session.pid == process.pid for session in run.sessions)
+    for process in recording.processes:
+        count = sum(session.pid == process.pid for session in recording.sessions)
         end = "" if process.ended_s is None else format_duration(process.ended_s)
         code = "" if process.exit_code is None else str(process.exit_code)
         rows.append(
             Row(
                 str(process.pid),
-                Cell(process_name(process, run), is_code=True),
+                Cell(process_name(process, recording), is_code=True),
                 str(process.parent),
                 Cell(str(count), sort_key=count),
-                _size(process.peak_rss_bytes),
-                _earlier_peak(process),
-                _pss(process),
+                _recorded_size_cell(process.peak_rss_bytes),
+                _earlier_peak_cell(process),
+                _peak_pss_cell(process),
                 f"{format_duration(process.started_s)} to {end}" if end else "",
                 code,
                 plain(process.onnxruntime or ""),
@@ -434,51 +457,60 @@ def process_table(run: ProgramRun) -> Table:
     return table.without_empty_columns()
 
 
-def peak_sentences(run: ProgramRun) -> tuple[str, ...]:
+def peak_and_rise_sentences(recording: ProgramRun) -> tuple[str, ...]:
     """Return the activities at the peak, and the run and the creation that raised memory most."""
-    return tuple(filter(None, (peak_sentence(run), run_rise_sentence(run), _creation_rise(run))))
+    return tuple(
+        filter(
+            None,
+            (
+                program_peak_sentence(recording),
+                run_rise_sentence(recording),
+                _creation_rise_sentence(recording),
+            ),
+        )
+    )
 
 
-def _creation_rise(run: ProgramRun) -> str:
-    session = largest_session(run)
+def _creation_rise_sentence(recording: ProgramRun) -> str:
+    session = largest_session(recording)
     if session is None or not session.phases:
         return ""
     return (
         "Largest rise in a creation and first run:"
-        f" {session_name(session, model_names(run))} in process {session.pid},"
-        f" {rise_text(session)} to {peak_text(session)}."
+        f" {session_name(session, model_names(recording))} in process {session.pid},"
+        f" {session_rise_text(session)} to {session_peak_text(session)}."
     )
 
 
-def phase_table(session: ProgramSession, run: ProgramRun) -> Table:
+def session_phase_table(session: ProgramSession, recording: ProgramRun) -> Table:
     """Return the phases of the creation and the first run of `session`."""
-    peak = peak_phase(session)
+    peak = session_peak_phase(session)
     rows = [replace(phase_row(phase), is_peak=phase.name == peak) for phase in session.phases]
-    table = table_of(
-        arranged(rows, session.phase_times),
-        decimals=decimals_for(peak_bytes(session)),
+    table = phase_row_table(
+        arranged_phase_rows(rows, session.phase_times),
+        decimals=mebibyte_decimals(session_peak_bytes(session)),
         caption=f"Resident set of process {session.pid} in MiB",
-        heading=session_name(session, model_names(run)).partition(" (")[0],
+        heading=session_name(session, model_names(recording)).partition(" (")[0],
     ).without_empty_columns()
     caption = table.caption
     if session.shared_with:
         plural = "s" if len(session.shared_with) > 1 else ""
         caption += (
-            f" Session{plural} {numbers(session.shared_with)} in the same process changed it at"
-            " the same time."
+            f" Session{plural} {number_ranges_text(session.shared_with)} in the same process"
+            " changed it at the same time."
         )
     return replace(table, caption=caption)
 
 
-def shape_table(run: ProgramRun) -> Table:
+def shape_table(recording: ProgramRun) -> Table:
     """Return a row for each session and shapes of its inputs."""
-    models = model_names(run)
+    models = model_names(recording)
     raised: dict[tuple[int, str], int] = {}
-    for peak in run.peaks:
+    for peak in recording.peaks:
         key = peak.session, shapes_text(peak.shapes)
         raised[key] = max(raised.get(key, 0), peak.peak_rss_bytes)
     rows = []
-    found = ((session, shapes) for session in run.sessions for shapes in session.shapes)
+    found = ((session, shapes) for session in recording.sessions for shapes in session.shapes)
     for session, shapes in found:
         text = shapes_text(shapes.shapes)
         mean = shapes.total_s / shapes.runs if shapes.runs else 0.0
@@ -491,11 +523,11 @@ def shape_table(run: ProgramRun) -> Table:
                     is_code=True,
                     tags=("raised the peak",) if (session.number, text) in raised else (),
                 ),
-                _size(raised.get((session.number, text))),
+                _recorded_size_cell(raised.get((session.number, text))),
                 Cell(f"{shapes.runs:,}", sort_key=shapes.runs),
-                _duration(mean),
-                _duration(shapes.min_s),
-                _duration(shapes.max_s),
+                _duration_cell(mean),
+                _duration_cell(shapes.min_s),
+                _duration_cell(shapes.max_s),
             )
         )
     table = Table(

@@ -14,30 +14,30 @@ from memdiag.reports.run.names import (
     shapes_text,
 )
 from memdiag.reports.run.peaks import (
-    activities,
     largest_session,
-    peak_phase,
-    peak_text,
-    rise_bytes,
+    session_activities,
+    session_peak_phase,
+    session_peak_text,
+    session_rise_bytes,
 )
 from memdiag.reports.text import plain, shortened
-from memdiag.thinning import thin
+from memdiag.thinning import thinned_indices
 from memdiag.units import MIB, counted, format_duration, format_size
 
-MIN_RISE_BYTES = MIB
+MIN_MARKED_RISE_BYTES = MIB
 
-_MAX_NAME = 60
+_MAX_BAR_NAME = 60
 _MAX_HOVER = 200
 _MAX_MARKS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class PhaseSegment:
     """An interval of time of a session in one phase.
 
     Attributes:
         is_peak: whether the process reached its largest resident set of the session's creation and
-            first run in this phase, and they raised it by at least `MIN_RISE_BYTES`.
+            first run in this phase, and they raised it by at least `MIN_MARKED_RISE_BYTES`.
     """
 
     phase: PhaseName
@@ -60,7 +60,7 @@ class SessionBar:
     row: int
     start_s: float
     end_s: float
-    segments: tuple[Segment, ...]
+    segments: tuple[PhaseSegment, ...]
     is_failed: bool
     sentences: tuple[str, ...]
 
@@ -75,7 +75,7 @@ class PeakMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class ProcessLane:
     """The memory of a process, as columns of equal length, and its sessions.
 
     Attributes:
@@ -120,22 +120,22 @@ class RunTimeline:
     end_s: float
     longest_gap_s: float
     end_xrays: tuple[tuple[float, float], ...]
-    lanes: tuple[Lane, ...]
+    lanes: tuple[ProcessLane, ...]
     left_out: int
 
 
 def run_timeline(
-    run: ProgramRun,
+    recording: ProgramRun,
     *,
     max_points: int = 3000,
     max_lanes: int = 10,
     max_rows: int = 12,
     max_bars: int = 300,
 ) -> RunTimeline:
-    """Return the timeline of `run`.
+    """Return the timeline of `recording`.
 
     Args:
-        run: the recording.
+        recording: the recording.
         max_points: about the number of samples of all processes together, and of each process.
         max_lanes: processes with a lane: those with sessions, and of these the largest, go first.
         max_rows: rows of bars below a lane.
@@ -144,14 +144,14 @@ def run_timeline(
     The sessions at the peak of the program, the one with the largest rise, and their processes go
     before all.
     """
-    with_sessions = {session.pid for session in run.sessions}
-    first = [activity.session for activity in activities(run, run.peak_s)]
-    largest = largest_session(run)
+    with_sessions = {session.pid for session in recording.sessions}
+    first = [activity.session for activity in session_activities(recording, recording.peak_s)]
+    largest = largest_session(recording)
     first += [largest] if largest is not None else []
     named = [session.number for session in first]
     first_pids = {session.pid for session in first}
     order = sorted(
-        run.processes,
+        recording.processes,
         key=lambda each: (
             each.pid not in first_pids,
             each.pid not in with_sessions,
@@ -159,23 +159,25 @@ def run_timeline(
         ),
     )
     drawn = order[:max_lanes]
-    names = model_names(run)
-    kept = thin(run.samples.rss_bytes, max_points)
-    ends = [run.duration_s, *run.samples.t_s[-1:]]
+    names = model_names(recording)
+    kept = thinned_indices(recording.samples.rss_bytes, max_points)
+    ends = [recording.duration_s, *recording.samples.t_s[-1:]]
     return RunTimeline(
-        t_s=tuple(run.samples.t_s[i] for i in kept),
-        rss_bytes=tuple(run.samples.rss_bytes[i] for i in kept),
-        proportional_t_s=run.samples.proportional_t_s,
-        pss_bytes=run.samples.pss_bytes,
-        peak_s=run.peak_s,
-        peak_bytes=run.peak_rss_bytes,
-        is_peak_sampled=all(each.peak_rss_bytes != run.peak_rss_bytes for each in run.processes),
+        t_s=tuple(recording.samples.t_s[i] for i in kept),
+        rss_bytes=tuple(recording.samples.rss_bytes[i] for i in kept),
+        proportional_t_s=recording.samples.proportional_t_s,
+        pss_bytes=recording.samples.pss_bytes,
+        peak_s=recording.peak_s,
+        peak_bytes=recording.peak_rss_bytes,
+        is_peak_sampled=all(
+            each.peak_rss_bytes != recording.peak_rss_bytes for each in recording.processes
+        ),
         end_s=max(ends),
-        longest_gap_s=_longest_gap_s(run.samples),
-        end_xrays=run.end_waits,
+        longest_gap_s=_longest_gap_s(recording.samples),
+        end_xrays=recording.end_waits,
         lanes=tuple(
-            _lane(process, run, names, max_points, (max_rows, max_bars), named)
-            for process in run.processes
+            _process_lane(process, recording, names, max_points, (max_rows, max_bars), named)
+            for process in recording.processes
             if any(process is each for each in drawn)
         ),
         left_out=len(order) - len(drawn),
@@ -202,19 +204,19 @@ def _longest_gap_s(samples: TreeSamples) -> float:
     )
 
 
-def _lane(
+def _process_lane(
     process: ProgramProcess,
-    run: ProgramRun,
+    recording: ProgramRun,
     names: Mapping[str, str],
     max_points: int,
     max_bars: tuple[int, int],
     named: Sequence[int],
-) -> Lane:
+) -> ProcessLane:
     """Return the lane of `process`.
 
     Args:
         process: the process.
-        run: its recording.
+        recording: its recording.
         names: the names of the models.
         max_points: about the number of samples.
         max_bars: the rows, and the bars in all.
@@ -222,34 +224,36 @@ def _lane(
     """
     max_rows, max_count = max_bars
     samples = process.samples
-    kept = thin(samples.rss_bytes, max_points)
-    sessions = [session for session in run.sessions if session.pid == process.pid]
-    end_s = run.duration_s if process.ended_s is None else process.ended_s
-    lives = {each.number: (_start_s(each), _end_s(each, end_s)) for each in sessions}
+    kept = thinned_indices(samples.rss_bytes, max_points)
+    sessions = [session for session in recording.sessions if session.pid == process.pid]
+    end_s = recording.duration_s if process.ended_s is None else process.ended_s
+    lives = {
+        each.number: (_session_start_s(each), _session_end_s(each, end_s)) for each in sessions
+    }
     longest = sorted(
         sessions,
         key=lambda each: (each.number not in named, lives[each.number][0] - lives[each.number][1]),
     )
     drawn = sorted(longest[:max_count], key=lambda each: each.number)
-    placed = pack([lives[session.number] for session in drawn])
+    placed = packed_rows([lives[session.number] for session in drawn])
     first = [row for session, row in zip(drawn, placed, strict=True) if session.number in named]
     kept_rows = sorted(list(dict.fromkeys((*first, *sorted(placed))))[:max_rows])
     bars = [
-        _bar(session, kept_rows.index(row), end_s, names)
+        _session_bar(session, kept_rows.index(row), end_s, names)
         for session, row in zip(drawn, placed, strict=True)
         if row in kept_rows
     ]
-    peaks = [peak for peak in run.peaks if peak.session in lives]
-    kept_peaks = thin([peak.peak_rss_bytes for peak in peaks], _MAX_MARKS)
+    peaks = [peak for peak in recording.peaks if peak.session in lives]
+    kept_peaks = thinned_indices([peak.peak_rss_bytes for peak in peaks], _MAX_MARKS)
     own = {session.number: session for session in sessions}
-    return Lane(
+    return ProcessLane(
         pid=process.pid,
-        label=shortened(f"{process.pid} {process_name(process, run)}", _MAX_NAME),
+        label=shortened(f"{process.pid} {process_name(process, recording)}", _MAX_BAR_NAME),
         t_s=tuple(samples.t_s[i] for i in kept),
         rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
         peak_bytes=process.peak_rss_bytes,
-        anonymous_bytes=_known(samples.anonymous_bytes, kept),
-        file_bytes=_known(samples.file_bytes, kept),
+        anonymous_bytes=_complete_samples(samples.anonymous_bytes, kept),
+        file_bytes=_complete_samples(samples.file_bytes, kept),
         bars=tuple(bars),
         rows=max((bar.row + 1 for bar in bars), default=0),
         left_out=len(sessions) - len(bars),
@@ -259,7 +263,7 @@ def _lane(
                 rss_bytes=peak.peak_rss_bytes,
                 sentences=(
                     f"run of session {peak.session}"
-                    f" ({shortened(names[own[peak.session].model_key], _MAX_NAME)})",
+                    f" ({shortened(names[own[peak.session].model_key], _MAX_BAR_NAME)})",
                     shortened(shapes_text(peak.shapes), _MAX_HOVER),
                 ),
             )
@@ -268,12 +272,12 @@ def _lane(
     )
 
 
-def _known(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...] | None:
+def _complete_samples(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...] | None:
     values = tuple(value for i in rows if (value := column[i]) is not None)
     return values if values and len(values) == len(rows) else None
 
 
-def pack(times: Sequence[tuple[float, float]]) -> list[int]:
+def packed_rows(times: Sequence[tuple[float, float]]) -> list[int]:
     """Return a row for each interval of time, so that no intervals of a row overlap."""
     ends: list[float] = []
     rows = [0] * len(times)
@@ -288,11 +292,11 @@ def pack(times: Sequence[tuple[float, float]]) -> list[int]:
     return rows
 
 
-def _start_s(session: ProgramSession) -> float:
+def _session_start_s(session: ProgramSession) -> float:
     return min((session.created_s, *(time.start_s for time in session.phase_times)))
 
 
-def _end_s(session: ProgramSession, process_end_s: float) -> float:
+def _session_end_s(session: ProgramSession, process_end_s: float) -> float:
     """Return the end of the life of `session`."""
     created_s = session.created_s + (session.creation_s or 0.0)
     if session.released_s is not None:
@@ -302,19 +306,23 @@ def _end_s(session: ProgramSession, process_end_s: float) -> float:
     return max((end_s, created_s, *(time.end_s for time in session.phase_times)))
 
 
-def _bar(
+def _session_bar(
     session: ProgramSession, row: int, process_end_s: float, names: Mapping[str, str]
 ) -> SessionBar:
-    name = shortened(names[session.model_key], _MAX_NAME)
-    peak = peak_phase(session) if rise_bytes(session) >= MIN_RISE_BYTES else None
+    name = shortened(names[session.model_key], _MAX_BAR_NAME)
+    peak = (
+        session_peak_phase(session)
+        if session_rise_bytes(session) >= MIN_MARKED_RISE_BYTES
+        else None
+    )
     return SessionBar(
         number=session.number,
         label=f"{session.number} {name}",
         row=row,
-        start_s=_start_s(session),
-        end_s=_end_s(session, process_end_s),
+        start_s=_session_start_s(session),
+        end_s=_session_end_s(session, process_end_s),
         segments=tuple(
-            Segment(
+            PhaseSegment(
                 phase=time.phase,
                 start_s=time.start_s,
                 end_s=time.end_s,
@@ -323,19 +331,19 @@ def _bar(
             for time in session.phase_times
         ),
         is_failed=session.error is not None,
-        sentences=tuple(_sentences(session)),
+        sentences=tuple(_session_sentences(session)),
     )
 
 
-def _sentences(session: ProgramSession) -> list[str]:
-    found = [f"created at {shortened(created_text(session), _MAX_NAME)}"]
+def _session_sentences(session: ProgramSession) -> list[str]:
+    found = [f"created at {shortened(created_text(session), _MAX_BAR_NAME)}"]
     if session.error is not None:
         return [*found, f"failed: {shortened(plain(session.error), _MAX_HOVER)}"]
     if session.creation_s is not None:
         found[0] += f" in {format_duration(session.creation_s)}"
     if session.phases:
         shared = ", shared with other sessions" if session.shared_with else ""
-        found.append(f"peak {peak_text(session)}{shared}")
+        found.append(f"peak {session_peak_text(session)}{shared}")
     runs = f"runs: {runs_text([session])}" if has_run(session) else "never run"
     if session.shapes:
         runs += f", most with {shortened(shapes_text(session.shapes[0].shapes), _MAX_HOVER)}"

@@ -9,39 +9,39 @@ from memdiag.reports.trace import (
     MAX_COUNTER_SAMPLES,
     TraceEvent,
     complete_slice,
+    counter_mebibytes,
     counter_value,
-    encoded,
-    instant,
-    mebibytes,
+    encoded_trace,
+    instant_event,
+    interval_slice,
     memory_counter,
-    microseconds,
-    slice_of,
+    trace_microseconds,
     track_name,
 )
-from memdiag.thinning import thin
+from memdiag.thinning import thinned_indices
 from memdiag.units import format_size
 
 _XRAY_TID = 1 << 30
 """A track number larger than those of sessions, which are their tracks."""
 
 
-def run_trace(run: ProgramRun) -> bytes:
-    """Return `run` as a trace: a track for each process and session, and memory."""
+def run_trace(recording: ProgramRun) -> bytes:
+    """Return `recording` as a trace: a track for each process and session, and memory."""
     events: list[TraceEvent] = []
-    for process in run.processes:
-        events.append(track_name("process_name", process.pid, 0, process_name(process, run)))
+    for process in recording.processes:
+        events.append(track_name("process_name", process.pid, 0, process_name(process, recording)))
         events += memory_counter("memory, MiB", process.pid, process.samples, process.ended_s)
-    if run.processes:
-        events += _tree_counters(run, run.processes[0].pid)
-    models = model_names(run)
-    ends = {process.pid: _end_s(process, run) for process in run.processes}
-    for session in run.sessions:
+    if recording.processes:
+        events += _tree_counters(recording, recording.processes[0].pid)
+    models = model_names(recording)
+    ends = {process.pid: _process_end_s(process, recording) for process in recording.processes}
+    for session in recording.sessions:
         name = session_name(session, models)
         events.append(track_name("thread_name", session.pid, session.number, name))
-        events += _session_slices(session, name, ends.get(session.pid, run.duration_s))
-    events += _xray_slices(run)
-    pids = {session.number: session.pid for session in run.sessions}
-    for peak in run.peaks:
+        events += _session_slices(session, name, ends.get(session.pid, recording.duration_s))
+    events += _xray_slices(recording)
+    pids = {session.number: session.pid for session in recording.sessions}
+    for peak in recording.peaks:
         if peak.session in pids:
             size = format_size(peak.peak_rss_bytes)
             track = pids[peak.session], peak.session
@@ -49,12 +49,12 @@ def run_trace(run: ProgramRun) -> bytes:
                 "peak_rss_bytes": peak.peak_rss_bytes,
                 "input_shapes": shapes_text(peak.shapes),
             }
-            events.append(instant(f"peak raised to {size}", track, peak.t_s, arguments))
-    return encoded(events)
+            events.append(instant_event(f"peak raised to {size}", track, peak.t_s, arguments))
+    return encoded_trace(events)
 
 
-def _end_s(process: ProgramProcess, run: ProgramRun) -> float:
-    return run.duration_s if process.ended_s is None else process.ended_s
+def _process_end_s(process: ProgramProcess, recording: ProgramRun) -> float:
+    return recording.duration_s if process.ended_s is None else process.ended_s
 
 
 def _session_slices(
@@ -82,10 +82,15 @@ def _session_slices(
     if session.error is not None:
         arguments["error"] = plain(session.error)
     yield complete_slice(
-        name, "session", track, microseconds(created_s), microseconds(end_s), arguments
+        name, "session", track, trace_microseconds(created_s), trace_microseconds(end_s), arguments
     )
     yield complete_slice(
-        "creation", "creation", track, microseconds(created_s), microseconds(ready_s), {}
+        "creation",
+        "creation",
+        track,
+        trace_microseconds(created_s),
+        trace_microseconds(ready_s),
+        {},
     )
     peaks = {phase.name: phase for phase in session.phases}
     for time in times:
@@ -96,25 +101,28 @@ def _session_slices(
                 "peak_rss_bytes_of_phase": phase.peak_rss_bytes,
                 "peak_kind": phase.peak_kind,
             }
-        yield slice_of(time.phase, "phase", track, time, of_phase)
+        yield interval_slice(time.phase, "phase", track, time, of_phase)
 
 
-def _xray_slices(run: ProgramRun) -> Iterator[TraceEvent]:
+def _xray_slices(recording: ProgramRun) -> Iterator[TraceEvent]:
     """Yield the times in which processes waited for X-rays at their end."""
-    for xray in run.xrays:
+    for xray in recording.xrays:
         if xray.reason == "end":
             track = xray.pid, _XRAY_TID
             yield track_name("thread_name", *track, "X-ray at the end")
-            start, end = microseconds(xray.t_s), microseconds(xray.t_s + xray.duration_s)
+            start, end = (
+                trace_microseconds(xray.t_s),
+                trace_microseconds(xray.t_s + xray.duration_s),
+            )
             yield complete_slice("waiting for the X-ray", "xray", track, start, end, {})
 
 
-def _tree_counters(run: ProgramRun, pid: int) -> Iterator[TraceEvent]:
+def _tree_counters(recording: ProgramRun, pid: int) -> Iterator[TraceEvent]:
     """Yield the memory of all processes together, as counters of the first one."""
-    samples = run.samples
+    samples = recording.samples
     for name, times, sizes in (
         ("RSS of all processes, MiB", samples.t_s, samples.rss_bytes),
         ("PSS of all processes, MiB", samples.proportional_t_s, samples.pss_bytes),
     ):
-        for i in thin(sizes, MAX_COUNTER_SAMPLES):
-            yield counter_value(name, pid, times[i], {"MiB": mebibytes(sizes[i])})
+        for i in thinned_indices(sizes, MAX_COUNTER_SAMPLES):
+            yield counter_value(name, pid, times[i], {"MiB": counter_mebibytes(sizes[i])})

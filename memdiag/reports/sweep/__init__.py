@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memdiag.detail import Detail
 from memdiag.records.sweep import FindingGroup, Sweep
-from memdiag.reports.blocks import Document, Figures, Points, notes_block
+from memdiag.reports.blocks import BulletBlock, Document, TableBlock, notes_block
 from memdiag.reports.report import Report
-from memdiag.reports.sweep.sentences import headline, model_count, noise_line
+from memdiag.reports.sweep.sentences import model_count, noise_line, sweep_headline
 from memdiag.reports.sweep.tables import (
     OPTIONAL_STEP_COLUMNS,
     budget_table,
@@ -26,7 +26,7 @@ _MAX_CONSOLE_ROWS = 8
 
 def document(sweep: Sweep) -> Document:
     """Return what the report of `sweep` has."""
-    answer = headline(sweep)
+    answer = sweep_headline(sweep)
     newest = "the newest release"
     if len(sweep.releases) == 1:
         newest = f"onnxruntime {plain(sweep.releases[0])}"
@@ -43,25 +43,29 @@ def document(sweep: Sweep) -> Document:
         facts=" · ".join(machines[:3]),
         blocks=(
             notes_block(sweep.notes, detail=Detail.USUAL),
-            _figures("Models that fit together", placement_table(sweep.placement)),
-            _figures("Jobs that exceed the budget", budget_table(sweep)),
-            _figures("Waste that several models share", group_table(sweep.findings)),
-            Points(
+            _sortable_table_block("Models that fit together", placement_table(sweep.placement)),
+            _sortable_table_block("Jobs that exceed the budget", budget_table(sweep)),
+            _sortable_table_block("Waste that several models share", group_table(sweep.findings)),
+            BulletBlock(
                 title="What to do about it",
                 texts=tuple(map(_group_sentence, sweep.findings)),
                 prefix="- ",
                 detail=Detail.ALL,
                 short="what to do about waste",
             ),
-            _figures("Lasting changes, beyond the noise", step_table(steps, noise_line(sweep))),
-            _figures(f"Models, on {newest}, the largest peak first", model_table(sweep)),
-            _figures("Jobs that did not complete", failure_table(sweep)),
+            _sortable_table_block(
+                "Lasting changes, beyond the noise", step_table(steps, noise_line(sweep))
+            ),
+            _sortable_table_block(
+                f"Models, on {newest}, the largest peak first", model_table(sweep)
+            ),
+            _sortable_table_block("Jobs that did not complete", failure_table(sweep)),
         ),
     )
 
 
-def _figures(title: str, table: Table) -> Figures:
-    return Figures(
+def _sortable_table_block(title: str, table: Table) -> TableBlock:
+    return TableBlock(
         title=title,
         table=table.without_empty_columns(),
         max_rows=_MAX_CONSOLE_ROWS,

@@ -17,15 +17,15 @@ from xml.etree import ElementTree as ET
 
 from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
 from memdiag.reports.sweep.sentences import step_place, step_words
-from memdiag.reports.sweep.tables import variant
+from memdiag.reports.sweep.tables import series_variant
 from memdiag.reports.text import plain
 from memdiag.units import format_size
 
-_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NON_XML_CHARACTERS = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 excludes."""
 
 
-def junit(sweep: Sweep) -> str:
+def junit_xml(sweep: Sweep) -> str:
     """Return JUnit XML with a test case for each job that the sweep names.
 
     A regression is a failure of the first of these jobs after the step.
@@ -45,7 +45,7 @@ def junit(sweep: Sweep) -> str:
         suite = ET.SubElement(
             suites,
             "testsuite",
-            name=_xml(f"onnxruntime {release}"),
+            name=_xml_text(f"onnxruntime {release}"),
             tests=str(len(jobs)),
             failures=str(sum(point.key in steps or point.key in exceeded for _, point in jobs)),
             errors=str(sum(point.is_failed for _, point in jobs)),
@@ -53,12 +53,14 @@ def junit(sweep: Sweep) -> str:
             time=f"{sum(point.duration_s or 0 for _, point in jobs):.3f}",
         )
         for series, point in jobs:
-            _add_case(suite, series, point, exceeded.get(point.key, ()), steps.get(point.key, ()))
+            _add_test_case(
+                suite, series, point, exceeded.get(point.key, ()), steps.get(point.key, ())
+            )
     ET.indent(suites)
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _add_case(
+def _add_test_case(
     suite: ET.Element,
     series: SweepSeries,
     point: SweepPoint,
@@ -68,52 +70,52 @@ def _add_case(
     case = ET.SubElement(
         suite,
         "testcase",
-        classname=_xml(f"onnxruntime {point.onnxruntime}"),
-        name=_xml(_name(series)),
+        classname=_xml_text(f"onnxruntime {point.onnxruntime}"),
+        name=_xml_text(_series_name(series)),
         time=f"{point.duration_s or 0:.3f}",
     )
     if point.is_failed:
-        message = _xml(point.sentence or point.status)
-        ET.SubElement(case, "error", message=message, type=_xml(point.status)).text = message
+        message = _xml_text(point.sentence or point.status)
+        ET.SubElement(case, "error", message=message, type=_xml_text(point.status)).text = message
     elif exceeded or steps:
         texts = [*exceeded, *(f"{step_words(*each)}, {step_place(*each)}" for each in steps)]
         kind = "memory budget" if exceeded else "memory regression"
-        failure = ET.SubElement(case, "failure", message=_xml(texts[0]), type=kind)
-        failure.text = _xml("\n".join(texts))
+        failure = ET.SubElement(case, "failure", message=_xml_text(texts[0]), type=kind)
+        failure.text = _xml_text("\n".join(texts))
     if point.peak_bytes is not None:
         ET.SubElement(case, "system-out").text = f"peak {format_size(point.peak_bytes)}"
 
 
-def _xml(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", plain(text))
+def _xml_text(text: str) -> str:
+    return _NON_XML_CHARACTERS.sub("\ufffd", plain(text))
 
 
-def smaller_is_better(sweep: Sweep) -> str:
+def smaller_is_better_json(sweep: Sweep) -> str:
     """Return the newest figures of each series as ``customSmallerIsBetter``.
 
     Names have no release, so that a chart goes on over releases.
     """
     entries = [
         {
-            "name": f"{_name(series)} · {figure}",
+            "name": f"{_series_name(series)} · {figure}",
             "unit": "bytes",
             "value": size,
             "extra": f"onnxruntime {plain(newest.onnxruntime)}",
         }
         for series in sweep.series
         if (newest := series.newest_requested) is not None
-        for figure, size in _figures(newest)
+        for figure, size in _measured_point_figures(newest)
     ]
     return json.dumps(entries, indent=2) + "\n"
 
 
-def _figures(point: SweepPoint) -> Iterator[tuple[str, int]]:
+def _measured_point_figures(point: SweepPoint) -> Iterator[tuple[str, int]]:
     """Yield the figures that were measured by name."""
     for figure, size in (("peak", point.peak_bytes), ("steady", point.steady_bytes)):
         if size is not None:
             yield figure, size
 
 
-def _name(series: SweepSeries) -> str:
+def _series_name(series: SweepSeries) -> str:
     """Return the name of a series, which no other of a sweep on one machine has."""
-    return " · ".join(filter(None, (plain(series.model), variant(series))))
+    return " · ".join(filter(None, (plain(series.model), series_variant(series))))

@@ -12,10 +12,10 @@ from memdiag.reports.text import plain
 from memdiag.sweeps.steps import DEFAULT_NOISE_SHARE
 from memdiag.units import counted, format_size, plural, some_of
 
-MAX_RULES = 4
-MAX_SIZES = 3
-MAX_PLACED = 8
-MIN_ESTIMATES = 2
+MAX_WASTE_RULES = 4
+MAX_LISTED_SIZES = 3
+MAX_PLACED_MACHINES = 8
+MIN_COMPARED_ESTIMATES = 2
 
 
 class SweepHeadline(NamedTuple):
@@ -45,17 +45,17 @@ class ReleaseChange(NamedTuple):
     steps: tuple[tuple[SweepSeries, SweepStep], ...]
 
 
-def headline(sweep: Sweep) -> SweepHeadline:
+def sweep_headline(sweep: Sweep) -> SweepHeadline:
     """Return the answer of `sweep`."""
-    waste, rules = _waste(sweep)
+    waste, rules = _waste_sentences(sweep)
     sentences = (
-        _placement(sweep),
-        _exceeded(sweep),
-        _regressions(sweep) if sweep.against else "",
+        _placement_answer(sweep),
+        _exceeded_budget_text(sweep),
+        _regressions_text(sweep) if sweep.against else "",
         waste,
-        _measured(sweep),
+        _measured_jobs_text(sweep),
         rules,
-        *map(_change_line, release_changes(sweep)),
+        *map(_release_change_line, release_changes(sweep)),
         estimate_line(sweep),
     )
     first, *lines = filter(None, sentences)
@@ -67,12 +67,12 @@ def model_count(series: Iterable[SweepSeries]) -> int:
     return len({(each.model, each.address) for each in series})
 
 
-def _measured(sweep: Sweep) -> str:
+def _measured_jobs_text(sweep: Sweep) -> str:
     """Return how many jobs completed, on which releases and at which sizes."""
     points = list(sweep.points)
     failed = sum(point.is_failed for point in points)
     done = len(points) - failed
-    where = f"{_releases(sweep)}, {_sizes(sweep)}" if points else ""
+    where = f"{_releases_clause(sweep)}, {_given_sizes_text(sweep)}" if points else ""
     models = counted(model_count(sweep.series), "model")
     if failed and not done:
         text = f"None of {counted(failed, 'job')} of {models}{where} completed."
@@ -89,7 +89,7 @@ def _measured(sweep: Sweep) -> str:
     return text
 
 
-def _releases(sweep: Sweep) -> str:
+def _releases_clause(sweep: Sweep) -> str:
     """Return the releases, and which of them the figures are of."""
     if len(sweep.releases) < 2:
         return "".join(f" on onnxruntime {plain(each)}" for each in sweep.releases)
@@ -99,17 +99,17 @@ def _releases(sweep: Sweep) -> str:
     return f" on {releases} of onnxruntime, {first} {word} {last} (figures: the newest)"
 
 
-def _sizes(sweep: Sweep) -> str:
+def _given_sizes_text(sweep: Sweep) -> str:
     """Return the sizes of all series that were given."""
     texts = list(dict.fromkeys(plain(series.dims) for series in sweep.series))
     given = [text for text in texts if text]
-    if len(given) > MAX_SIZES:
+    if len(given) > MAX_LISTED_SIZES:
         return f"at {len(given):,} combinations of sizes"
     default = () if given == texts else ("default sizes (--dim)",)
     return f"at {' or '.join((*given, *default))}"
 
 
-def _placement(sweep: Sweep) -> str:
+def _placement_answer(sweep: Sweep) -> str:
     """Return how many models fit on which machines; empty without a placement."""
     placement = sweep.placement
     if placement is None:
@@ -133,7 +133,7 @@ def _placement(sweep: Sweep) -> str:
         of = f" of {models:,}" if models > fitting else ""
         text = (
             f"{fitting:,}{of} {plural(models, 'model')} {plural(fitting, 'fits', 'fit')} on"
-            f" {machines}: {some_of(placed, MAX_PLACED, '; ')}"
+            f" {machines}: {some_of(placed, MAX_PLACED_MACHINES, '; ')}"
         )
         if placement.unplaced:
             names = some_of([plain(each.model) for each in placement.unplaced])
@@ -143,7 +143,7 @@ def _placement(sweep: Sweep) -> str:
     return f"{text}."
 
 
-def _exceeded(sweep: Sweep) -> str:
+def _exceeded_budget_text(sweep: Sweep) -> str:
     """Return how many models exceed the budget; empty if none does."""
     found = sweep.over_budget
     if not found:
@@ -154,7 +154,7 @@ def _exceeded(sweep: Sweep) -> str:
     return f"{counted(count, 'model')} {verb} the budget in {counted(len(found), 'job')}: {names}."
 
 
-def _waste(sweep: Sweep) -> tuple[str, str]:
+def _waste_sentences(sweep: Sweep) -> tuple[str, str]:
     """Return what models take more than necessary, and by which rules; empty without any."""
     found: dict[tuple[str, str], int] = {}
     for series in sweep.series:
@@ -176,7 +176,7 @@ def _waste(sweep: Sweep) -> tuple[str, str]:
     return (
         f"{count:,}{of} {plural(models, 'model')} {plural(count, 'takes', 'take')} more memory than"
         f" necessary: {format_size(sum(found.values()))} after the runs{names}.",
-        f"{some_of(rules, MAX_RULES, '; ')}." if rules else "",
+        f"{some_of(rules, MAX_WASTE_RULES, '; ')}." if rules else "",
     )
 
 
@@ -200,7 +200,7 @@ def release_changes(sweep: Sweep) -> tuple[ReleaseChange, ...]:
     return tuple(changes)
 
 
-def _change_line(change: ReleaseChange) -> str:
+def _release_change_line(change: ReleaseChange) -> str:
     parts = []
     for verb, sign in (("grew", 1), ("shrank", -1)):
         steps = [(series, step) for series, step in change.steps if step.bytes * sign > 0]
@@ -228,7 +228,7 @@ def step_place(series: SweepSeries, step: SweepStep) -> str:
     return plain(f"{text} (other content of the model)" if step.is_model_changed else text)
 
 
-def _regressions(sweep: Sweep) -> str:
+def _regressions_text(sweep: Sweep) -> str:
     """Return the answer of a comparison with a store."""
     store, found = plain(sweep.against), sweep.regressions
     compared = model_count(each for each in sweep.series if each.is_compared)
@@ -285,7 +285,7 @@ def estimate_errors(points: Iterable[SweepPoint]) -> list[float]:
 def estimate_line(sweep: Sweep) -> str:
     """Return how far the estimated peaks are from the measured ones; empty without any."""
     errors = sorted(map(abs, estimate_errors(sweep.points)))
-    if len(errors) < MIN_ESTIMATES:
+    if len(errors) < MIN_COMPARED_ESTIMATES:
         return ""
     most = quantiles(errors, n=20, method="inclusive")[-1]
     return (
@@ -294,7 +294,7 @@ def estimate_line(sweep: Sweep) -> str:
     )
 
 
-def failures(
+def failed_jobs_by_sentence(
     jobs: Iterable[tuple[SweepSeries, SweepPoint]],
 ) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint]]]]:
     """Return those of `jobs` that did not complete by sentence, the most frequent one first."""
@@ -308,7 +308,7 @@ def failures(
     return sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
 
 
-def releases_of(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+def point_releases_text(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     """Return the releases of `points`, or ``all``."""
     releases = {point.onnxruntime for point in points}
     if len(releases) == len(sweep.releases) > 1:

@@ -14,20 +14,20 @@ from memdiag.records.sweep import (
 )
 from memdiag.reports.sweep.sentences import (
     estimate_errors,
-    failures,
+    failed_jobs_by_sentence,
     model_count,
-    releases_of,
+    point_releases_text,
     step_place,
 )
-from memdiag.reports.table import ALL_FORMATS, Cell, Column, Format, Row, Table
+from memdiag.reports.table import ALL_FORMATS, Cell, Column, OutputFormat, Row, Table
 from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_size, plural, some_of
 
 OPTIONAL_STEP_COLUMNS = ("before", "after", "first changed phase")
 """Headings of the columns that a narrow terminal lacks, in this order."""
 
-MAX_NAME = 24
-MAX_SENTENCE = 300
+MAX_SWEEP_NAME = 24
+MAX_FAILURE_SENTENCE = 300
 
 
 def group_table(groups: Sequence[FindingGroup]) -> Table:
@@ -37,7 +37,7 @@ def group_table(groups: Sequence[FindingGroup]) -> Table:
         Column("models", "right"),
         Column("steady", "right"),
         Column("peak", "right"),
-        Column("most in", wraps=True, max_width=MAX_NAME, css="name less"),
+        Column("most in", wraps=True, max_width=MAX_SWEEP_NAME, css="name less"),
     )
     return Table(columns=columns, rows=tuple(map(_group_row, groups)))
 
@@ -46,8 +46,8 @@ def _group_row(group: FindingGroup) -> Row:
     return Row(
         plain(group.rule),
         Cell(f"{group.model_count:,}", sort_key=group.model_count),
-        _size(group.steady_bytes) if group.steady_bytes else "",
-        _size(group.peak_bytes) if group.peak_bytes else "",
+        _sweep_size_cell(group.steady_bytes) if group.steady_bytes else "",
+        _sweep_size_cell(group.peak_bytes) if group.peak_bytes else "",
         plain(group.models[0].model),
     )
 
@@ -57,7 +57,9 @@ def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]], noise: str) -> Ta
     columns = (
         _name_column("model", [series.model for series, _ in steps], css="name"),
         _name_column(
-            "sizes", [variant(series) for series, _ in steps], formats=("console", "markdown")
+            "sizes",
+            [series_variant(series) for series, _ in steps],
+            formats=("console", "markdown"),
         ),
         # Never cut: labels of one sweep often differ in their last characters only.
         Column("where", wraps=True, css="name"),
@@ -73,12 +75,12 @@ def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]], noise: str) -> Ta
 
 def _step_row(series: SweepSeries, step: SweepStep) -> Row:
     return Row(
-        Cell(plain(series.model), title=plain(series.address), note=variant(series)),
-        variant(series),
+        Cell(plain(series.model), title=plain(series.address), note=series_variant(series)),
+        series_variant(series),
         Cell(step_place(series, step), tags=("new",) if step.is_new else ()),
         step.figure,
-        _size(step.before_bytes),
-        _size(step.after_bytes),
+        _sweep_size_cell(step.before_bytes),
+        _sweep_size_cell(step.after_bytes),
         Cell(format_size(step.bytes, signed=True), sort_key=step.bytes),
         step.phase,
     )
@@ -89,14 +91,14 @@ def budget_table(sweep: Sweep) -> Table:
     found = [series for series, _, _ in sweep.over_budget]
     columns = (
         _name_column("model", [series.model for series in found], css="name"),
-        _name_column("sizes", list(map(variant, found)), formats=("console", "markdown")),
+        _name_column("sizes", list(map(series_variant, found)), formats=("console", "markdown")),
         Column("onnxruntime"),
         Column("exceeded", wraps=True, css="prose"),
     )
     rows = tuple(
         Row(
-            Cell(plain(series.model), title=plain(series.address), note=variant(series)),
-            variant(series),
+            Cell(plain(series.model), title=plain(series.address), note=series_variant(series)),
+            series_variant(series),
             plain(point.onnxruntime),
             plain("; ".join(sentences)),
         )
@@ -125,7 +127,7 @@ def model_table(sweep: Sweep) -> Table:
     measured.sort(key=lambda series: -(series.newest.peak_bytes or 0))
     columns = (
         _name_column("model", [series.model for series in measured]),
-        _name_column("sizes", list(map(variant, measured))),
+        _name_column("sizes", list(map(series_variant, measured))),
         Column("weights", "right"),
         Column("peak", "right", css="strong"),
         Column("after the runs", "right"),
@@ -143,34 +145,38 @@ def _model_row(series: SweepSeries) -> Row:
     error = next(iter(estimate_errors((newest,))), None)
     return Row(
         Cell(plain(series.model), title=plain(series.address)),
-        variant(series),
-        *("" if size is None else _size(size) for size in sizes),
-        _size(series.avoidable_bytes) if series.avoidable_bytes else "",
+        series_variant(series),
+        *("" if size is None else _sweep_size_cell(size) for size in sizes),
+        _sweep_size_cell(series.avoidable_bytes) if series.avoidable_bytes else "",
         Cell(format_size(change, signed=True), sort_key=change) if change else "",
-        "" if error is None else Cell(_percent(error), sort_key=error),
+        "" if error is None else Cell(_signed_percent(error), sort_key=error),
     )
 
 
-def _percent(share: float) -> str:
+def _signed_percent(share: float) -> str:
     """Return a signed percentage; 0 without a sign."""
     return f"{100 * share:+.0f} %" if round(100 * share) else "0 %"
 
 
 def _name_column(
-    heading: str, texts: Sequence[str], *, css: str = "", formats: Sequence[Format] = ALL_FORMATS
+    heading: str,
+    texts: Sequence[str],
+    *,
+    css: str = "",
+    formats: Sequence[OutputFormat] = ALL_FORMATS,
 ) -> Column:
     """Return a column of `texts` that is cut on a terminal only where they stay distinct."""
-    is_distinct = len({shortened(plain(text), MAX_NAME) for text in texts}) == len(set(texts))
+    is_distinct = len({shortened(plain(text), MAX_SWEEP_NAME) for text in texts}) == len(set(texts))
     return Column(
         heading,
         wraps=True,
-        max_width=MAX_NAME if is_distinct else None,
+        max_width=MAX_SWEEP_NAME if is_distinct else None,
         css=css,
         formats=formats,
     )
 
 
-def variant(series: SweepSeries) -> str:
+def series_variant(series: SweepSeries) -> str:
     """Return the sizes and options that distinguish a series from others of its model."""
     return plain(" · ".join(filter(None, (series.dims, series.options))))
 
@@ -179,19 +185,21 @@ def failure_table(sweep: Sweep) -> Table:
     """Return a row for each sentence of jobs that did not complete."""
     columns = (
         Column("models", "right"),
-        Column("on", wraps=True, max_width=MAX_NAME),
+        Column("on", wraps=True, max_width=MAX_SWEEP_NAME),
         Column("what happened", wraps=True, css="prose"),
-        Column("to", wraps=True, max_width=MAX_NAME, css="name less"),
+        Column("to", wraps=True, max_width=MAX_SWEEP_NAME, css="name less"),
     )
     rows = []
-    for sentence, jobs in failures((s, p) for s in sweep.series for p in s.points):
+    for sentence, jobs in failed_jobs_by_sentence((s, p) for s in sweep.series for p in s.points):
         series = [each for each, _ in jobs]
         names = list(dict.fromkeys(plain(each.model) for each in series))
         rows.append(
             Row(
                 Cell(f"{model_count(series):,}", sort_key=model_count(series)),
-                releases_of(sweep, [point for _, point in jobs]),
-                sentence if len(sentence) <= MAX_SENTENCE else f"{sentence[:MAX_SENTENCE]}…",
+                point_releases_text(sweep, [point for _, point in jobs]),
+                sentence
+                if len(sentence) <= MAX_FAILURE_SENTENCE
+                else f"{sentence[:MAX_FAILURE_SENTENCE]}…",
                 some_of(names),
             )
         )
@@ -214,8 +222,8 @@ def placement_table(placement: Placement | None) -> Table:
 def _machine_row(number: int, machine: PlacementMachine) -> Row:
     return Row(
         str(number),
-        _size(machine.memory_bytes),
-        _size(machine.needed_bytes),
+        _sweep_size_cell(machine.memory_bytes),
+        _sweep_size_cell(machine.needed_bytes),
         some_of([plain(each.model) for each in machine.models], limit=12) or "none",
     )
 
@@ -245,5 +253,5 @@ def placement_sentence(placement: Placement | None) -> str:
     return " ".join((*sentences, text))
 
 
-def _size(size: int) -> Cell:
+def _sweep_size_cell(size: int) -> Cell:
     return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size)

@@ -13,7 +13,7 @@ const size = (bytes) => {
   if (n >= MIB) return `${sign}${(n / MIB).toFixed(1)} MiB`;
   return n >= KIB ? `${sign}${Math.round(n / KIB)} KiB` : `${sign}${Math.round(n)} B`;
 };
-// The text with places at which long words may break, as `breakable` of memdiag.reports.page.
+// The text with places at which long words may break, as `breakable_parts` of memdiag.reports.page.
 const breakable = (text) => text.split(/(\s+)/u).flatMap((word) => (word.length > data.max_unbroken
   ? word.split(/(?<=[/\\_.,:=-])|(?<=[a-z])(?=[A-Z])/u).flatMap((part) => [...part].reduce((parts, letter, i) => { i % data.max_unbroken ? parts.push(parts.pop() + letter) : parts.push(letter); return parts; }, []))
       .flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]))

@@ -17,29 +17,29 @@ from memdiag.records.attribution import Attribution
 from memdiag.reports.blocks import (
     NOT_ON_PAGES,
     Block,
-    Chart,
+    BulletBlock,
+    ChartBlock,
     Document,
-    Figures,
-    Points,
-    Sentence,
+    SentenceBlock,
+    TableBlock,
 )
-from memdiag.reports.page import templates
-from memdiag.reports.palette import COPIES, OWNERS
-from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.page import template_environment
+from memdiag.reports.palette import COPY_COLORS, OWNER_COLORS
+from memdiag.reports.palette import LIGHT_PALETTE as COLOR
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import capitalized, plain
-from memdiag.reports.xray.charts import CopyList, chart_data, copy_list
-from memdiag.reports.xray.charts import tiles as make_tiles
+from memdiag.reports.xray.charts import CopyList, copy_list, xray_chart_data
+from memdiag.reports.xray.charts import xray_tiles as make_tiles
 from memdiag.reports.xray.owners import OwnerRow, identified_share, owner_rows, owner_table
 from memdiag.reports.xray.weights import (
     WeightRow,
     copies_table,
     display_name,
     freed_summary,
-    not_located,
     repeated_table,
     single_copies_summary,
+    unlocated_sentences,
     verification_summary,
     weight_rows,
 )
@@ -52,12 +52,12 @@ MIN_WASTE_BYTES = 8 * MIB
 MIN_WASTE_SHARE = 0.1
 """A waste is the headline from this size and this share of the resident set on."""
 
-_OWNERS = "Owners of the memory"
+_OWNERS_TITLE = "Owners of the memory"
 _MAX_CONSOLE_MODELS = 12
-_MAX_PAGE_ROWS = 100
-_MAX_COPY_BYTES = 800_000
+_MAX_PAGE_COPY_ROWS = 100
+_MAX_COPY_LIST_BYTES = 800_000
 
-_MALLOC = (
+_MALLOC_ADVICE = (
     "malloc_trim(0) returns most of it to the system (in Python:"
     " ctypes.CDLL(None).malloc_trim(0)). To retain fewer large blocks, start the process with"
     f" {PINNED_TEXT}; with many threads, also with MALLOC_ARENA_MAX=1."
@@ -67,15 +67,15 @@ ARENA_ADVICE = (
     f" enable_cpu_mem_arena=False, and start the process with {PINNED_TEXT}:"
     " otherwise malloc retains what the arena frees."
 )
-_COPIES = "memdiag profile MODEL explains why onnxruntime makes these copies."
-_PER_MODEL = (
+_COPIES_ADVICE = "memdiag profile MODEL explains why onnxruntime makes these copies."
+_MODELS_CAPTION = (
     "Only weights are attributed to a model: arena slack, retained memory and the rest of the heap"
     " belong to the process, not to one session."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Insight:
+class XrayInsight:
     """The answer of an X-ray in sentences.
 
     Attributes:
@@ -87,26 +87,35 @@ class Insight:
     advice: tuple[str, ...]
 
 
-def insight(attribution: Attribution) -> Insight:
+def xray_insight(attribution: Attribution) -> XrayInsight:
     """Return the most important result of `attribution`."""
     resident = attribution.resident_bytes
     min_bytes = max(MIN_WASTE_BYTES, MIN_WASTE_SHARE * resident)
     retained = attribution.bytes_of("allocator_retained")
-    same_layout, other_layouts = _extra_copies(attribution)
+    same_layout, other_layouts = _extra_copy_bytes(attribution)
     duplicates = list(repeated_models(attribution))
     same_layout -= sum(model.bytes for model in duplicates)
     wastes = [
-        (retained, "are retained by malloc after they were freed", _MALLOC),
+        (retained, "are retained by malloc after they were freed", _MALLOC_ADVICE),
         (attribution.arena_slack_bytes, "are free space in onnxruntime's arenas", ARENA_ADVICE),
-        (same_layout, "are further copies of weights, in the same layout as the first", _COPIES),
-        (other_layouts, "are copies of weights in another layout, beside the original", _COPIES),
+        (
+            same_layout,
+            "are further copies of weights, in the same layout as the first",
+            _COPIES_ADVICE,
+        ),
+        (
+            other_layouts,
+            "are copies of weights in another layout, beside the original",
+            _COPIES_ADVICE,
+        ),
     ]
     wastes = [waste for waste in wastes if waste[0] >= min_bytes]
     wastes += [(model.bytes, f"are {plain(model.evidence)}", model.remedy) for model in duplicates]
     wastes.sort(key=lambda waste: -waste[0])
     largest = max(owner_rows(attribution), key=lambda row: row.size_bytes, default=None)
     headline = (
-        f"the largest owner is {largest.label}, with {_part_of(largest.size_bytes, resident)}"
+        f"the largest owner is {largest.label}, with"
+        f" {_part_and_whole_text(largest.size_bytes, resident)}"
         if largest
         else f"{format_size(resident)} resident"
     )
@@ -116,17 +125,17 @@ def insight(attribution: Attribution) -> Insight:
     advice = [f"{format_size(size)} {description}. {how}" for size, description, how in wastes]
     if attribution.models and not attribution.copies:
         advice.append("No weight was found. Check that the process runs the model that was given.")
-    return Insight(headline=headline, advice=tuple(advice))
+    return XrayInsight(headline=headline, advice=tuple(advice))
 
 
-def _part_of(size: int, whole: int) -> str:
+def _part_and_whole_text(size: int, whole: int) -> str:
     """Return `size` of `whole`: ``469 of 610 MiB``, with both units if they differ."""
     part, total = format_size(size), format_size(whole)
     number, _, unit = part.rpartition(" ")
     return f"{number} of {total}" if total.endswith(unit) else f"{part} of {total}"
 
 
-def _extra_copies(attribution: Attribution) -> tuple[int, int]:
+def _extra_copy_bytes(attribution: Attribution) -> tuple[int, int]:
     """Return the bytes of copies beyond the first: in the same layout, and in other layouts."""
     same_layout = other_layouts = 0
     for weight in weight_rows(attribution):
@@ -176,12 +185,12 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
     nothing = "no weight was found" if was_searched else "no weight was searched for"
     remarks = (
         *(f"Note: {plain(note).rstrip('.')}." for note in attribution.notes),
-        *_device_arenas(attribution),
-        _absent_models(attribution),
+        *_device_arena_sentences(attribution),
+        _absent_models_sentence(attribution),
         freed_summary(attribution.copies),
-        *not_located(attribution),
+        *unlocated_sentences(attribution),
         verification_summary(attribution),
-        _timing(attribution),
+        _scan_time_sentence(attribution),
     )
     return XrayText(
         first=f"{weights[0].title}: {weights[0].summary}" if weights else nothing,
@@ -222,12 +231,12 @@ def _models_table(attribution: Attribution) -> Table:
             ),
         ),
         rows=tuple(cells for _, _, cells in sorted(rows, key=lambda entry: entry[:2])),
-        caption=_PER_MODEL,
+        caption=_MODELS_CAPTION,
     )
     return table.without_empty_columns()
 
 
-def _absent_models(attribution: Attribution) -> str:
+def _absent_models_sentence(attribution: Attribution) -> str:
     if len(attribution.models) < 2:
         return ""
     found = {index for copy in attribution.copies for index in copy.models}
@@ -239,7 +248,7 @@ def _absent_models(attribution: Attribution) -> str:
     return f"No weight was found of: {', '.join(absent)}." if absent else ""
 
 
-def _device_arenas(attribution: Attribution) -> Iterator[str]:
+def _device_arena_sentences(attribution: Attribution) -> Iterator[str]:
     for arena in attribution.device_arenas:
         yield (
             f"An arena in the memory of {plain(arena.device)}, which is not part of the resident"
@@ -248,7 +257,7 @@ def _device_arenas(attribution: Attribution) -> Iterator[str]:
         )
 
 
-def _timing(attribution: Attribution) -> str:
+def _scan_time_sentence(attribution: Attribution) -> str:
     timing = attribution.timing
     speed = timing.scan_gb_per_s
     scanned = f"{format_size(timing.scanned_bytes)} scanned in {format_duration(timing.scan_s)}"
@@ -259,7 +268,7 @@ def _timing(attribution: Attribution) -> str:
     )
 
 
-def _nothing_unused(attribution: Attribution) -> str:
+def _nothing_unused_sentence(attribution: Attribution) -> str:
     observer = "leak" if attribution.bytes_of("runtime_libraries") else "watch"
     return (
         "Nothing: no large part of this memory is unused. This was one moment: memdiag"
@@ -269,18 +278,20 @@ def _nothing_unused(attribution: Attribution) -> str:
 
 def document(attribution: Attribution) -> Document:
     """Return the report of `attribution`."""
-    found = insight(attribution)
-    to_do = found.advice or (_nothing_unused(attribution),)
+    found = xray_insight(attribution)
+    to_do = found.advice or (_nothing_unused_sentence(attribution),)
     return Document(
         subject=f"process {attribution.pid}",
         kind="X-ray of a process",
         answer=f"{found.headline}.",
         blocks=[
             *(
-                Sentence(title="" if number else "What to do", text=text, detail=Detail.ANSWER)
+                SentenceBlock(title="" if number else "What to do", text=text, detail=Detail.ANSWER)
                 for number, text in enumerate(to_do)
             ),
-            Figures(title="Models", table=_models_table(attribution), max_rows=_MAX_CONSOLE_MODELS),
+            TableBlock(
+                title="Models", table=_models_table(attribution), max_rows=_MAX_CONSOLE_MODELS
+            ),
             *owner_blocks(
                 xray_text(attribution),
                 lambda: (page_xray("now", attribution),),
@@ -311,8 +322,8 @@ def owner_blocks(
     single = f"{owned.single}." if owned.single else ""
     first = "" if owned.weights else f"{capitalized(owned.first)}."
     return [
-        Chart(
-            title=_OWNERS,
+        ChartBlock(
+            title=_OWNERS_TITLE,
             name="treemap",
             script="owners.js",
             data=lambda: {"xrays": [each.charts for each in made()]},
@@ -321,23 +332,25 @@ def owner_blocks(
                 "Click a tile to zoom in, the bar above to zoom out. Bright colours are copies of"
                 " weights by kind, muted colours are other owners.",
             ),
-            below=lambda: str(templates().get_template("owners.html.j2").render(xrays=made())),
+            below=lambda: str(
+                template_environment().get_template("owners.html.j2").render(xrays=made())
+            ),
         ),
-        Figures(
-            title=_OWNERS,
+        TableBlock(
+            title=_OWNERS_TITLE,
             table=replace(owner_table(owned.owners, heading=heading), caption=f"{owned.share}."),
             detail=detail,
             short="owners",
             formats=NOT_ON_PAGES,
         ),
-        Figures(
+        TableBlock(
             title="Weights with several copies",
             table=repeated_table(owned.repeated),
             detail=Detail.ALL,
             short="copies of weights",
             formats=NOT_ON_PAGES,
         ),
-        Points(
+        BulletBlock(
             title="On the weights",
             texts=[text for text in (first, single, *owned.remarks, *further) if text],
             detail=Detail.ALL,
@@ -371,8 +384,8 @@ def page_xray(
     attribution: Attribution,
     *,
     trimmed_bytes: int = 0,
-    max_rows: int = _MAX_PAGE_ROWS,
-    max_copy_bytes: int = _MAX_COPY_BYTES,
+    max_rows: int = _MAX_PAGE_COPY_ROWS,
+    max_copy_bytes: int = _MAX_COPY_LIST_BYTES,
     max_tiles: int = 120,
 ) -> PageXray:
     """Return `attribution` for a page, with a limited number of copies."""
@@ -387,7 +400,7 @@ def page_xray(
         ),
         rows=copies_table(owned.weights[:max_rows]).first_rows(min(max_rows, len(copies.rows))),
         copies=copies,
-        charts=chart_data(tiles, copies),
+        charts=xray_chart_data(tiles, copies),
     )
 
 
@@ -396,8 +409,8 @@ def draw(attribution: Attribution) -> Figure:
     from memdiag.reports import picture
 
     rows = [row for row in owner_rows(attribution) if row.size_bytes]
-    figure = picture.figure(
-        1.1 + 0.36 * len(rows), f"process {attribution.pid}", insight(attribution).headline
+    figure = picture.titled_figure(
+        1.1 + 0.36 * len(rows), f"process {attribution.pid}", xray_insight(attribution).headline
     )
     if not rows:
         return figure
@@ -405,7 +418,7 @@ def draw(attribution: Attribution) -> Figure:
     unit, unit_name = picture.size_unit(rows[0].size_bytes)
     for row_index, row in enumerate(rows):
         start = 0.0
-        for size, color in _bar_parts(attribution, row):
+        for size, color in _owner_bar_parts(attribution, row):
             axes.barh(row_index, size / unit, 0.7, left=start, color=color)
             start += size / unit
         axes.annotate(
@@ -416,24 +429,24 @@ def draw(attribution: Attribution) -> Figure:
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.16 * max(row.size_bytes for row in rows) / unit)
-    kinds = [kind for kind in COPIES["light"] if _kind_bytes(attribution, kind)]
-    picture.style(axes, f"resident memory by owner, {unit_name}", grid="x")
-    picture.color_legend(axes, {f"weights, {kind}": COPIES["light"][kind] for kind in kinds})
+    kinds = [kind for kind in COPY_COLORS["light"] if _weight_kind_bytes(attribution, kind)]
+    picture.style_axes(axes, f"resident memory by owner, {unit_name}", grid="x")
+    picture.color_legend(axes, {f"weights, {kind}": COPY_COLORS["light"][kind] for kind in kinds})
     return figure
 
 
-def _bar_parts(attribution: Attribution, row: OwnerRow) -> list[tuple[int, str]]:
+def _owner_bar_parts(attribution: Attribution, row: OwnerRow) -> list[tuple[int, str]]:
     """Return the bytes and colours of the parts of an owner's bar."""
     if row.kind != "weights":
-        return [(row.size_bytes, OWNERS["light"][row.kind])]
+        return [(row.size_bytes, OWNER_COLORS["light"][row.kind])]
     return [
         (size, color)
-        for kind, color in COPIES["light"].items()
-        if (size := _kind_bytes(attribution, kind))
+        for kind, color in COPY_COLORS["light"].items()
+        if (size := _weight_kind_bytes(attribution, kind))
     ]
 
 
-def _kind_bytes(attribution: Attribution, kind: str) -> int:
+def _weight_kind_bytes(attribution: Attribution, kind: str) -> int:
     return sum(
         owner.bytes
         for owner in attribution.owners

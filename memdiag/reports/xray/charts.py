@@ -13,11 +13,11 @@ from memdiag.reports.xray.weights import CopyRow, WeightRow, rest_summary, weigh
 from memdiag.units import format_size
 
 _MAX_TILE_NAME = 60
-_ROW_BYTES = 60  # of a row's numbers as JSON
+_COPY_ROW_BYTES = 60  # of a row's numbers as JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class TreemapTile:
     """One tile of the treemap.
 
     Attributes:
@@ -38,9 +38,9 @@ class Tile:
 
 def make_tile(
     id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str = ""
-) -> Tile:
+) -> TreemapTile:
     """Return a tile of `whole` bytes, `own` of which belong to none of the tiles inside."""
-    return Tile(
+    return TreemapTile(
         id=id,
         parent=parent,
         label=label,
@@ -51,9 +51,9 @@ def make_tile(
     )
 
 
-def tiles(
+def xray_tiles(
     attribution: Attribution, *, max_weights: int = 120, trimmed_bytes: int = 0
-) -> tuple[Tile, ...]:
+) -> tuple[TreemapTile, ...]:
     """Return the tiles: owners, the largest weights in them, and the copies of each weight.
 
     Each tile comes before the tiles inside it. There is a tile for each row of the owner table,
@@ -66,14 +66,14 @@ def tiles(
         if not row.size_bytes:
             continue
         inside = _weight_tiles(attribution, max_weights) if row.kind == "weights" else []
-        inside = _limited(inside, row.size_bytes)
+        inside = _scaled_tiles(inside, row.size_bytes)
         own = row.size_bytes - sum(tile.size_bytes for tile in inside)
         tiles.append(make_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.parts))
         tiles += inside
     return tuple(tiles)
 
 
-def _limited(tiles: Sequence[Tile], limit: int) -> list[Tile]:
+def _scaled_tiles(tiles: Sequence[TreemapTile], limit: int) -> list[TreemapTile]:
     """Return `tiles` scaled down to `limit` bytes in all: overlapping copies share their bytes."""
     whole = sum(tile.size_bytes for tile in tiles)
     if whole <= limit:
@@ -81,7 +81,7 @@ def _limited(tiles: Sequence[Tile], limit: int) -> list[Tile]:
     return [replace(tile, size_bytes=tile.size_bytes * limit // whole) for tile in tiles]
 
 
-def _weight_tiles(attribution: Attribution, max_weights: int) -> list[Tile]:
+def _weight_tiles(attribution: Attribution, max_weights: int) -> list[TreemapTile]:
     """Return the weights and their copies in use; freed copies belong to other owners."""
     rows = [row for row in weight_rows(attribution) if row.in_use_bytes]
     tiles = []
@@ -103,7 +103,7 @@ def _weight_tiles(attribution: Attribution, max_weights: int) -> list[Tile]:
     return tiles
 
 
-Variant = tuple[str, str, str, str, str]
+CopyVariant = tuple[str, str, str, str, str]
 """Kind, label, parameters, backing and verified part: equal for many copies."""
 
 CopyColumns = tuple[int, int, int, int, str, int, str, str, str]
@@ -121,7 +121,7 @@ class CopyList:
     """
 
     weights: tuple[tuple[str, str, str], ...]
-    variants: tuple[Variant, ...]
+    variants: tuple[CopyVariant, ...]
     rows: tuple[CopyColumns, ...]
     rest: str
 
@@ -129,16 +129,16 @@ class CopyList:
 def copy_list(weights: Sequence[WeightRow], *, max_bytes: int) -> CopyList:
     """Return the copies of as many `weights` as take about `max_bytes`, and of at least one."""
     names: list[tuple[str, str, str]] = []
-    variants: dict[Variant, int] = {}
+    variants: dict[CopyVariant, int] = {}
     rows: list[CopyColumns] = []
     left = max_bytes
     for weight in weights:
         name = (weight.title, weight.summary, " ".join(weight.names[1:]))
         added = [
-            _copy_columns(copy, len(names), variants.setdefault(_variant(copy), len(variants)))
+            _copy_columns(copy, len(names), variants.setdefault(_copy_variant(copy), len(variants)))
             for copy in weight.copies
         ]
-        left -= _text_length(name) + sum(_text_length(row) + _ROW_BYTES for row in added)
+        left -= _text_length(name) + sum(_text_length(row) + _COPY_ROW_BYTES for row in added)
         if left < 0 and names:
             break
         names.append(name)
@@ -152,7 +152,7 @@ def copy_list(weights: Sequence[WeightRow], *, max_bytes: int) -> CopyList:
     )
 
 
-def _variant(copy: CopyRow) -> Variant:
+def _copy_variant(copy: CopyRow) -> CopyVariant:
     return copy.kind, copy.label, copy.parameters, copy.backing_and_state, copy.verified
 
 
@@ -174,7 +174,7 @@ def _text_length(cells: Iterable[str | int]) -> int:
     return sum(len(cell) for cell in cells if isinstance(cell, str))
 
 
-def tile_columns(tiles: Sequence[Tile]) -> dict[str, list[Any]]:
+def tile_columns(tiles: Sequence[TreemapTile]) -> dict[str, list[Any]]:
     """Return the fields of `tiles` as lists of equal length, for the page's chart."""
     return {
         "id": [tile.id for tile in tiles],
@@ -187,7 +187,7 @@ def tile_columns(tiles: Sequence[Tile]) -> dict[str, list[Any]]:
     }
 
 
-def chart_data(tiles: Sequence[Tile], copies: CopyList) -> dict[str, Any]:
+def xray_chart_data(tiles: Sequence[TreemapTile], copies: CopyList) -> dict[str, Any]:
     """Return the data of the charts of one X-ray, as columns."""
     return {
         "tiles": tile_columns(tiles),

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from memdiag.records.attribution import (
-    ARENA_IN_USE,
-    ARENA_SLACK,
-    HEAP_UNKNOWN,
-    MODEL_FILE,
+    ARENA_IN_USE_NAME,
+    ARENA_SLACK_NAME,
+    HEAP_UNKNOWN_NAME,
+    WHOLE_FILE_COPY_NAME,
     Attribution,
     CopyKind,
     Owner,
     OwnerKind,
 )
-from memdiag.reports.table import Bar, Cell, Column, Row, Table
-from memdiag.reports.text import decimals_for, mebibytes, plain
+from memdiag.reports.table import BarPart, Cell, Column, Row, Table
+from memdiag.reports.text import mebibyte_decimals, mebibytes_text, plain
 from memdiag.units import format_size, some_of
 
-LABELS: Mapping[OwnerKind, str] = {
+OWNER_KIND_LABELS: Mapping[OwnerKind, str] = {
     "weights": "weights",
     "kv_cache": "KV cache",
     "external_data": "mapped model files",
@@ -36,7 +36,7 @@ LABELS: Mapping[OwnerKind, str] = {
     "unnamed": "unnamed",
 }
 
-SENTENCES: Mapping[str, str] = {
+OWNER_SENTENCES: Mapping[str, str] = {
     "weights": "",
     "kv_cache": "",
     "external_data": "pages of the model's files",
@@ -55,8 +55,8 @@ SENTENCES: Mapping[str, str] = {
 }
 
 _ARENA_PARTS: Mapping[str, tuple[str, str]] = {
-    ARENA_IN_USE: ("arena_in_use", "arena, in use"),
-    ARENA_SLACK: ("arena_slack", "arena slack"),
+    ARENA_IN_USE_NAME: ("arena_in_use", "arena, in use"),
+    ARENA_SLACK_NAME: ("arena_slack", "arena slack"),
 }
 
 
@@ -89,25 +89,27 @@ def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[Own
     owners: dict[tuple[OwnerKind, str, str], list[Owner]] = {}
     for owner in attribution.owners:
         id: str = owner.kind
-        label = LABELS[owner.kind]
+        label = OWNER_KIND_LABELS[owner.kind]
         if owner.kind == "arena":
             id, label = _ARENA_PARTS.get(owner.name, (id, label))
         owners.setdefault((owner.kind, id, label), []).append(owner)
     if trimmed_bytes > 0:
         kind: OwnerKind = "allocator_retained"
-        name = f"returned by {trim_name(attribution.allocator)}"
+        name = f"returned by {trim_function_name(attribution.allocator)}"
         trimmed = Owner(kind=kind, name=name, bytes=trimmed_bytes, private_bytes=trimmed_bytes)
-        owners.setdefault((kind, kind, LABELS[kind]), []).append(trimmed)
+        owners.setdefault((kind, kind, OWNER_KIND_LABELS[kind]), []).append(trimmed)
     resident = attribution.resident_bytes + max(0, trimmed_bytes)
-    weights = owners.get(("weights", "weights", LABELS["weights"]))
+    weights = owners.get(("weights", "weights", OWNER_KIND_LABELS["weights"]))
     if weights is not None:
-        weights[:] = _with_file_apart(weights, attribution)
-    rows = [_row(key, parts, resident) for key, parts in owners.items()]
-    rows = [_with_constants(_with_allocator(row, attribution), attribution) for row in rows]
+        weights[:] = _separated_file_parts(weights, attribution)
+    rows = [_owner_row(key, parts, resident) for key, parts in owners.items()]
+    rows = [
+        _constants_owner_row(_allocator_owner_row(row, attribution), attribution) for row in rows
+    ]
     return tuple(sorted(rows, key=lambda row: (row.kind == "unnamed", -row.size_bytes, row.id)))
 
 
-def largest_owners(rows: Sequence[OwnerRow], count: int) -> str:
+def largest_owners_text(rows: Sequence[OwnerRow], count: int) -> str:
     """Return the first `count` of `rows` with their sizes in one sentence, and how many follow."""
     parts = [f"{row.label} {format_size(row.size_bytes)}" for row in rows]
     return f"{some_of(parts, count, ' · ')}."
@@ -125,7 +127,7 @@ def owner_table(
             their kinds.
     """
     largest = max((row.size_bytes for row in rows), default=0)
-    decimals = decimals_for(sum(row.size_bytes for row in rows))
+    decimals = mebibyte_decimals(sum(row.size_bytes for row in rows))
     return Table(
         columns=(
             Column(heading),
@@ -137,12 +139,12 @@ def owner_table(
         ),
         rows=tuple(
             Row(
-                Cell(row.label, color=_color(row.kind, weights_kind)),
+                Cell(row.label, color=_owner_css_color(row.kind, weights_kind)),
                 rounded_mebibytes(row.size_bytes, decimals),
                 Cell(format_size(row.size_bytes), title=f"{row.size_bytes:,} bytes"),
                 row.percent,
-                Cell(bars=((Bar(css="end", percent=100 * row.size_bytes / (largest or 1)),),)),
-                Cell(row.sentence, note=_parts_beside(row)),
+                Cell(bars=((BarPart(css="end", percent=100 * row.size_bytes / (largest or 1)),),)),
+                Cell(row.sentence, note=_parts_note(row)),
             )
             for row in rows
         ),
@@ -152,16 +154,16 @@ def owner_table(
 def owner_label(owner: Owner) -> str:
     """Return the name of one owner: ``weights (packed)``, ``arena slack``."""
     if owner.kind == "arena":
-        return _ARENA_PARTS.get(owner.name, ("", LABELS["arena"]))[1]
+        return _ARENA_PARTS.get(owner.name, ("", OWNER_KIND_LABELS["arena"]))[1]
     layout = f" ({plain(owner.name)})" if owner.kind == "weights" else ""
-    return f"{LABELS[owner.kind]}{layout}"
+    return f"{OWNER_KIND_LABELS[owner.kind]}{layout}"
 
 
 def owner_sizes(owners: Sequence[Owner]) -> list[tuple[str, int]]:
     """Return the label and size of each row of the owner table, the largest first."""
     sizes: dict[str, int] = {}
     for owner in owners:
-        label = owner_label(owner) if owner.kind == "arena" else LABELS[owner.kind]
+        label = owner_label(owner) if owner.kind == "arena" else OWNER_KIND_LABELS[owner.kind]
         sizes[label] = sizes.get(label, 0) + owner.bytes
     return sorted(sizes.items(), key=lambda item: -item[1])
 
@@ -171,10 +173,10 @@ def identified_share(attribution: Attribution) -> str:
     above = attribution.baseline_bytes is not None
     memory = "memory above the baseline" if above else "resident memory"
     missing = "; not all memory could be read" if attribution.partial else ""
-    return f"{percent(attribution.named_share)} of the {memory} is identified{missing}"
+    return f"{percent_text(attribution.named_share)} of the {memory} is identified{missing}"
 
 
-def percent(share: float) -> str:
+def percent_text(share: float) -> str:
     """Return `share` (0 to 1) in per cent, rounded down: less than all is not ``100 %``."""
     tenths = math.floor(share * 1000 + 1e-9)
     if share > 0 and tenths == 0:
@@ -184,26 +186,26 @@ def percent(share: float) -> str:
 
 def rounded_mebibytes(size: int, decimals: int) -> str:
     """Return `size` bytes in MiB without the unit; ``<1`` if that rounds to 0."""
-    text = mebibytes(size, decimals)
+    text = mebibytes_text(size, decimals)
     return f"<{10**-decimals:.{decimals}f}" if size > 0 and not text.strip("0.") else text
 
 
-def _color(kind: OwnerKind, weights_kind: CopyKind | None) -> str:
+def _owner_css_color(kind: OwnerKind, weights_kind: CopyKind | None) -> str:
     """Return the CSS colour of an owner; weights have the colour of `weights_kind`."""
     color_kind = weights_kind if kind == "weights" else kind
     return "transparent" if color_kind is None else f"var(--{color_kind.replace('_', '-')})"
 
 
-def _parts_beside(row: OwnerRow) -> str:
+def _parts_note(row: OwnerRow) -> str:
     return row.parts if " · " in row.parts and row.parts != row.sentence else ""
 
 
-def _with_file_apart(parts: list[Owner], attribution: Attribution) -> list[Owner]:
+def _separated_file_parts(parts: list[Owner], attribution: Attribution) -> list[Owner]:
     """Return `parts` with the bytes of the model's file as a part of its own."""
     size = sum(
         copy.resident_bytes
         for copy in attribution.copies
-        if copy.weights == (MODEL_FILE,) and copy.in_use is not False
+        if copy.weights == (WHOLE_FILE_COPY_NAME,) and copy.in_use is not False
     )
     divided = []
     for part in parts:
@@ -217,22 +219,22 @@ def _with_file_apart(parts: list[Owner], attribution: Attribution) -> list[Owner
     return divided
 
 
-def trim_name(allocator: str | None) -> str:
+def trim_function_name(allocator: str | None) -> str:
     """Return the name of what returned freed heap to the system."""
     return "malloc_trim" if allocator is None or allocator == "glibc" else plain(allocator)
 
 
-def _with_allocator(row: OwnerRow, attribution: Attribution) -> OwnerRow:
+def _allocator_owner_row(row: OwnerRow, attribution: Attribution) -> OwnerRow:
     """Name the allocator in the row of the other heap, if it is not glibc's."""
     name = plain(attribution.allocator or "")
     if row.kind != "other_heap" or name in ("", "glibc"):
         return row
-    if attribution.bytes_of("other_heap", HEAP_UNKNOWN):
+    if attribution.bytes_of("other_heap", HEAP_UNKNOWN_NAME):
         return replace(row, sentence=f"{name}'s heap, in use or kept, and private mappings")
     return replace(row, sentence=f"{name}'s {row.sentence}")
 
 
-def _with_constants(row: OwnerRow, attribution: Attribution) -> OwnerRow:
+def _constants_owner_row(row: OwnerRow, attribution: Attribution) -> OwnerRow:
     """Add to the row of the other heap that most of it is weights that cannot be located."""
     size = sum(group.bytes for group in attribution.indistinct)
     if row.kind != "other_heap" or not 0.5 * row.size_bytes <= size <= row.size_bytes:
@@ -241,7 +243,7 @@ def _with_constants(row: OwnerRow, attribution: Attribution) -> OwnerRow:
     return replace(row, sentence=sentence)
 
 
-def _row(key: tuple[OwnerKind, str, str], parts: list[Owner], resident: int) -> OwnerRow:
+def _owner_row(key: tuple[OwnerKind, str, str], parts: list[Owner], resident: int) -> OwnerRow:
     kind, id, label = key
     size = sum(part.bytes for part in parts)
     names = _part_names(kind, parts)
@@ -250,9 +252,9 @@ def _row(key: tuple[OwnerKind, str, str], parts: list[Owner], resident: int) -> 
         kind=kind,
         label=label,
         size_bytes=size,
-        percent=percent(size / resident if resident else 0.0),
+        percent=percent_text(size / resident if resident else 0.0),
         parts=names,
-        sentence=names if kind in ("weights", "kv_cache") else SENTENCES[id],
+        sentence=names if kind in ("weights", "kv_cache") else OWNER_SENTENCES[id],
     )
 
 

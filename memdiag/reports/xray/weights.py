@@ -6,20 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from memdiag.records.attribution import MODEL_FILE, Attribution, Copy, CopyKind, Unidentifiable
+from memdiag.records.attribution import (
+    WHOLE_FILE_COPY_NAME,
+    Attribution,
+    Copy,
+    CopyKind,
+    Unidentifiable,
+)
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import decimals_for, plain, shortened
-from memdiag.reports.xray.owners import percent, rounded_mebibytes
+from memdiag.reports.text import mebibyte_decimals, plain, shortened
+from memdiag.reports.xray.owners import percent_text, rounded_mebibytes
 from memdiag.units import counted, format_size
 
-FREED = "freed, kept by malloc or the arena"
+FREED_STATE = "freed, kept by malloc or the arena"
 
-_KINDS: tuple[str, ...] = get_args(CopyKind)
-_FILE_TITLE = "the model file's bytes"
-_MAX_NAME = 160
+_COPY_KIND_ORDER: tuple[str, ...] = get_args(CopyKind)
+_MODEL_FILE_TITLE = "the model file's bytes"
+_MAX_DISPLAY_NAME = 160
 _MAX_ADDRESSES = 3
-_MAX_LABEL = 60
-_MAX_CONSOLE_LABEL = 30
+_MAX_WEIGHT_LABEL = 60
+_MAX_CONSOLE_WEIGHT = 30
 _MAX_CONSOLE_BACKING = 24
 _MAX_CONSOLE_MAKER = 40
 
@@ -32,7 +38,7 @@ class CopyRow:
         label: kind and layout in words.
         parameters: the parameters of the layout.
         size_bytes, resident_bytes, verified_bytes: bytes of all `count` copies together.
-        state: ``in use``, `FREED`, or empty if unknown.
+        state: ``in use``, `FREED_STATE`, or empty if unknown.
     """
 
     kind: CopyKind
@@ -64,7 +70,7 @@ class CopyRow:
             return "by its mapping"
         if self.verified_bytes == self.size_bytes:
             return "every byte"
-        return percent(self.verified_bytes / self.size_bytes)
+        return percent_text(self.verified_bytes / self.size_bytes)
 
     @property
     def backing_and_state(self) -> str:
@@ -81,7 +87,7 @@ class CopyRow:
     @property
     def is_freed(self) -> bool:
         """Whether the copies of this row are in freed memory."""
-        return self.state == FREED
+        return self.state == FREED_STATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +149,7 @@ def weight_rows(attribution: Attribution) -> tuple[WeightRow, ...]:
     for (models, names), group in groups.items():
         model = " and ".join(display_name(attribution.models[index].name) for index in models[:2])
         more = f" +{len(models) - 2} more" if len(models) > 2 else ""
-        rows.append(_weight(f"{model}{more}", names, group))
+        rows.append(_weight_row(f"{model}{more}", names, group))
     return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.model, row.names)))
 
 
@@ -151,14 +157,14 @@ def repeated_table(weights: Sequence[WeightRow]) -> Table:
     """Return each of `weights` with a row below it for each copy, for terminals and Markdown."""
     sizes = [copy.size_bytes for weight in weights for copy in weight.copies]
     # All sizes have the same number of decimals, so that they can be compared.
-    decimals = decimals_for(max(sizes, default=0))
+    decimals = mebibyte_decimals(max(sizes, default=0))
     rows = []
     for weight in weights:
         rows.append(
             Row(
-                Cell(weight.titled(_MAX_LABEL), is_code=True),
+                Cell(weight.titled(_MAX_WEIGHT_LABEL), is_code=True),
                 f"{weight.count:,}",
-                _mebibytes(weight, decimals),
+                _row_mebibytes_text(weight, decimals),
                 format_size(weight.resident_bytes),
                 "",
                 "",
@@ -171,7 +177,7 @@ def repeated_table(weights: Sequence[WeightRow]) -> Table:
                 Row(
                     f"{copy.label}{parameters}",
                     f"{copy.count:,}",
-                    _mebibytes(copy, decimals),
+                    _row_mebibytes_text(copy, decimals),
                     copy.resident,
                     copy.backing_and_state,
                     copy.made_by,
@@ -180,7 +186,7 @@ def repeated_table(weights: Sequence[WeightRow]) -> Table:
             )
     table = Table(
         columns=(
-            Column("weight", max_width=_MAX_CONSOLE_LABEL),
+            Column("weight", max_width=_MAX_CONSOLE_WEIGHT),
             Column("copies", "right"),
             Column("MiB", "right", formats=("console",)),
             Column("resident", "right", formats=("markdown",)),
@@ -192,7 +198,7 @@ def repeated_table(weights: Sequence[WeightRow]) -> Table:
     return table.without_empty_columns()
 
 
-def _mebibytes(row: WeightRow | CopyRow, decimals: int) -> str:
+def _row_mebibytes_text(row: WeightRow | CopyRow, decimals: int) -> str:
     size = rounded_mebibytes(row.size_bytes, decimals)
     resident = rounded_mebibytes(row.resident_bytes, decimals)
     return size if size == resident else f"{resident} of {size}"
@@ -242,7 +248,7 @@ def rest_summary(weights: Sequence[WeightRow]) -> str:
 
 def single_copies_summary(weights: Sequence[WeightRow]) -> str:
     """Return the sum of the `weights` with a single copy each, by kind; empty for none."""
-    single = [row for row in weights if row.count == 1 and row.names != (_FILE_TITLE,)]
+    single = [row for row in weights if row.count == 1 and row.names != (_MODEL_FILE_TITLE,)]
     if not single:
         return ""
     sizes: dict[str, int] = {}
@@ -281,8 +287,8 @@ def verification_summary(attribution: Attribution) -> str:
         else:
             complete = sum(copy.verified_bytes == copy.bytes for copy in scanned)
             sentences.append(
-                f"{percent(compared / whole)} of {size} of copies was compared with the model and"
-                f" matches ({complete:,} of {len(scanned):,} copies byte for byte); the rest is"
+                f"{percent_text(compared / whole)} of {size} of copies was compared with the model"
+                f" and matches ({complete:,} of {len(scanned):,} copies byte for byte); the rest is"
                 " padding of the layout."
             )
     if len(scanned) < len(copies):
@@ -290,15 +296,15 @@ def verification_summary(attribution: Attribution) -> str:
     return " ".join(sentences)
 
 
-def not_located(attribution: Attribution) -> tuple[str, ...]:
+def unlocated_sentences(attribution: Attribution) -> tuple[str, ...]:
     """Return a sentence for each reason why weights could not be located."""
     groups: dict[str, list[Unidentifiable]] = {}
     for group in attribution.indistinct:
         groups.setdefault(group.reason, []).append(group)
-    return tuple(_not_located(reason, same) for reason, same in groups.items())
+    return tuple(_unlocated_sentence(reason, same) for reason, same in groups.items())
 
 
-def _not_located(reason: str, groups: Sequence[Unidentifiable]) -> str:
+def _unlocated_sentence(reason: str, groups: Sequence[Unidentifiable]) -> str:
     count, size = sum(group.count for group in groups), sum(group.bytes for group in groups)
     first = [display_name(name) for group in groups for name in group.weights][:2]
     more = count - len(first)
@@ -312,12 +318,12 @@ def _not_located(reason: str, groups: Sequence[Unidentifiable]) -> str:
 
 def display_name(name: str) -> str:
     """Return the name of a weight or file as plain text of limited length."""
-    if name == MODEL_FILE:
-        return _FILE_TITLE
-    return shortened(plain(name), _MAX_NAME) or "(no name)"
+    if name == WHOLE_FILE_COPY_NAME:
+        return _MODEL_FILE_TITLE
+    return shortened(plain(name), _MAX_DISPLAY_NAME) or "(no name)"
 
 
-def _weight(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> WeightRow:
+def _weight_row(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> WeightRow:
     groups: dict[tuple[object, ...], list[Copy]] = {}
     for copy in copies:
         layout = (copy.kind, copy.layout, *sorted(copy.parameters.items()))
@@ -332,7 +338,9 @@ def _weight(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> Weigh
         resident_bytes=sum(copy.resident_bytes for copy in copies),
         freed_count=sum(copy.in_use is False for copy in copies),
         copies=tuple(
-            sorted(rows, key=lambda row: (_KINDS.index(row.kind), row.is_freed, row.label))
+            sorted(
+                rows, key=lambda row: (_COPY_KIND_ORDER.index(row.kind), row.is_freed, row.label)
+            )
         ),
     )
 
@@ -341,7 +349,7 @@ def _copy_row(copies: Sequence[Copy]) -> CopyRow:
     first = copies[0]
     return CopyRow(
         kind=first.kind,
-        label=_label(first),
+        label=_copy_label(first),
         parameters=", ".join(
             f"{plain(key)} {plain(value)}" for key, value in first.parameters.items()
         ),
@@ -349,19 +357,19 @@ def _copy_row(copies: Sequence[Copy]) -> CopyRow:
         size_bytes=sum(copy.bytes for copy in copies),
         resident_bytes=sum(copy.resident_bytes for copy in copies),
         verified_bytes=sum(copy.verified_bytes for copy in copies),
-        backing=_backing(first),
-        state={True: "in use", False: FREED, None: ""}[first.in_use],
-        made_by=shortened(plain(first.made_by or ""), _MAX_NAME),
+        backing=_copy_backing_text(first),
+        state={True: "in use", False: FREED_STATE, None: ""}[first.in_use],
+        made_by=shortened(plain(first.made_by or ""), _MAX_DISPLAY_NAME),
         addresses=tuple(sorted(copy.address for copy in copies)),
     )
 
 
-def _label(copy: Copy) -> str:
+def _copy_label(copy: Copy) -> str:
     layout = plain(copy.layout.replace("_", " "))
     return layout if layout.startswith(copy.kind) else f"{copy.kind} ({layout})"
 
 
-def _backing(copy: Copy) -> str:
+def _copy_backing_text(copy: Copy) -> str:
     if copy.backing.kind == "anonymous":
         return "anonymous"
     return f"file:{display_name(copy.backing.file or '')}"

@@ -28,18 +28,18 @@ REWRITE = Rewrite(
     arithmetic="same",
 )
 
-_MIN_BYTES = 1 << 10
+_MIN_MOVED_CONSTANT_BYTES = 1 << 10
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the Constants can become an initializer."""
-    values, reason = _movable(editor, finding)
+    values, reason = _movable_constants(editor, finding)
     return None if values else reason
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Turn the Constants that can be moved into initializers."""
-    values, _ = _movable(editor, finding)
+    values, _ = _movable_constants(editor, finding)
     for value in values:
         assert value.graph is not None
         assert value.name is not None
@@ -47,17 +47,19 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return bool(values)
 
 
-def _movable(editor: ModelEditor, finding: Finding) -> tuple[list[ir.Value], str]:
+def _movable_constants(editor: ModelEditor, finding: Finding) -> tuple[list[ir.Value], str]:
     """Return the Constants that can become initializers, and why others cannot."""
     if initializers_are_inputs(editor):
         return [], NEW_INPUT_PROBLEM
     constants = [value for value in editor.weights(finding) if is_constant(value.producer())]
     problems = {value: move_problem(editor, value) for value in constants}
-    movable = [value for value, problem in problems.items() if not problem and _is_large(value)]
+    movable = [
+        value for value, problem in problems.items() if not problem and _is_large_constant(value)
+    ]
     reason = next(filter(None, problems.values()), "none of it is a large Constant node")
     return movable, reason
 
 
-def _is_large(value: ir.Value) -> bool:
+def _is_large_constant(value: ir.Value) -> bool:
     tensor = constant_tensor(value)
-    return tensor is not None and tensor.nbytes >= _MIN_BYTES
+    return tensor is not None and tensor.nbytes >= _MIN_MOVED_CONSTANT_BYTES

@@ -26,17 +26,17 @@ REWRITE = Rewrite(
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no two weights of `finding` can be merged; None if two can."""
-    merges, reason = _plan(editor, finding)
+    merges, reason = _deduplication_plan(editor, finding)
     return None if merges else reason
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Merge the equal weights of `finding`; return whether there were any."""
-    merges, _ = _plan(editor, finding)
+    merges, _ = _deduplication_plan(editor, finding)
     return apply_merges(editor, merges)
 
 
-def _plan(editor: ModelEditor, finding: Finding) -> tuple[list[Merge], str]:
+def _deduplication_plan(editor: ModelEditor, finding: Finding) -> tuple[list[Merge], str]:
     plan = plan_merges(editor, editor.weights(finding))
     reason = plan.reasons[0] if plan.reasons else "no two of them are the same"
     return [merge for merge in plan.merges if merge.removed], reason

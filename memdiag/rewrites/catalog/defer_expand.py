@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.operators import BROADCASTING, GATHERING
+from memdiag.ort.operators import BROADCASTING_OPERATORS, GATHERING_OPERATORS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
@@ -27,15 +27,15 @@ REWRITE = Rewrite(
     arithmetic="same",
 )
 
-_EXPANDING = ("Cast", "Expand", "Tile", "ConstantOfShape")
-_INDICES = {"int64": np.int64, "int32": np.int32}
+_EXPANDING_OPERATORS = ("Cast", "Expand", "Tile", "ConstantOfShape")
+_GATHER_INDEX_TYPES = {"int64": np.int64, "int32": np.int32}
 
 KnownSizes = tuple[int, ...]
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the nodes can be deferred; None if one can."""
-    problems = (_problem(editor, editor.node(name)) for name in finding.nodes)
+    problems = (_expanding_node_problem(editor, editor.node(name)) for name in finding.nodes)
     return first_problem(problems, otherwise="it names no node")
 
 
@@ -44,28 +44,28 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     changed = False
     for name in finding.nodes:
         node = editor.node(name)
-        if node is None or _problem(editor, node):
+        if node is None or _expanding_node_problem(editor, node):
             continue
         output, graph = node.outputs[0], node.graph
         assert graph is not None
         operand = _small_operand(editor, node)
         for reader, input_index in list(output.uses()):
             if node.op_type == "Cast":
-                _cast_after(editor, node, reader)
+                _cast_gathered_values(editor, node, reader)
             else:
                 reader.replace_input_with(input_index, operand)
-                if reader.op_type in GATHERING:
-                    _gather_first(editor, reader)
+                if reader.op_type in GATHERING_OPERATORS:
+                    _gather_first_element(editor, reader)
         graph.remove(node, safe=True)
         changed = True
     return changed
 
 
-def _problem(editor: ModelEditor, node: ir.Node | None) -> str:
+def _expanding_node_problem(editor: ModelEditor, node: ir.Node | None) -> str:
     """Return why `node` cannot be deferred; empty if it can."""
     if node is None:
         return "the node was removed"
-    if node.domain not in ONNX_DOMAINS or node.op_type not in _EXPANDING:
+    if node.domain not in ONNX_DOMAINS or node.op_type not in _EXPANDING_OPERATORS:
         return (
             f"only an Expand, Tile, ConstantOfShape or Cast can be moved, and this node is a"
             f" {node.op_type}"
@@ -81,38 +81,42 @@ def _problem(editor: ModelEditor, node: ir.Node | None) -> str:
     ):
         return "another value in a subgraph has the name of its operand"
     if node.op_type == "Cast":
-        return next(filter(None, (_cast_problem(node, *use) for use in output.uses())), "")
+        return next(filter(None, (_deferred_cast_problem(node, *use) for use in output.uses())), "")
     if editor.function(node) is not None:
         return "it is in a function, whose shapes depend on the call"
-    sizes = _sizes(editor, node)
+    sizes = _expansion_shapes(editor, node)
     if sizes is None:
         return "the shapes of its operand and its result are not both known"
     uses = (
-        _reader_problem(editor, reader, input_index, *sizes)
+        _expanded_reader_problem(editor, reader, input_index, *sizes)
         for reader, input_index in output.uses()
     )
     return next(filter(None, uses), "")
 
 
-def _cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> str:
-    if reader.domain not in ONNX_DOMAINS or reader.op_type not in GATHERING or input_index:
+def _deferred_cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> str:
+    if (
+        reader.domain not in ONNX_DOMAINS
+        or reader.op_type not in GATHERING_OPERATORS
+        or input_index
+    ):
         return f"{reader.op_type} is not a Gather that reads the Cast as its first input"
     to = cast.attributes.get("to")
     return "the type of the Cast is an attribute of its function" if not to or to.is_ref() else ""
 
 
-def _sizes(editor: ModelEditor, node: ir.Node) -> tuple[KnownSizes, KnownSizes] | None:
+def _expansion_shapes(editor: ModelEditor, node: ir.Node) -> tuple[KnownSizes, KnownSizes] | None:
     """Return the shapes of the operand, with leading axes of 1, and of the result of `node`.
 
     None where they are not known, or where an axis of more than one element is repeated.
     """
-    whole = _shape(editor.type_of(node.outputs[0]))
+    whole = _known_type_shape(editor.type_of(node.outputs[0]))
     if whole is None:
         return None
     if node.op_type == "ConstantOfShape":
         return (1,) * len(whole), whole
     operand = node.inputs[0]
-    small = _shape(editor.type_of(operand)) if operand is not None else None
+    small = _known_type_shape(editor.type_of(operand)) if operand is not None else None
     if small is None or len(small) > len(whole):
         return None
     small = (1,) * (len(whole) - len(small)) + small
@@ -120,7 +124,7 @@ def _sizes(editor: ModelEditor, node: ir.Node) -> tuple[KnownSizes, KnownSizes] 
     return (small, whole) if fits else None
 
 
-def _reader_problem(
+def _expanded_reader_problem(
     editor: ModelEditor, reader: ir.Node, input_index: int, small: KnownSizes, whole: KnownSizes
 ) -> str:
     """Return why `reader` needs the shape `whole`; empty if an operand of shape `small` will do."""
@@ -133,30 +137,31 @@ def _reader_problem(
         kind = editor.type_of(indices) if indices is not None else None
         if expanded != [number] or not whole[number]:
             return "Gather reads along another axis than the expanded one"
-        if kind is None or kind.dtype not in _INDICES:
+        if kind is None or kind.dtype not in _GATHER_INDEX_TYPES:
             return "the type of Gather's indices is not known"
         source = reader.inputs[0]
         node = source.producer() if source is not None else None
         operand = node.inputs[0] if node is not None and node.inputs else None
         if node is not None and node.op_type != "ConstantOfShape":
-            known = _shape(editor.type_of(operand)) if operand is not None else None
+            known = _known_type_shape(editor.type_of(operand)) if operand is not None else None
             if known is None or len(known) != len(whole):
                 return "the operand has fewer axes than what Gather reads"
         return ""
-    if reader.domain not in ONNX_DOMAINS or operator not in BROADCASTING:
+    if reader.domain not in ONNX_DOMAINS or operator not in BROADCASTING_OPERATORS:
         return (
             f"{operator} reads the result in its full shape, so the node cannot be moved behind it"
         )
     others = [value for index, value in enumerate(reader.inputs) if index != input_index]
     for axis_index in expanded:
         if not any(
-            _has_size(editor, value, axis_index - len(whole), whole[axis_index]) for value in others
+            _has_axis_size(editor, value, axis_index - len(whole), whole[axis_index])
+            for value in others
         ):
             return f"no other operand of {operator} is known to have the whole shape"
     return ""
 
 
-def _has_size(editor: ModelEditor, value: ir.Value | None, axis: int, size: int) -> bool:
+def _has_axis_size(editor: ModelEditor, value: ir.Value | None, axis: int, size: int) -> bool:
     """Return whether `value` has `size` elements along `axis`, counted from the last."""
     kind = editor.type_of(value) if value is not None else None
     if value is None or kind is None or kind.shape is None or len(kind.shape) < -axis:
@@ -168,7 +173,7 @@ def _has_size(editor: ModelEditor, value: ir.Value | None, axis: int, size: int)
     return kind.shape[axis] == size
 
 
-def _shape(kind: TensorType | None) -> KnownSizes | None:
+def _known_type_shape(kind: TensorType | None) -> KnownSizes | None:
     if kind is None or kind.shape is None or None in kind.shape:
         return None
     return tuple(size or 0 for size in kind.shape)
@@ -180,7 +185,7 @@ def _small_operand(editor: ModelEditor, node: ir.Node) -> ir.Value:
         operand = node.inputs[0]
         assert operand is not None
         return operand
-    sizes = _sizes(editor, node)
+    sizes = _expansion_shapes(editor, node)
     assert sizes is not None
     value = node.attributes.get("value")
     fill: NDArray[np.generic] = np.zeros(1, np.float32)
@@ -189,20 +194,22 @@ def _small_operand(editor: ModelEditor, node: ir.Node) -> ir.Value:
     return editor.constant_before(node, fill.reshape(sizes[0]), name=f"{node.name or 'fill'}/one")
 
 
-def _gather_first(editor: ModelEditor, gather: ir.Node) -> None:
+def _gather_first_element(editor: ModelEditor, gather: ir.Node) -> None:
     """Let a Gather read element 0 for every index."""
     indices = gather.inputs[1]
     assert indices is not None
     kind = editor.type_of(indices)
     assert kind is not None
     name = gather.name or "Gather"
-    zero = editor.constant_before(gather, np.zeros((), _INDICES[kind.dtype]), name=f"{name}/zero")
+    zero = editor.constant_before(
+        gather, np.zeros((), _GATHER_INDEX_TYPES[kind.dtype]), name=f"{name}/zero"
+    )
     zeros = editor.insert_before(gather, "Mul", [indices, zero], name=f"{name}/zeros")
     zeros.type, zeros.shape = indices.type, indices.shape
     gather.replace_input_with(1, zeros)
 
 
-def _cast_after(editor: ModelEditor, cast: ir.Node, gather: ir.Node) -> None:
+def _cast_gathered_values(editor: ModelEditor, cast: ir.Node, gather: ir.Node) -> None:
     """Let `gather` read the operand of `cast`, and cast the gathered values."""
     source, output, graph = cast.inputs[0], gather.outputs[0], gather.graph
     assert source is not None

@@ -46,7 +46,7 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_FP32_LEVEL = 0
+_FP32_ACCURACY_LEVEL = 0
 
 
 class DequantizedProducts(NamedTuple):
@@ -65,7 +65,9 @@ class DequantizedProducts(NamedTuple):
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the products can be a MatMulNBits; None if one can."""
-    plans = [_plan(editor, node, finding) for node in _dequantizers(editor, finding)]
+    plans = [
+        _matmulnbits_plan(editor, node, finding) for node in _dequantizing_nodes(editor, finding)
+    ]
     return first_problem(
         (plan if isinstance(plan, str) else "" for plan in plans),
         otherwise="no DequantizeLinear of the model is named",
@@ -75,20 +77,22 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Replace each pair of nodes, and remove the weights that only they read."""
     changed = False
-    for node in _dequantizers(editor, finding):
-        plan = _plan(editor, node, finding)
+    for node in _dequantizing_nodes(editor, finding):
+        plan = _matmulnbits_plan(editor, node, finding)
         if isinstance(plan, DequantizedProducts):
-            _replace(editor, plan, FUSED_LEVEL if _is_fused(finding) else _FP32_LEVEL)
+            _replace_dequantization(
+                editor, plan, FUSED_LEVEL if _is_fused_by_runtime(finding) else _FP32_ACCURACY_LEVEL
+            )
             changed = True
     return changed
 
 
-def _is_fused(finding: Finding) -> bool:
+def _is_fused_by_runtime(finding: Finding) -> bool:
     """Return whether the runtime fuses the nodes; otherwise they dequantize in the first run."""
     return finding.phase != "first_run"
 
 
-def _dequantizers(editor: ModelEditor, finding: Finding) -> list[ir.Node]:
+def _dequantizing_nodes(editor: ModelEditor, finding: Finding) -> list[ir.Node]:
     """Return the DequantizeLinear nodes that the finding names or that read its weights."""
     named = [editor.node(name) for name in finding.nodes]
     near = [node for node in named if node is not None]
@@ -98,32 +102,42 @@ def _dequantizers(editor: ModelEditor, finding: Finding) -> list[ir.Node]:
     return [node for node in dict.fromkeys(near) if node.op_type == "DequantizeLinear"]
 
 
-def _plan(editor: ModelEditor, node: ir.Node, finding: Finding) -> DequantizedProducts | str:
+def _matmulnbits_plan(
+    editor: ModelEditor, node: ir.Node, finding: Finding
+) -> DequantizedProducts | str:
     """Return the nodes to replace and their weights, or why they cannot be replaced."""
     if node.domain not in ONNX_DOMAINS:
         return "the DequantizeLinear is not in ONNX's own domain"
     if editor.function(node) is not None:
         return "it is in a function"
-    if _integer(node, "output_dtype", 0) not in (0, int(ir.DataType.FLOAT)):
+    if _node_integer_attribute(node, "output_dtype", 0) not in (0, int(ir.DataType.FLOAT)):
         return "it does not dequantize to fp32"
     weight, scales, zeros = [*node.inputs, None][:3]
     assert weight is not None
     assert scales is not None
-    problem = _constants_problem(weight, scales, zeros) or _readers_problem(editor, node)
+    problem = _quantized_constants_problem(weight, scales, zeros) or _dequantized_reader_problem(
+        editor, node
+    )
     if problem:
         return problem
     products = tuple(dict.fromkeys(product for product, _ in node.outputs[0].uses()))
-    trans_b = {_integer(product, "transB", 0) for product in products}
+    trans_b = {_node_integer_attribute(product, "transB", 0) for product in products}
     if len(trans_b) > 1:
         return "one product reads the weight transposed, and one as it is"
-    found = _quantized(node, _tensor(weight), _tensor(scales), trans_b == {1}, _is_fused(finding))
+    found = _quantized_operand(
+        node,
+        _required_constant_tensor(weight),
+        _required_constant_tensor(scales),
+        trans_b == {1},
+        _is_fused_by_runtime(finding),
+    )
     if isinstance(found, str):
         return found
-    weights = found._replace(zeros=_tensor(zeros) if zeros is not None else None)
+    weights = found._replace(zeros=_required_constant_tensor(zeros) if zeros is not None else None)
     return packing_problem(weights) or DequantizedProducts(node, products, weights)
 
 
-def _quantized(
+def _quantized_operand(
     node: ir.Node, weight: Tensor, scales: Tensor, by_columns: bool, fused: bool
 ) -> QuantizedOperand | str:
     """Return the weight and scales of `node`, or why they are not supported."""
@@ -131,7 +145,10 @@ def _quantized(
         return f"MatMulNBits does not support {weight.dtype.name.lower()}"
     if len(weight.shape) != 2:
         return "the weight is not a matrix"
-    block, axis = _integer(node, "block_size", 0), _integer(node, "axis", 1) % 2
+    block, axis = (
+        _node_integer_attribute(node, "block_size", 0),
+        _node_integer_attribute(node, "axis", 1) % 2,
+    )
     if block:
         summed = 1 if by_columns else 0
         if axis != summed or block not in BLOCKS:
@@ -145,7 +162,7 @@ def _quantized(
     return QuantizedOperand(weight, scales, None, block, False, by_columns)
 
 
-def _constants_problem(weight: ir.Value, scales: ir.Value, zeros: ir.Value | None) -> str:
+def _quantized_constants_problem(weight: ir.Value, scales: ir.Value, zeros: ir.Value | None) -> str:
     """Return why weight, scales and zero points cannot be replaced; empty if they can."""
     for value in (weight, scales, *([zeros] if zeros is not None else [])):
         if constant_tensor(value) is None or value.is_graph_input():
@@ -155,7 +172,7 @@ def _constants_problem(weight: ir.Value, scales: ir.Value, zeros: ir.Value | Non
     return "something else reads the weight as well" if len(weight.uses()) > 1 else ""
 
 
-def _readers_problem(editor: ModelEditor, node: ir.Node) -> str:
+def _dequantized_reader_problem(editor: ModelEditor, node: ir.Node) -> str:
     """Return which reader of `node` cannot be a MatMulNBits; empty if all can."""
     output = node.outputs[0]
     if output.is_graph_output():
@@ -176,27 +193,33 @@ def _readers_problem(editor: ModelEditor, node: ir.Node) -> str:
         producer = left.producer() if left is not None else None
         if producer is not None and producer.op_type == "DequantizeLinear":
             return "the left operand is dequantized as well, for a product of integers"
-        if name == "Gemm" and not _is_plain(product):
+        if name == "Gemm" and not _is_plain_gemm(product):
             return "the Gemm transposes its left operand, or has factors other than 1"
     return ""
 
 
-def _is_plain(gemm: ir.Node) -> bool:
+def _is_plain_gemm(gemm: ir.Node) -> bool:
     """Return whether a Gemm is a product plus a bias, without factors."""
     factors = [gemm.attributes.get(name) for name in ("alpha", "beta")]
     ones = all(
         factor is None or (not factor.is_ref() and factor.as_float() == 1) for factor in factors
     )
-    return ones and not _integer(gemm, "transA", 0) and _integer(gemm, "transB", 0) in (0, 1)
+    return (
+        ones
+        and not _node_integer_attribute(gemm, "transA", 0)
+        and _node_integer_attribute(gemm, "transB", 0) in (0, 1)
+    )
 
 
-def _replace(editor: ModelEditor, plan: DequantizedProducts, accuracy_level: int) -> None:
+def _replace_dequantization(
+    editor: ModelEditor, plan: DequantizedProducts, accuracy_level: int
+) -> None:
     weights = plan.weights
     depth, columns, blocks = weights.sizes
     weight, scales, zeros = [*plan.dequantize.inputs, None][:3]
     assert weight is not None
     assert scales is not None
-    add = partial(_add, editor, weights)
+    add = partial(_add_packed_initializer, editor, weights)
     uint8 = ir.DataType.UINT8
     shape = (columns, blocks, weights.block * weights.bits // 8)
     operands = [
@@ -251,7 +274,7 @@ def _replace_with_matmulnbits(
         node.attributes.add(attribute)
 
 
-def _add(
+def _add_packed_initializer(
     editor: ModelEditor,
     weights: QuantizedOperand,
     source: ir.Value,
@@ -266,13 +289,13 @@ def _add(
     return new_initializer(graph, name, computed_tensor(partial(pack, weights), dtype, sizes, name))
 
 
-def _tensor(value: ir.Value) -> Tensor:
+def _required_constant_tensor(value: ir.Value) -> Tensor:
     tensor = constant_tensor(value)
     assert tensor is not None
     return tensor
 
 
-def _integer(node: ir.Node, name: str, default: int) -> int:
+def _node_integer_attribute(node: ir.Node, name: str, default: int) -> int:
     attribute = node.attributes.get(name)
     if attribute is None or attribute.is_ref():
         return default if attribute is None else -1

@@ -28,19 +28,19 @@ REWRITE = Rewrite(
     arithmetic="same",
 )
 
-_KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", MICROSOFT_DOMAIN}
+_EFFECT_FREE_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", MICROSOFT_DOMAIN}
 """Operators of other domains may have effects beside their outputs."""
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be removed."""
-    plan = _Removal(editor, finding)
+    plan = _RemovalPlan(editor, finding)
     return None if plan.weights else plan.reason
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Remove the weights that can be removed."""
-    plan = _Removal(editor, finding)
+    plan = _RemovalPlan(editor, finding)
     removed = list(nodes_with_subgraphs(plan.nodes))
     operands = {value: None for node in removed for value in node.inputs if value is not None}
     for node in removed:
@@ -55,7 +55,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return bool(plan.weights)
 
 
-class _Removal:
+class _RemovalPlan:
     """Weights and nodes to remove for a finding.
 
     Attributes:
@@ -75,8 +75,8 @@ class _Removal:
             followers: dict[ir.Node, None] = {}
             problem = move_problem(editor, value)
             if not problem:
-                followers = self._followers(value)
-                problem = self._problem(followers)
+                followers = self._dependent_nodes(value)
+                problem = self._removal_problem(followers)
             if problem:
                 problems.append(problem)
             else:
@@ -85,13 +85,13 @@ class _Removal:
         self.reason = problems[0] if problems else "the weights were removed"
         self._add_producers()
 
-    def _problem(self, nodes: Iterable[ir.Node]) -> str:
+    def _removal_problem(self, nodes: Iterable[ir.Node]) -> str:
         """Return why one of `nodes` cannot be removed; empty if all can."""
         if any(node in self._needed for node in nodes):
             return "an output of the model depends on it"
         for node in nodes_with_subgraphs(nodes):
             is_call = node.op_identifier() in self._editor.model.functions
-            if is_call or node.domain not in _KNOWN_DOMAINS:
+            if is_call or node.domain not in _EFFECT_FREE_DOMAINS:
                 return (
                     f"{node.op_type} of {node.domain} reads it, which may have effects beside its"
                     " outputs"
@@ -100,7 +100,7 @@ class _Removal:
                 return "a subgraph's output refers to a result of it"
         return ""
 
-    def _followers(self, value: ir.Value) -> dict[ir.Node, None]:
+    def _dependent_nodes(self, value: ir.Value) -> dict[ir.Node, None]:
         """Return the outermost unneeded nodes that depend on `value`.
 
         If a needed node does, it alone is returned.
@@ -109,7 +109,7 @@ class _Removal:
         pending = [value]
         while pending:
             for reader in pending.pop().consumers():
-                node = self._outermost(reader)
+                node = self._outermost_unneeded_node(reader)
                 if node in self._needed:
                     return {node: None}
                 if node not in found and node not in self.nodes:
@@ -117,7 +117,7 @@ class _Removal:
                     pending += node.outputs
         return found
 
-    def _outermost(self, node: ir.Node) -> ir.Node:
+    def _outermost_unneeded_node(self, node: ir.Node) -> ir.Node:
         """Return `node`, or the outermost node around it that is not needed."""
         while node.graph is not None and node not in self._needed:
             owner = self._owners.get(node.graph)
@@ -137,11 +137,13 @@ class _Removal:
                 producer = value.producer() if value is not None else None
                 if producer is None or producer.graph is None or producer in self.nodes:
                     continue
-                if self._outermost(producer) is not producer or is_constant(producer):
+                if self._outermost_unneeded_node(producer) is not producer or is_constant(producer):
                     continue  # within a removed node, or a weight
                 readers = (reader for output in producer.outputs for reader in output.consumers())
-                is_unused = all(self._outermost(reader) in self.nodes for reader in readers)
-                if is_unused and not self._problem([producer]):
+                is_unused = all(
+                    self._outermost_unneeded_node(reader) in self.nodes for reader in readers
+                )
+                if is_unused and not self._removal_problem([producer]):
                     self.nodes[producer] = None
                     pending.append(producer)
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.records.finding import Finding
-from memdiag.rewrites.computed_tensor import computed_tensor, widened
+from memdiag.rewrites.computed_tensor import computed_tensor, widened_chunks
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import constant_tensor, set_tensor, tensor_problem
@@ -32,13 +32,13 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-HALVES = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
+HALF_TYPE_NAMES = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
 
-_CAST = "InsertedPrecisionFreeCast_"
+_RUNTIME_CAST_PREFIX = "InsertedPrecisionFreeCast_"
 """The prefix of the names by which the runtime recognizes its own casts."""
 
 # Operators that the runtime, too, computes in fp32 and rounds; all their operands have one type.
-_COMPUTING = frozenset(
+_COMPUTING_OPERATORS = frozenset(
     {
         *("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN"),
         *("Add", "Sub", "Mul", "Div", "Pow", "PRelu"),
@@ -46,18 +46,18 @@ _COMPUTING = frozenset(
     }
 )
 # Operators that only move values.
-_MOVING = frozenset(
+_MOVING_OPERATORS = frozenset(
     {
         *("Gather", "GatherElements", "GatherND", "Slice", "Concat", "Expand", "Tile", "Where"),
         *("Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten"),
     }
 )
-_MAX_DEPTH = 8
+_MAX_CONSTANT_DEPTH = 8
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be stored as fp32; None if one can."""
-    problems = (_problem(editor, editor.value(name)) for name in finding.weights)
+    problems = (_half_weight_problem(editor, editor.value(name)) for name in finding.weights)
     return first_problem(problems, otherwise="it names no weight")
 
 
@@ -66,19 +66,19 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     changed = False
     for name in finding.weights:
         value = editor.value(name)
-        if _problem(editor, value):
+        if _half_weight_problem(editor, value):
             continue
         assert value is not None
         tensor = constant_tensor(value)
         assert tensor is not None
-        chunks = partial(widened, tensor)
+        chunks = partial(widened_chunks, tensor)
         sizes = tensor.shape.numpy()
         wide = computed_tensor(chunks, ir.DataType.FLOAT, sizes, value.name or "", like=tensor)
         for node in dict.fromkeys(node for node, _ in value.uses()):
             if node.op_type == "Cast":
-                _bypass(node)
+                _bypass_fp32_cast(node)
             else:
-                _widen(editor, node, value)
+                _widen_reader(editor, node, value)
         set_tensor(value, wide)
         changed = True
     if changed:
@@ -86,7 +86,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return changed
 
 
-def _problem(editor: ModelEditor, value: ir.Value | None) -> str:
+def _half_weight_problem(editor: ModelEditor, value: ir.Value | None) -> str:
     """Return why the weight cannot be stored as fp32; empty if it can."""
     problem = tensor_problem(value)
     if problem:
@@ -95,7 +95,7 @@ def _problem(editor: ModelEditor, value: ir.Value | None) -> str:
     tensor = constant_tensor(value)
     assert tensor is not None
     producer = value.producer()
-    if tensor.dtype not in HALVES:
+    if tensor.dtype not in HALF_TYPE_NAMES:
         return "the weight is not of half precision"
     if value.is_graph_input():
         return "the weight is an input as well, which callers may set"
@@ -105,20 +105,26 @@ def _problem(editor: ModelEditor, value: ir.Value | None) -> str:
         return "the weight is in a function, whose types depend on its calls"
     if not value.uses():
         return "nothing reads the weight"
-    reasons = (_reader_problem(editor, node, HALVES[tensor.dtype]) for node, _ in value.uses())
+    reasons = (
+        _half_reader_problem(editor, node, HALF_TYPE_NAMES[tensor.dtype])
+        for node, _ in value.uses()
+    )
     return next(filter(None, reasons), "")
 
 
-def _reader_problem(editor: ModelEditor, node: ir.Node, half: str) -> str:
+def _half_reader_problem(editor: ModelEditor, node: ir.Node, half: str) -> str:
     """Return why `node` cannot read the weight in fp32; empty if it can."""
     if node.op_type == "Cast" and node.domain in ONNX_DOMAINS:
         to = node.attributes.get("to")
         return "the type of a Cast is an attribute of its function" if not to or to.is_ref() else ""
     if half != "float16":
         return f"the CPU provider casts no bfloat16 for {node.op_type}"
-    if node.domain not in ONNX_DOMAINS or node.op_type not in _COMPUTING | _MOVING:
+    if (
+        node.domain not in ONNX_DOMAINS
+        or node.op_type not in _COMPUTING_OPERATORS | _MOVING_OPERATORS
+    ):
         return f"{node.op_type} may compute in half precision"
-    if node.op_type in _COMPUTING and _is_constant(node):
+    if node.op_type in _COMPUTING_OPERATORS and _is_computed_constant(node):
         return f"{node.op_type} of constants would be folded, and rounded"
     if node.op_identifier() in editor.model.functions:
         return f"{node.op_type} is a function of the model"
@@ -129,24 +135,28 @@ def _reader_problem(editor: ModelEditor, node: ir.Node, half: str) -> str:
             continue
         if kind is None:
             return f"the type of {read.name or 'a value'} is not known"
-        allowed = _formal(schema.inputs, index).types
+        allowed = _formal_parameter(schema.inputs, index).types
         if "tensor(float)" not in allowed:
             return f"{node.op_type} takes no fp32 for {read.name}"
     return ""
 
 
-def _is_constant(node: ir.Node, depth: int = 0) -> bool:
+def _is_computed_constant(node: ir.Node, depth: int = 0) -> bool:
     """Return whether `node` computes from constants alone."""
     for value in node.inputs:
         producer = value.producer() if value is not None else None
         if value is None or (constant_tensor(value) is not None and not value.is_graph_input()):
             continue
-        if producer is None or depth == _MAX_DEPTH or not _is_constant(producer, depth + 1):
+        if (
+            producer is None
+            or depth == _MAX_CONSTANT_DEPTH
+            or not _is_computed_constant(producer, depth + 1)
+        ):
             return False
     return True
 
 
-def _bypass(cast: ir.Node) -> None:
+def _bypass_fp32_cast(cast: ir.Node) -> None:
     """Let the readers of a Cast to fp32 read its input; other Casts stay, with an fp32 input."""
     output = cast.outputs[0]
     if cast.attributes["to"].as_int() != ir.DataType.FLOAT or output.is_graph_output():
@@ -158,7 +168,7 @@ def _bypass(cast: ir.Node) -> None:
     graph.remove(cast, safe=True)
 
 
-def _widen(editor: ModelEditor, node: ir.Node, weight: ir.Value) -> None:
+def _widen_reader(editor: ModelEditor, node: ir.Node, weight: ir.Value) -> None:
     """Insert Casts to fp32 before `node`, except for `weight`, and Casts back after it."""
     schema = onnx.defs.get_schema(node.op_type, editor.opset(node), "")
     to_float = [ir.AttrInt64("to", int(ir.DataType.FLOAT))]
@@ -168,25 +178,27 @@ def _widen(editor: ModelEditor, node: ir.Node, weight: ir.Value) -> None:
         kind = editor.type_of(read) if read is not None else None
         if read is None or (read is not weight and (kind is None or kind.dtype != "float16")):
             continue
-        widened_types.add(_formal(schema.inputs, index).type_str)
+        widened_types.add(_formal_parameter(schema.inputs, index).type_str)
         if read is weight:
             continue
         if read not in casts:
-            cast = editor.insert_before(node, "Cast", [read], to_float, name=f"{_CAST}{read.name}")
+            cast = editor.insert_before(
+                node, "Cast", [read], to_float, name=f"{_RUNTIME_CAST_PREFIX}{read.name}"
+            )
             cast.type, cast.shape = ir.TensorType(ir.DataType.FLOAT), read.shape
             casts[read] = cast
         node.replace_input_with(index, casts[read])
     for index, output in enumerate(node.outputs):
-        if output.name and _formal(schema.outputs, index).type_str in widened_types:
-            _narrow(editor, node, output)
+        if output.name and _formal_parameter(schema.outputs, index).type_str in widened_types:
+            _narrow_output(editor, node, output)
 
 
-def _narrow(editor: ModelEditor, node: ir.Node, output: ir.Value) -> None:
+def _narrow_output(editor: ModelEditor, node: ir.Node, output: ir.Value) -> None:
     """Cast an output of `node`, which is now fp32, back to half precision."""
     graph, name = node.graph, output.name
     assert graph is not None
     assert name is not None
-    label = editor.unique_name(f"{_CAST}{name}")
+    label = editor.unique_name(f"{_RUNTIME_CAST_PREFIX}{name}")
     half = ir.Value(type=ir.TensorType(ir.DataType.FLOAT16), shape=output.shape)
     half.doc_string = output.doc_string
     half.metadata_props.update(output.metadata_props)
@@ -201,7 +213,7 @@ def _narrow(editor: ModelEditor, node: ir.Node, output: ir.Value) -> None:
     output.type = ir.TensorType(ir.DataType.FLOAT)
 
 
-def _formal(
+def _formal_parameter(
     formals: "Sequence[onnx.defs.OpSchema.FormalParameter]", index: int
 ) -> "onnx.defs.OpSchema.FormalParameter":
     """Return the formal parameter at `index`; the last one may be variadic."""

@@ -32,22 +32,22 @@ REWRITE = Rewrite(
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no product of the weight can be a FusedMatMul; None if one can."""
-    return transposed_products(editor, finding, _problem).problem
+    return transposed_products(editor, finding, _fused_matmul_problem).problem
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Replace the products and remove what only they read; return whether there were any."""
-    return replace_products(editor, finding, _problem, _replace)
+    return replace_products(editor, finding, _fused_matmul_problem, _replace_with_fused_matmul)
 
 
-def _problem(editor: ModelEditor, product: Product) -> str:
+def _fused_matmul_problem(editor: ModelEditor, product: Product) -> str:
     if product.dtype != "float":
         kind = product.dtype or "the type of the weight"
         return f"FusedMatMul does not support {kind} on the CPU"
     return matmul_problem(product)
 
 
-def _replace(editor: ModelEditor, product: Product) -> None:
+def _replace_with_fused_matmul(editor: ModelEditor, product: Product) -> None:
     matrix, node = cast_matrix(editor, product), product.node
     editor.require_domain(MICROSOFT_DOMAIN, node=node)
     node.op_type, node.domain = "FusedMatMul", MICROSOFT_DOMAIN

@@ -17,8 +17,8 @@ from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
     Product,
     cast_matrix,
-    flatten,
     flatten_problem,
+    flatten_product,
     replace_products,
     transposed_products,
 )
@@ -30,7 +30,7 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_DTYPES = ("float", "double")
+_GEMM_TYPES = ("float", "double")
 _BIAS_OPTIONAL_SINCE = 11
 
 
@@ -50,7 +50,7 @@ def gemm_problem(editor: ModelEditor, product: Product) -> str:
     if node.op_type == "Gemm":
         trans_b = node.attributes.get("transB")
         return "transB is an attribute of the function" if trans_b and trans_b.is_ref() else ""
-    if product.dtype not in _DTYPES:
+    if product.dtype not in _GEMM_TYPES:
         return f"onnxruntime's Gemm does not support {product.dtype or 'the type of the weight'}"
     if opset < _BIAS_OPTIONAL_SINCE:
         return f"in operator set {opset} a Gemm has to have a bias"
@@ -62,7 +62,7 @@ def replace_with_gemm(editor: ModelEditor, product: Product) -> None:
     matrix, node = cast_matrix(editor, product), product.node
     trans_b = node.attributes.get("transB")
     if node.op_type == "MatMul":
-        node = flatten(editor, product)
+        node = flatten_product(editor, product)
         node.op_type = "Gemm"
     node.replace_input_with(1, matrix)
     node.attributes.add(ir.AttrInt64("transB", 0 if trans_b and trans_b.as_int() else 1))

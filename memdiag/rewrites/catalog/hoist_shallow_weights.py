@@ -20,22 +20,22 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_MAX_DEPTH = 2
+_MAX_SHALLOW_DEPTH = 2
 """The main graph and a subgraph of one of its nodes."""
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be moved, or why all of them can as well."""
-    plan = _plan(editor, finding)
+    plan = _shallow_hoisting_plan(editor, finding)
     return None if plan.merges else plan.reasons[0]
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Move the weights of `finding` that can move; return whether there were any."""
-    return apply_merges(editor, _plan(editor, finding).merges)
+    return apply_merges(editor, _shallow_hoisting_plan(editor, finding).merges)
 
 
-def _plan(editor: ModelEditor, finding: Finding) -> MergePlan:
+def _shallow_hoisting_plan(editor: ModelEditor, finding: Finding) -> MergePlan:
     weights = editor.weights(finding)
     inner = [each for each in weights if each.graph is not editor.model.graph]
     shallow = [each for each in inner if not _is_read_deep(editor, each)]
@@ -51,5 +51,6 @@ def _is_read_deep(editor: ModelEditor, value: ir.Value) -> bool:
     """Return whether a node in a subgraph within a subgraph reads `value`."""
     graphs = {use.node.graph for use in value.uses()}
     return any(
-        graph is not None and len(list(editor.enclosing(graph))) > _MAX_DEPTH for graph in graphs
+        graph is not None and len(list(editor.enclosing(graph))) > _MAX_SHALLOW_DEPTH
+        for graph in graphs
     )

@@ -27,7 +27,7 @@ REWRITE = Rewrite(
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no weight of `finding` can move to the main graph; None if one can."""
-    plan = _plan(editor, finding)
+    plan = _hoisting_plan(editor, finding)
     if plan.merges:
         return None
     return plan.reasons[0] if plan.reasons else "none of them is in a subgraph"
@@ -35,9 +35,9 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Move the weights that can be moved."""
-    return apply_merges(editor, _plan(editor, finding).merges)
+    return apply_merges(editor, _hoisting_plan(editor, finding).merges)
 
 
-def _plan(editor: ModelEditor, finding: Finding) -> MergePlan:
+def _hoisting_plan(editor: ModelEditor, finding: Finding) -> MergePlan:
     weights = editor.weights(finding)
     return plan_merges(editor, [each for each in weights if each.graph is not editor.model.graph])

@@ -22,14 +22,14 @@ REWRITE = Rewrite(
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be removed from the inputs; None if one can."""
-    if any(_is_listed(editor, name) for name in finding.weights):
+    if any(_is_listed_initializer(editor, name) for name in finding.weights):
         return None
     return "none of the weights is listed as an input"
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Remove the weights from the inputs; return whether any was there."""
-    listed = [name for name in finding.weights if _is_listed(editor, name)]
+    listed = [name for name in finding.weights if _is_listed_initializer(editor, name)]
     for name in listed:
         value = editor.value(name)
         if value is not None and value.is_graph_input():
@@ -37,6 +37,6 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return bool(listed)
 
 
-def _is_listed(editor: ModelEditor, name: str) -> bool:
+def _is_listed_initializer(editor: ModelEditor, name: str) -> bool:
     value = editor.value(name)
     return value is not None and is_main_initializer(editor, value) and value.is_graph_input()

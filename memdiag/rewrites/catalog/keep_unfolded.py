@@ -24,7 +24,7 @@ from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import (
-    ALL_ARE_INPUTS,
+    ALREADY_INPUTS_PROBLEM,
     Tensor,
     constant_tensor,
     initializers_are_inputs,
@@ -42,7 +42,7 @@ REWRITE = Rewrite(
 _MAX_COPIED_BYTES = 1 << 20
 """Maximum size of a constant that is stored a second time because others read it as well."""
 
-_MAX_DEPTH = 8
+_MAX_UNFOLDED_DEPTH = 8
 # The inputs that determine the shape of an output: all inputs of some operators, and all but the
 # first of others.
 _SHAPED_BY_ALL = frozenset({"ConstantOfShape", "Range"})
@@ -51,7 +51,7 @@ _SHAPED_BY_OTHERS = frozenset(
 )
 
 
-class _Operand(NamedTuple):
+class _ConstantOperand(NamedTuple):
     """A constant operand of a node.
 
     Attributes:
@@ -71,7 +71,7 @@ class _Operand(NamedTuple):
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the nodes can be kept unfolded; None if one can."""
-    operands = [_operand(editor, editor.node(name)) for name in finding.nodes]
+    operands = [_overridable_operand(editor, editor.node(name)) for name in finding.nodes]
     return first_problem(
         (operand if isinstance(operand, str) else "" for operand in operands),
         otherwise="it names no node",
@@ -82,7 +82,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Make an operand of each node overridable; return whether any was constant."""
     changed = False
     for name in finding.nodes:
-        found = _operand(editor, editor.node(name))
+        found = _overridable_operand(editor, editor.node(name))
         if isinstance(found, str):
             continue
         _declare_types(editor, found.node)
@@ -91,32 +91,38 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return changed
 
 
-def _operand(editor: ModelEditor, node: ir.Node | None) -> _Operand | str:
+def _overridable_operand(editor: ModelEditor, node: ir.Node | None) -> _ConstantOperand | str:
     """Return the constant to make overridable, so that `node` is not folded, or why not."""
     if node is None:
         return "the node was removed"
     if initializers_are_inputs(editor):
-        return ALL_ARE_INPUTS
+        return ALREADY_INPUTS_PROBLEM
     if editor.function(node) is not None:
         return "it is in a function, which cannot read inputs of the graph"
-    leaves = list(_leaves(node))
+    leaves = list(_constant_operands(node))
     if any(leaf is None for leaf in leaves):
         return "it is not computed from constants alone"
     operands = [leaf for leaf in leaves if leaf is not None]
-    possible = [operand for operand in operands if not _problem(operand)]
+    possible = [operand for operand in operands if not _operand_problem(operand)]
     if not possible:
-        return next(filter(None, map(_problem, operands)), "its result depends on shapes alone")
+        return next(
+            filter(None, map(_operand_problem, operands)), "its result depends on shapes alone"
+        )
 
-    def preference(operand: _Operand) -> tuple[bool, bool, int]:
+    def preference(operand: _ConstantOperand) -> tuple[bool, bool, int]:
         # Operands of the node itself first: nodes before it may be folded.
         return operand.node is not node, operand.sets_shape, operand.tensor.nbytes
 
     return min(possible, key=preference)
 
 
-def _leaves(node: ir.Node, depth: int = 0) -> Iterator[_Operand | None]:
+def _constant_operands(node: ir.Node, depth: int = 0) -> Iterator[_ConstantOperand | None]:
     """Yield the constants that `node` is computed from; None for other operands."""
-    if depth > _MAX_DEPTH or node.domain not in ONNX_DOMAINS or any(_are_graphs(node)):
+    if (
+        depth > _MAX_UNFOLDED_DEPTH
+        or node.domain not in ONNX_DOMAINS
+        or any(_graph_attribute_flags(node))
+    ):
         yield None
         return
     for input_index, value in enumerate(node.inputs):
@@ -128,50 +134,52 @@ def _leaves(node: ir.Node, depth: int = 0) -> Iterator[_Operand | None]:
             if value.is_graph_input():
                 yield None
             else:
-                yield _Operand(node, input_index, value, tensor, _sets_shape(node, input_index))
+                yield _ConstantOperand(
+                    node, input_index, value, tensor, _is_shape_operand(node, input_index)
+                )
         elif producer is None:
             yield None
         elif producer.op_type != "Shape":
             # The runtime folds a Shape if it knows the operand's shape, whatever the operand is.
-            yield from _leaves(producer, depth + 1)
+            yield from _constant_operands(producer, depth + 1)
 
 
-def _are_graphs(node: ir.Node) -> Iterator[bool]:
+def _graph_attribute_flags(node: ir.Node) -> Iterator[bool]:
     kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
     return (attribute.type in kinds for attribute in node.attributes.values())
 
 
-def _sets_shape(node: ir.Node, input_index: int) -> bool:
+def _is_shape_operand(node: ir.Node, input_index: int) -> bool:
     return node.op_type in _SHAPED_BY_ALL or (input_index > 0 and node.op_type in _SHAPED_BY_OTHERS)
 
 
-def _problem(operand: _Operand) -> str:
+def _operand_problem(operand: _ConstantOperand) -> str:
     """Return why a constant cannot be listed as an input for its node; empty if it can."""
     if not operand.tensor.nbytes:
         return "its constant is empty"
-    if operand.tensor.nbytes > _MAX_COPIED_BYTES and not _is_own(operand):
+    if operand.tensor.nbytes > _MAX_COPIED_BYTES and not _has_single_reader(operand):
         return "its constant is a weight that others read as well"
     if operand.tensor.nbytes > _MAX_COPIED_BYTES and operand.node.op_type == "Transpose":
         return "a transposed weight would be computed in every run"
     return ""
 
 
-def _is_own(operand: _Operand) -> bool:
+def _has_single_reader(operand: _ConstantOperand) -> bool:
     """Return whether nothing else reads the constant."""
     value = operand.value
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _make_overridable(editor: ModelEditor, operand: _Operand) -> None:
+def _make_overridable(editor: ModelEditor, operand: _ConstantOperand) -> None:
     """Let the node read its own initializer that is an input of the main graph as well."""
     value, main = operand.value, editor.model.graph
-    if _is_own(operand) and value.graph is main and value.is_initializer():
+    if _has_single_reader(operand) and value.graph is main and value.is_initializer():
         main.inputs.append(value)
         return
     name = editor.unique_name(f"{value.name or 'constant'}_unfolded")
     overridable = new_initializer(main, name, operand.tensor)
     main.inputs.append(overridable)
-    is_own = _is_own(operand)
+    is_own = _has_single_reader(operand)
     operand.node.replace_input_with(operand.input_index, overridable)
     if is_own:
         remove_weight(editor, value)

@@ -24,7 +24,7 @@ REWRITE = Rewrite(
 )
 
 
-class _Gather(NamedTuple):
+class _MatrixGather(NamedTuple):
     """A Gather from the matrix that is dropped.
 
     Attributes:
@@ -49,41 +49,41 @@ class _GatherPlan(NamedTuple):
 
     kept: ir.Value
     dropped: ir.Value
-    gathers: tuple[_Gather, ...]
+    gathers: tuple[_MatrixGather, ...]
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why neither of the two matrices can be dropped; None if one can."""
-    found = _merge(editor, finding)
+    found = _gather_plan(editor, finding)
     return found if isinstance(found, str) else None
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Gather from one matrix only and drop the other; return whether that was possible."""
-    plan = _merge(editor, finding)
+    plan = _gather_plan(editor, finding)
     if isinstance(plan, str):
         return False
     for gather in plan.gathers:
-        _replace(editor, gather, plan.kept)
+        _replace_gather(editor, gather, plan.kept)
     graph = plan.dropped.graph
     assert graph is not None
     graph.initializers.pop(str(plan.dropped.name))
     return True
 
 
-def _merge(editor: ModelEditor, finding: Finding) -> _GatherPlan | str:
+def _gather_plan(editor: ModelEditor, finding: Finding) -> _GatherPlan | str:
     """Return the matrices to merge, or why they cannot be merged."""
     pair = stored_pair(editor, finding)
     if pair is None:
         return "the two weights are not both stored as matrices of one type"
     problems = []
     for kept, dropped in (pair, pair[::-1]):
-        gathers: list[_Gather] = []
+        gathers: list[_MatrixGather] = []
         problem = merge_problem(kept, dropped)
         if not problem and dropped.is_graph_output():
             problem = f"{dropped.name} is an output"
         for node, input_index in () if problem else dropped.uses():
-            found = _gather(editor, node, input_index, kept)
+            found = _matrix_gather(editor, node, input_index, kept)
             if isinstance(found, str):
                 problem = found
                 break
@@ -94,7 +94,9 @@ def _merge(editor: ModelEditor, finding: Finding) -> _GatherPlan | str:
     return "; ".join(dict.fromkeys(problems))
 
 
-def _gather(editor: ModelEditor, node: ir.Node, input_index: int, kept: ir.Value) -> _Gather | str:
+def _matrix_gather(
+    editor: ModelEditor, node: ir.Node, input_index: int, kept: ir.Value
+) -> _MatrixGather | str:
     if node.domain or node.op_type != "Gather" or input_index:
         return f"{node.op_type} reads it as well"
     axis = node.attributes.get("axis")
@@ -106,10 +108,10 @@ def _gather(editor: ModelEditor, node: ir.Node, input_index: int, kept: ir.Value
         return "the rank of the indices is not known"
     if not editor.is_visible(kept, node.graph):
         return "another value in a subgraph has the weight's name"
-    return _Gather(node, (axis.as_int() if axis is not None else 0) % 2, len(kind.shape))
+    return _MatrixGather(node, (axis.as_int() if axis is not None else 0) % 2, len(kind.shape))
 
 
-def _replace(editor: ModelEditor, gather: _Gather, kept: ir.Value) -> None:
+def _replace_gather(editor: ModelEditor, gather: _MatrixGather, kept: ir.Value) -> None:
     node, name = gather.node, gather.node.name or "Gather"
     axis = ir.AttrInt64("axis", 1 - gather.axis)
     if not gather.rank:
@@ -124,10 +126,10 @@ def _replace(editor: ModelEditor, gather: _Gather, kept: ir.Value) -> None:
     node.resize_inputs(1)
     node.replace_input_with(0, rows)
     node.attributes.clear()
-    node.attributes.add(ir.AttrInt64s("perm", _perm(gather.axis, gather.rank)))
+    node.attributes.add(ir.AttrInt64s("perm", _gathered_axis_order(gather.axis, gather.rank)))
 
 
-def _perm(axis: int, rank: int) -> list[int]:
+def _gathered_axis_order(axis: int, rank: int) -> list[int]:
     """Return the order of axes that undoes gathering along the other axis.
 
     Gathered along axis 1 of the transpose, the matrix's columns come first and the indices' axes

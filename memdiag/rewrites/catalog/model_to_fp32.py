@@ -17,9 +17,9 @@ from functools import partial
 import onnx_ir as ir
 
 from memdiag.model.graph_index import MICROSOFT_DOMAIN, ONNX_DOMAINS
-from memdiag.ort.operators import GATHERING
+from memdiag.ort.operators import GATHERING_OPERATORS
 from memdiag.records.finding import Finding
-from memdiag.rewrites.computed_tensor import computed_tensor, widened
+from memdiag.rewrites.computed_tensor import computed_tensor, widened_chunks
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.weights import (
@@ -38,8 +38,8 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
-_DOMAINS = ONNX_DOMAINS | {MICROSOFT_DOMAIN, "ai.onnx.ml"}
+_HALF_TYPE, _FLOAT_TYPE = ir.DataType.FLOAT16, ir.DataType.FLOAT
+_BUILT_IN_DOMAINS = ONNX_DOMAINS | {MICROSOFT_DOMAIN, "ai.onnx.ml"}
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
 
 
@@ -48,15 +48,17 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
     if editor.model.functions:
         return "the types of values in functions depend on their calls"
     nodes = list(editor.model.graph.all_nodes())
-    custom = next((node for node in nodes if node.domain not in _DOMAINS), None)
+    custom = next((node for node in nodes if node.domain not in _BUILT_IN_DOMAINS), None)
     if custom is not None:
         return f"{custom.op_type} is a custom operator, which may need fp16"
-    if any(isinstance(each.type, ir.SequenceType | ir.OptionalType) for each in _values(nodes)):
+    if any(
+        isinstance(each.type, ir.SequenceType | ir.OptionalType) for each in _computed_values(nodes)
+    ):
         return "it has sequences, whose types are not followed"
-    fixed = _fixed_values(editor)
+    fixed = _kept_half_values(editor)
     is_half = (
-        not all(map(_has_rows_only, _weights(editor)))
-        or any(_is_half(node) for node in nodes if node.outputs[0] not in fixed)
+        not all(map(_has_row_reads_only, _own_half_weights(editor)))
+        or any(_has_half_attribute(node) for node in nodes if node.outputs[0] not in fixed)
         or any(node.op_type != "Cast" for value in fixed for node, _ in value.uses())
     )
     return None if is_half else "only inputs, outputs and rows of weights are fp16"
@@ -67,19 +69,19 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     if check(editor, finding) is not None:
         return False
     nodes = list(editor.model.graph.all_nodes())
-    fixed = _fixed_values(editor)
-    outputs = [each for each in editor.model.graph.outputs if each.dtype == _HALF]
+    fixed = _kept_half_values(editor)
+    outputs = [each for each in editor.model.graph.outputs if each.dtype == _HALF_TYPE]
     needless = [node for node in nodes if _is_cast_of_float(editor, node)]
-    for value in list(_weights(editor)):
-        _widen(editor, value)
+    for value in list(_own_half_weights(editor)):
+        _widen_weight(editor, value)
     for node in nodes:
         if node.outputs[0] not in fixed:
-            _change_attributes(node)
-    for value in _values(nodes):
-        if value.dtype == _HALF and value not in fixed:
-            value.dtype = _FLOAT
+            _widen_attributes(node)
+    for value in _computed_values(nodes):
+        if value.dtype == _HALF_TYPE and value not in fixed:
+            value.dtype = _FLOAT_TYPE
     for node in needless:
-        _bypass(node)
+        _bypass_cast(node)
     for value in fixed:
         _cast_for_readers(editor, value)
     for value in outputs:
@@ -89,7 +91,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return True
 
 
-def _values(nodes: list[ir.Node]) -> Iterator[ir.Value]:
+def _computed_values(nodes: list[ir.Node]) -> Iterator[ir.Value]:
     """Yield the values that the nodes compute, and the inputs of their subgraphs."""
     for node in nodes:
         yield from node.outputs
@@ -101,7 +103,7 @@ def _values(nodes: list[ir.Node]) -> Iterator[ir.Value]:
                     yield from graph.inputs
 
 
-def _weights(editor: ModelEditor) -> Iterator[ir.Value]:
+def _own_half_weights(editor: ModelEditor) -> Iterator[ir.Value]:
     """Yield the fp16 weights that nothing outside of the model sees."""
     graph = editor.model.graph
     for inner in (graph, *graph.subgraphs()):
@@ -109,90 +111,91 @@ def _weights(editor: ModelEditor) -> Iterator[ir.Value]:
         for value in [*inner.initializers.values(), *constants]:
             tensor = constant_tensor(value)
             is_own = not is_overridable(editor, value) and not value.is_graph_output()
-            if tensor is not None and tensor.dtype == _HALF and is_own:
+            if tensor is not None and tensor.dtype == _HALF_TYPE and is_own:
                 yield value
 
 
-def _fixed_values(editor: ModelEditor) -> list[ir.Value]:
+def _kept_half_values(editor: ModelEditor) -> list[ir.Value]:
     """Return the values that stay fp16: inputs, rows of weights, and outputs that are cast to it or
     that no node computes."""
     graph = editor.model.graph
     inputs = [
         value
         for value in graph.inputs
-        if value.dtype == _HALF and (not value.is_initializer() or is_overridable(editor, value))
+        if value.dtype == _HALF_TYPE
+        and (not value.is_initializer() or is_overridable(editor, value))
     ]
     rows = [
         node.outputs[0]
-        for value in _weights(editor)
+        for value in _own_half_weights(editor)
         for node, index in value.uses()
-        if _reads_rows(node, index) and _keeps_rows(editor, value)
+        if _is_row_read(node, index) and _is_kept_for_rows(editor, value)
     ]
     outputs = []
     for value in graph.outputs:
         node = value.producer()
         is_cast = node is not None and node.op_type == "Cast" and node.domain in ONNX_DOMAINS
-        if value.dtype == _HALF and (node is None or is_cast):
+        if value.dtype == _HALF_TYPE and (node is None or is_cast):
             outputs.append(value)
     return list(dict.fromkeys((*inputs, *rows, *outputs)))
 
 
-def _reads_rows(node: ir.Node, index: int) -> bool:
-    return index == 0 and node.op_type in GATHERING and node.domain in ONNX_DOMAINS
+def _is_row_read(node: ir.Node, index: int) -> bool:
+    return index == 0 and node.op_type in GATHERING_OPERATORS and node.domain in ONNX_DOMAINS
 
 
-def _has_rows_only(value: ir.Value) -> bool:
-    return all(_reads_rows(*use) for use in value.uses())
+def _has_row_reads_only(value: ir.Value) -> bool:
+    return all(_is_row_read(*use) for use in value.uses())
 
 
-def _keeps_rows(editor: ModelEditor, value: ir.Value) -> bool:
+def _is_kept_for_rows(editor: ModelEditor, value: ir.Value) -> bool:
     """Return whether a weight stays fp16 for the nodes that read rows of it."""
-    return _has_rows_only(value) or not initializers_are_inputs(editor)
+    return _has_row_reads_only(value) or not initializers_are_inputs(editor)
 
 
-def _widen(editor: ModelEditor, value: ir.Value) -> None:
+def _widen_weight(editor: ModelEditor, value: ir.Value) -> None:
     """Store a weight as fp32 for all that read more than rows of it."""
     tensor, graph, name = constant_tensor(value), value.graph, value.name or ""
     assert tensor is not None
     assert graph is not None
-    others = [use for use in value.uses() if not _reads_rows(*use)]
-    if not _keeps_rows(editor, value) or len(others) == len(value.uses()):
-        set_tensor(value, _wide(tensor, name))
+    others = [use for use in value.uses() if not _is_row_read(*use)]
+    if not _is_kept_for_rows(editor, value) or len(others) == len(value.uses()):
+        set_tensor(value, _widened_tensor(tensor, name))
     elif others:
         name = editor.unique_name(f"{name}_fp32")
-        wide = new_initializer(graph, name, _wide(tensor, name))
+        wide = new_initializer(graph, name, _widened_tensor(tensor, name))
         for node, index in others:
             node.replace_input_with(index, wide)
 
 
-def _wide(tensor: Tensor, name: str) -> Tensor:
-    chunks = partial(widened, tensor)
-    return computed_tensor(chunks, _FLOAT, tensor.shape.numpy(), name, like=tensor)
+def _widened_tensor(tensor: Tensor, name: str) -> Tensor:
+    chunks = partial(widened_chunks, tensor)
+    return computed_tensor(chunks, _FLOAT_TYPE, tensor.shape.numpy(), name, like=tensor)
 
 
-def _is_half(node: ir.Node) -> bool:
+def _has_half_attribute(node: ir.Node) -> bool:
     """Return whether attributes of a node, other than a Constant, make what it computes fp16."""
     return node.op_type != "Constant" and any(
-        (name in _TYPE_ATTRIBUTES and attribute.value == _HALF) or _is_half_tensor(attribute)
+        (name in _TYPE_ATTRIBUTES and attribute.value == _HALF_TYPE) or _is_half_tensor(attribute)
         for name, attribute in node.attributes.items()
     )
 
 
 def _is_half_tensor(attribute: ir.Attr) -> bool:
     is_tensor = attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
-    return is_tensor and attribute.as_tensor().dtype == _HALF
+    return is_tensor and attribute.as_tensor().dtype == _HALF_TYPE
 
 
-def _change_attributes(node: ir.Node) -> None:
+def _widen_attributes(node: ir.Node) -> None:
     """Let attributes of a node say fp32 in place of fp16."""
-    if not _is_half(node):
+    if not _has_half_attribute(node):
         return
     for name, attribute in list(node.attributes.items()):
-        if name in _TYPE_ATTRIBUTES and attribute.value == _HALF:
-            node.attributes.add(ir.AttrInt64(name, int(_FLOAT)))
+        if name in _TYPE_ATTRIBUTES and attribute.value == _HALF_TYPE:
+            node.attributes.add(ir.AttrInt64(name, int(_FLOAT_TYPE)))
         elif _is_half_tensor(attribute):
             tensor = attribute.as_tensor()
-            node.attributes.add(ir.AttrTensor(name, _wide(tensor, tensor.name or "")))
+            node.attributes.add(ir.AttrTensor(name, _widened_tensor(tensor, tensor.name or "")))
 
 
 def _is_cast_of_float(editor: ModelEditor, node: ir.Node) -> bool:
@@ -201,10 +204,10 @@ def _is_cast_of_float(editor: ModelEditor, node: ir.Node) -> bool:
         return False
     kind = editor.type_of(node.inputs[0])
     is_of_float = kind is not None and kind.dtype in ("float16", "float")
-    return is_of_float and node.attributes["to"].as_int() in (_HALF, _FLOAT)
+    return is_of_float and node.attributes["to"].as_int() in (_HALF_TYPE, _FLOAT_TYPE)
 
 
-def _bypass(cast: ir.Node) -> None:
+def _bypass_cast(cast: ir.Node) -> None:
     """Let the readers of a Cast read its input."""
     output, source, graph = cast.outputs[0], cast.inputs[0], cast.graph
     assert source is not None
@@ -227,9 +230,9 @@ def _cast_for_readers(editor: ModelEditor, value: ir.Value) -> None:
     graph, producer = value.graph, value.producer()
     assert graph is not None
     name = editor.unique_name(f"{value.name}_fp32")
-    wide = ir.Value(name=name, type=ir.TensorType(_FLOAT), shape=value.shape)
+    wide = ir.Value(name=name, type=ir.TensorType(_FLOAT_TYPE), shape=value.shape)
     _replace_in_nodes(value, wide)
-    to_float = ir.AttrInt64("to", int(_FLOAT))
+    to_float = ir.AttrInt64("to", int(_FLOAT_TYPE))
     cast = ir.Node("", "Cast", [value], [to_float], outputs=[wide], name=f"{name}_cast")
     if producer is not None:
         graph.insert_after(producer, cast)
@@ -242,11 +245,11 @@ def _cast_for_callers(editor: ModelEditor, value: ir.Value) -> None:
     graph, producer, name = value.graph, value.producer(), value.name
     assert graph is not None
     assert producer is not None
-    half = ir.Value(type=ir.TensorType(_HALF), shape=value.shape, doc_string=value.doc_string)
+    half = ir.Value(type=ir.TensorType(_HALF_TYPE), shape=value.shape, doc_string=value.doc_string)
     half.metadata_props.update(value.metadata_props)
     graph.outputs[:] = [half if output is value else output for output in graph.outputs]
     value.name = editor.unique_name(f"{name}_fp32")
     half.name = name
-    to_half = ir.AttrInt64("to", int(_HALF))
+    to_half = ir.AttrInt64("to", int(_HALF_TYPE))
     cast = ir.Node("", "Cast", [value], [to_half], outputs=[half], name=f"{value.name}_cast")
     graph.insert_after(producer, cast)

@@ -16,7 +16,11 @@ from memdiag.model.graph_index import MICROSOFT_DOMAIN
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import ALL_ARE_INPUTS, initializers_are_inputs, is_main_initializer
+from memdiag.rewrites.weights import (
+    ALREADY_INPUTS_PROBLEM,
+    initializers_are_inputs,
+    is_main_initializer,
+)
 
 REWRITE = Rewrite(
     name="overridable-weight",
@@ -30,12 +34,12 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-_PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
-_DOMAINS = ("", MICROSOFT_DOMAIN)
+_UNCONVERTED_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_PRODUCT_OPERATORS = ("MatMul", "Gemm", "FusedMatMul")
+_KNOWN_READER_DOMAINS = ("", MICROSOFT_DOMAIN)
 _READS_UNCHANGED = frozenset(
     {
-        *_PRODUCTS,
+        *_PRODUCT_OPERATORS,
         *("Gather", "GatherElements", "GatherND", "Slice", "Concat", "Shape", "Size"),
         *("Add", "Sub", "Mul", "Div", "Where"),
         *("Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "Attention"),
@@ -64,7 +68,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 def listing_problem(editor: ModelEditor, weight: ir.Value | None) -> str:
     """Return why `weight` cannot be listed; empty if it can."""
     if initializers_are_inputs(editor):
-        return ALL_ARE_INPUTS
+        return ALREADY_INPUTS_PROBLEM
     if weight is None or not weight.is_initializer():
         return "the weight is not an initializer"
     if not is_main_initializer(editor, weight):
@@ -73,21 +77,21 @@ def listing_problem(editor: ModelEditor, weight: ir.Value | None) -> str:
         return "the weight is listed as an input already"
     if weight.is_graph_output():
         return "the weight is an output"
-    if weight.dtype not in _DTYPES:
+    if weight.dtype not in _UNCONVERTED_TYPES:
         return "onnxruntime would convert the weight in every run"
-    return _readers_problem(weight)
+    return _unfolded_reader_problem(weight)
 
 
-def _readers_problem(weight: ir.Value) -> str:
+def _unfolded_reader_problem(weight: ir.Value) -> str:
     """Return which reader would compute something from the weight in every run; empty if none."""
     pending, seen = [weight], {weight}
     while pending:
         value = pending.pop()
         for node, input_index in value.uses():
-            if node.domain not in _DOMAINS:
+            if node.domain not in _KNOWN_READER_DOMAINS:
                 return f"{node.op_type} may require a constant"
             if node.op_type == "Transpose" and not node.domain:
-                why = _transpose_problem(node)
+                why = _unfused_transpose_problem(node)
                 if why:
                     return why
             elif node.op_type == "Identity" and node.outputs[0] not in seen:
@@ -100,13 +104,13 @@ def _readers_problem(weight: ir.Value) -> str:
     return ""
 
 
-def _transpose_problem(node: ir.Node) -> str:
+def _unfused_transpose_problem(node: ir.Node) -> str:
     """Return why a Transpose would be computed in every run; empty if it is fused."""
     output = node.outputs[0]
     if output.is_graph_output():
         return "the transposed weight is an output"
     for reader, _ in output.uses():
-        if reader.domain not in _DOMAINS or reader.op_type not in _PRODUCTS:
+        if reader.domain not in _KNOWN_READER_DOMAINS or reader.op_type not in _PRODUCT_OPERATORS:
             return f"Transpose would be computed in every run, for {reader.op_type}"
         if reader.graph is not node.graph:
             return "Transpose would be computed in every run, for a product in a subgraph"

@@ -29,14 +29,14 @@ REWRITE = Rewrite(
     arithmetic="same",
 )
 
-_MIN_BYTES = 1 << 10
-_Calls = dict[ir.OperatorIdentifier, list[ir.Node]]
+_MIN_PASSED_WEIGHT_BYTES = 1 << 10
+_CallsByFunction = dict[ir.OperatorIdentifier, list[ir.Node]]
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why none of the weights can be passed to the calls; None if one can."""
-    calls = _calls(editor)
-    problems = [_problem(editor, calls, value) for value in editor.weights(finding)]
+    calls = _calls_by_function(editor)
+    problems = [_passed_constant_problem(editor, calls, value) for value in editor.weights(finding)]
     if not problems:
         return "the weights were removed"
     return None if "" in problems else problems[0]
@@ -44,21 +44,28 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Pass the weights to the calls of their functions; return whether there were any."""
-    calls = _calls(editor)
-    values = [value for value in editor.weights(finding) if not _problem(editor, calls, value)]
+    calls = _calls_by_function(editor)
+    values = [
+        value
+        for value in editor.weights(finding)
+        if not _passed_constant_problem(editor, calls, value)
+    ]
     for value in values:
-        _pass(editor, calls, value)
+        _pass_weight_to_calls(editor, calls, value)
     return bool(values)
 
 
-def _problem(editor: ModelEditor, calls: _Calls, value: ir.Value) -> str:
+def _passed_constant_problem(editor: ModelEditor, calls: _CallsByFunction, value: ir.Value) -> str:
     """Return why the Constant `value` cannot become an argument; empty if it can."""
     node, tensor = value.producer(), constant_tensor(value)
     function = editor.function(node) if node is not None else None
     if function is None or not is_constant(node):
         return "it is no Constant of a function"
-    if tensor is None or tensor.nbytes < _MIN_BYTES:
-        return f"it is not a dense tensor of numbers, or is smaller than {format_size(_MIN_BYTES)}"
+    if tensor is None or tensor.nbytes < _MIN_PASSED_WEIGHT_BYTES:
+        return (
+            "it is not a dense tensor of numbers, or is smaller than "
+            f"{format_size(_MIN_PASSED_WEIGHT_BYTES)}"
+        )
     if value.is_graph_output():
         return "it is an output of its graph"
     if initializers_are_inputs(editor):
@@ -66,7 +73,7 @@ def _problem(editor: ModelEditor, calls: _Calls, value: ir.Value) -> str:
     return "" if calls.get(function.identifier()) else "nothing calls the function"
 
 
-def _pass(editor: ModelEditor, calls: _Calls, value: ir.Value) -> None:
+def _pass_weight_to_calls(editor: ModelEditor, calls: _CallsByFunction, value: ir.Value) -> None:
     node, tensor = value.producer(), constant_tensor(value)
     assert node is not None
     assert node.graph is not None
@@ -76,14 +83,14 @@ def _pass(editor: ModelEditor, calls: _Calls, value: ir.Value) -> None:
     name = editor.unique_name(str(value.name))
     weight = new_initializer(editor.model.graph, name, tensor)
     arguments: dict[ir.Function, ir.Value] = {}
-    value.replace_all_uses_with(_argument(editor, calls, function, weight, arguments))
+    value.replace_all_uses_with(_function_weight_input(editor, calls, function, weight, arguments))
     node.graph.remove(node, safe=True)
     editor.record_replacement(value, weight)
 
 
-def _argument(
+def _function_weight_input(
     editor: ModelEditor,
-    calls: _Calls,
+    calls: _CallsByFunction,
     function: ir.Function,
     weight: ir.Value,
     arguments: dict[ir.Function, ir.Value],
@@ -104,16 +111,16 @@ def _argument(
             caller = editor.function(call)
             value = weight
             if caller is not None:
-                value = _argument(editor, calls, caller, weight, arguments)
+                value = _function_weight_input(editor, calls, caller, weight, arguments)
             # Optional inputs that the call omits come before the new one.
             call.resize_inputs(position + 1)
             call.replace_input_with(position, value)
     return arguments[function]
 
 
-def _calls(editor: ModelEditor) -> _Calls:
+def _calls_by_function(editor: ModelEditor) -> _CallsByFunction:
     """Return the nodes that call each function of the model."""
-    found: _Calls = {}
+    found: _CallsByFunction = {}
     functions = editor.model.functions
     for graph in (editor.model.graph, *functions.values()):
         for node in nodes_with_subgraphs(graph):

@@ -20,7 +20,7 @@ from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
     Product,
-    flatten,
+    flatten_product,
     matmul_problem,
     remove_unused_transposes,
     transposed_products,
@@ -39,14 +39,14 @@ _MIN_MANY_ROWS = 128
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no product of the weight can be rewritten; None if one can."""
-    return transposed_products(editor, finding, _problem).problem
+    return transposed_products(editor, finding, _product_by_rows_problem).problem
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Replace the products, list the weight as an input; return whether there were any."""
-    found = transposed_products(editor, finding, _problem).found
+    found = transposed_products(editor, finding, _product_by_rows_problem).found
     for product in found:
-        _choose(editor, flatten(editor, product), product)
+        _branch_by_rows(editor, flatten_product(editor, product), product)
     for weight in dict.fromkeys(product.source for product in found):
         if not weight.is_graph_input():
             editor.model.graph.inputs.append(weight)
@@ -54,7 +54,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return bool(found)
 
 
-def _problem(editor: ModelEditor, product: Product) -> str:
+def _product_by_rows_problem(editor: ModelEditor, product: Product) -> str:
     if product.casts:
         return "the weight is cast before the product, which would happen in every run"
     return (
@@ -64,7 +64,7 @@ def _problem(editor: ModelEditor, product: Product) -> str:
     )
 
 
-def _choose(editor: ModelEditor, node: ir.Node, product: Product) -> None:
+def _branch_by_rows(editor: ModelEditor, node: ir.Node, product: Product) -> None:
     """Make `node`, a MatMul of matrices, an If with the product in two forms."""
     rows, matrix, name = node.inputs[0], product.source, node.name or "MatMul"
     dtype = ir.DataType[product.dtype.upper()]
@@ -78,8 +78,10 @@ def _choose(editor: ModelEditor, node: ir.Node, product: Product) -> None:
     many = editor.insert_before(node, "Greater", [count, few], name=f"{name}/Greater")
     either = editor.insert_before(node, "Or", [single, many], name=f"{name}/Or")
     # The node itself becomes the If, so that its output stays the same value.
-    gemm = _branch(_as_gemm(editor, name, rows, matrix), dtype, f"{name}/as_it_is")
-    transposed = _branch(_as_transposed(editor, name, rows, matrix), dtype, f"{name}/transposed")
+    gemm = _branch_graph(_gemm_nodes(editor, name, rows, matrix), dtype, f"{name}/as_it_is")
+    transposed = _branch_graph(
+        _transposing_nodes(editor, name, rows, matrix), dtype, f"{name}/transposed"
+    )
     node.op_type = "If"
     node.attributes.clear()
     node.resize_inputs(1)
@@ -88,22 +90,28 @@ def _choose(editor: ModelEditor, node: ir.Node, product: Product) -> None:
     node.attributes.add(ir.AttrGraph("else_branch", transposed))
 
 
-def _as_gemm(editor: ModelEditor, name: str, rows: ir.Value, matrix: ir.Value) -> list[ir.Node]:
-    return [_node(editor, "Gemm", [rows, matrix], [ir.AttrInt64("transB", 1)], f"{name}/Gemm")]
+def _gemm_nodes(editor: ModelEditor, name: str, rows: ir.Value, matrix: ir.Value) -> list[ir.Node]:
+    return [
+        _new_branch_node(
+            editor, "Gemm", [rows, matrix], [ir.AttrInt64("transB", 1)], f"{name}/Gemm"
+        )
+    ]
 
 
-def _as_transposed(
+def _transposing_nodes(
     editor: ModelEditor, name: str, rows: ir.Value, matrix: ir.Value
 ) -> list[ir.Node]:
     perm = ir.AttrInt64s("perm", [1, 0])
-    columns = _node(editor, "Transpose", [rows], [perm], f"{name}/Transpose_input")
-    product = _node(editor, "MatMul", [matrix, columns.outputs[0]], [], f"{name}/MatMul")
+    columns = _new_branch_node(editor, "Transpose", [rows], [perm], f"{name}/Transpose_input")
+    product = _new_branch_node(editor, "MatMul", [matrix, columns.outputs[0]], [], f"{name}/MatMul")
     perm = ir.AttrInt64s("perm", [1, 0])
-    output = _node(editor, "Transpose", [product.outputs[0]], [perm], f"{name}/Transpose")
+    output = _new_branch_node(
+        editor, "Transpose", [product.outputs[0]], [perm], f"{name}/Transpose"
+    )
     return [columns, product, output]
 
 
-def _node(
+def _new_branch_node(
     editor: ModelEditor, op_type: str, inputs: list[ir.Value], attributes: list[ir.Attr], name: str
 ) -> ir.Node:
     name = editor.unique_name(name)
@@ -111,7 +119,7 @@ def _node(
     return ir.Node("", op_type, inputs, attributes, outputs=[output], name=name)
 
 
-def _branch(nodes: list[ir.Node], dtype: ir.DataType, name: str) -> ir.Graph:
+def _branch_graph(nodes: list[ir.Node], dtype: ir.DataType, name: str) -> ir.Graph:
     output = nodes[-1].outputs[0]
     output.type, output.shape = ir.TensorType(dtype), ir.Shape([None, None])
     return ir.Graph([], [output], nodes=nodes, name=name)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from memdiag.model.tensor_data import packed_bytes, stored_bytes
-from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING_ELEMENT
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
@@ -53,7 +53,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Store the weights in typed fields as bytes; return whether there were any."""
     found = list(_typed_tensors(editor, finding))
     for each in found:
-        each.replace(ir.serde.deserialize_tensor(_raw(each.tensor)))
+        each.replace(ir.serde.deserialize_tensor(_raw_tensor(each.tensor)))
     return bool(found)
 
 
@@ -61,37 +61,43 @@ def _typed_tensors(editor: ModelEditor, finding: Finding) -> Iterator[_TypedTens
     for name in dict.fromkeys(finding.weights):
         value = editor.value(name)
         if value is not None and value.is_initializer():
-            yield from _typed(value.const_value, partial(_set_value, value))
+            yield from _typed_field_tensors(
+                value.const_value, partial(_set_initializer_tensor, value)
+            )
         elif value is not None and (node := value.producer()) is not None:
-            yield from _in_attribute(node, "value")
+            yield from _typed_attribute_tensors(node, "value")
         elif value is None:
             label, _, attribute = name.rpartition(".")
             holder = editor.node(label)
             if holder is not None:
-                yield from _in_attribute(holder, attribute)
+                yield from _typed_attribute_tensors(holder, attribute)
 
 
-def _in_attribute(node: ir.Node, name: str) -> Iterator[_TypedTensor]:
+def _typed_attribute_tensors(node: ir.Node, name: str) -> Iterator[_TypedTensor]:
     """Yield the tensor of an attribute of `node`; not of an attribute with several tensors."""
     attribute = node.attributes.get(name)
     if node.graph is None or attribute is None or attribute.is_ref():
         return
     if attribute.type == ir.AttributeType.TENSOR:
-        yield from _typed(attribute.as_tensor(), partial(_set_attribute, node, attribute))
+        yield from _typed_field_tensors(
+            attribute.as_tensor(), partial(_set_attribute_tensor, node, attribute)
+        )
 
 
-def _typed(tensor: Tensor | None, replace: Callable[[Tensor], None]) -> Iterator[_TypedTensor]:
+def _typed_field_tensors(
+    tensor: Tensor | None, replace: Callable[[Tensor], None]
+) -> Iterator[_TypedTensor]:
     proto = tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
     if proto is None or proto.HasField("raw_data"):
         return
     element = ELEMENT_TYPES.get(proto.data_type)
-    if element is None or element is STRING:
+    if element is None or element is STRING_ELEMENT:
         return
     if stored_bytes(proto, element) == element.nbytes(tuple(proto.dims)) > 0:
         yield _TypedTensor(proto, replace)
 
 
-def _raw(tensor: TensorProto) -> TensorProto:
+def _raw_tensor(tensor: TensorProto) -> TensorProto:
     raw = TensorProto(
         name=tensor.name,
         doc_string=tensor.doc_string,
@@ -103,9 +109,9 @@ def _raw(tensor: TensorProto) -> TensorProto:
     return raw
 
 
-def _set_value(value: ir.Value, tensor: Tensor) -> None:
+def _set_initializer_tensor(value: ir.Value, tensor: Tensor) -> None:
     value.const_value = tensor
 
 
-def _set_attribute(node: ir.Node, attribute: ir.Attr, tensor: Tensor) -> None:
+def _set_attribute_tensor(node: ir.Node, attribute: ir.Attr, tensor: Tensor) -> None:
     node.attributes.add(ir.AttrTensor(attribute.name, tensor, doc_string=attribute.doc_string))

@@ -25,9 +25,9 @@ REWRITE = Rewrite(
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no Identity of the weights can be removed; None if one can."""
     problems = [
-        _problem(editor, weight, node)
+        _identity_problem(editor, weight, node)
         for weight in editor.weights(finding)
-        for node in _identities(weight)
+        for node in _identity_readers(weight)
     ]
     if not problems:
         return "no Identity reads a weight that it names"
@@ -40,7 +40,9 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     for weight in editor.weights(finding):
         # The readers of a removed Identity, which may be Identities, read the weight then.
         while removable := [
-            node for node in _identities(weight) if not _problem(editor, weight, node)
+            node
+            for node in _identity_readers(weight)
+            if not _identity_problem(editor, weight, node)
         ]:
             for node in removable:
                 assert node.graph is not None
@@ -50,11 +52,11 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return changed
 
 
-def _identities(weight: ir.Value) -> list[ir.Node]:
+def _identity_readers(weight: ir.Value) -> list[ir.Node]:
     return [node for node in weight.consumers() if node.op_type == "Identity" and not node.domain]
 
 
-def _problem(editor: ModelEditor, weight: ir.Value, node: ir.Node) -> str:
+def _identity_problem(editor: ModelEditor, weight: ir.Value, node: ir.Node) -> str:
     """Return why the Identity `node` of `weight` has to stay; empty if it can be removed."""
     output = node.outputs[0]
     if output.is_graph_output():

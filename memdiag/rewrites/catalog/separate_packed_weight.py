@@ -39,11 +39,11 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_PACKING = {("MatMul", ""), ("Gemm", ""), ("FusedMatMul", MICROSOFT_DOMAIN)}
+_PACKING_OPERATORS = {("MatMul", ""), ("Gemm", ""), ("FusedMatMul", MICROSOFT_DOMAIN)}
 _PARTIAL_READERS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Shape", "Size"})
 
 
-class _Separation(NamedTuple):
+class _SeparationPlan(NamedTuple):
     """The parts of a finding that the rewrite is applied to.
 
     Attributes:
@@ -59,46 +59,48 @@ class _Separation(NamedTuple):
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no weight can be separated; None if one can."""
-    plan = _plan(editor, finding)
+    plan = _separation_plan(editor, finding)
     return None if plan.weights else next(iter(plan.problems), "the weights were removed")
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Give the products of each weight their own initializer; return whether there were any."""
-    plan = _plan(editor, finding)
+    plan = _separation_plan(editor, finding)
     for product in plan.products:
         replace_with_gemm(editor, product)
     remove_unused_transposes(plan.products)
     for weight in plan.weights:
-        _separate(editor, weight)
+        _separate_weight(editor, weight)
     if plan.weights:
         editor.prefer_external()
     return bool(plan.weights)
 
 
-def _plan(editor: ModelEditor, finding: Finding) -> _Separation:
-    products = transposed_products(editor, finding, _product_problem)
+def _separation_plan(editor: ModelEditor, finding: Finding) -> _SeparationPlan:
+    products = transposed_products(editor, finding, _packed_product_problem)
     named = [] if finding.name == STORED_TRANSPOSE else editor.weights(finding)
     problems = list(products.problems) if finding.name == STORED_TRANSPOSE else []
     weights = []
     for weight in dict.fromkeys([*(product.source for product in products.found), *named]):
         of_weight = [product for product in products.found if product.source is weight]
-        problem = _weight_problem(editor, weight) or _uses_problem(weight, of_weight)
+        problem = _separated_weight_problem(editor, weight) or _separated_uses_problem(
+            weight, of_weight
+        )
         if problem:
             problems.append(problem)
         else:
             weights.append(weight)
     found = tuple(product for product in products.found if product.source in weights)
-    return _Separation(found, tuple(weights), tuple(problems))
+    return _SeparationPlan(found, tuple(weights), tuple(problems))
 
 
-def _product_problem(editor: ModelEditor, product: Product) -> str:
+def _packed_product_problem(editor: ModelEditor, product: Product) -> str:
     if product.casts:
         return "the weight is cast before the product"
     return gemm_problem(editor, product)
 
 
-def _weight_problem(editor: ModelEditor, weight: ir.Value) -> str:
+def _separated_weight_problem(editor: ModelEditor, weight: ir.Value) -> str:
     """Return why `weight` cannot be stored in a file and packed from there; empty if it can."""
     if not weight.is_initializer() or not isinstance(weight.const_value, ir.ExternalTensor):
         return "the weight is not an initializer that could be external data"
@@ -113,14 +115,18 @@ def _weight_problem(editor: ModelEditor, weight: ir.Value) -> str:
     return ""
 
 
-def _uses_problem(weight: ir.Value, products: list[Product]) -> str:
+def _separated_uses_problem(weight: ir.Value, products: list[Product]) -> str:
     """Return why separating the weight would save nothing; empty if it does.
 
     The Transposes of `products` will be removed.
     """
     removed = {product.transpose.producer() for product in products}
-    uses = [(node, input_index) for node, input_index in _uses(weight) if node not in removed]
-    kept = [node for node, input_index in uses if not _packs(node, input_index)]
+    uses = [
+        (node, input_index)
+        for node, input_index in _uses_behind_identities(weight)
+        if node not in removed
+    ]
+    kept = [node for node, input_index in uses if not _is_packing_reader(node, input_index)]
     whole = [node.op_type for node in kept if node.op_type not in _PARTIAL_READERS]
     if whole:
         return f"{whole[0]} reads all of the weight as it is"
@@ -131,22 +137,22 @@ def _uses_problem(weight: ir.Value, products: list[Product]) -> str:
     return ""
 
 
-def _separate(editor: ModelEditor, weight: ir.Value) -> None:
+def _separate_weight(editor: ModelEditor, weight: ir.Value) -> None:
     """Let the nodes that pack `weight` read a new initializer with the same tensor."""
     name = editor.unique_name(f"{weight.name}_packed")
     twin = ir.Value(name=name, type=weight.type, shape=weight.shape, const_value=weight.const_value)
     editor.model.graph.register_initializer(twin)
-    for node, input_index in list(_uses(weight)):
-        if _packs(node, input_index):
+    for node, input_index in list(_uses_behind_identities(weight)):
+        if _is_packing_reader(node, input_index):
             node.replace_input_with(input_index, twin)
 
 
-def _packs(node: ir.Node, input_index: int) -> bool:
+def _is_packing_reader(node: ir.Node, input_index: int) -> bool:
     """Return whether `node` packs the weight that it reads as its input `input_index`."""
-    return (node.op_type, node.domain) in _PACKING and input_index == 1
+    return (node.op_type, node.domain) in _PACKING_OPERATORS and input_index == 1
 
 
-def _uses(weight: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+def _uses_behind_identities(weight: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Yield the nodes that read `weight`, each with the index of its input.
 
     A session removes Identity nodes: their readers are yielded instead, unless the output of the

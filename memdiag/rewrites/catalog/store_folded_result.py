@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from memdiag.errors import MeasurementError
-from memdiag.model.constant_values import RANDOM
+from memdiag.model.constant_values import RANDOM_OPERATORS
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import Array
 from memdiag.records.finding import Finding
@@ -42,18 +42,18 @@ REWRITE = Rewrite(
     arithmetic="reordered",
 )
 
-_MAX_NODES = 1000
-_MAX_BYTES = 1 << 31
+_MAX_STORED_CHAIN_NODES = 1000
+_MAX_EVALUATED_BYTES = 1 << 31
 """Maximum size of all values that are computed in one process, which are in memory at once."""
 
-_RANDOM = RANDOM - {"Dropout"}  # a session passes its input on
+_RANDOM_OPERATORS = RANDOM_OPERATORS - {"Dropout"}  # a session passes its input on
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no result can be stored; None if one can."""
     if initializers_are_inputs(editor):
         return NEW_INPUT_PROBLEM
-    found = _results(editor, finding)
+    found = _chain_results(editor, finding)
     if not found:
         return "its nodes were removed"
     reasons = [reason for _, reason in found]
@@ -62,10 +62,10 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Store the results of the nodes' chains; return whether there were any."""
-    results = [value for value, reason in _results(editor, finding) if not reason]
-    arrays = _evaluated(editor, results)
+    results = [value for value, reason in _chain_results(editor, finding) if not reason]
+    arrays = _evaluated_arrays(editor, results)
     for value, array in arrays.items():
-        chain = _chain(value)
+        chain = _value_chain(value)
         graph, name = value.graph, value.name
         assert chain is not None
         assert graph is not None
@@ -84,7 +84,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     return bool(arrays)
 
 
-def _results(editor: ModelEditor, finding: Finding) -> list[tuple[ir.Value, str]]:
+def _chain_results(editor: ModelEditor, finding: Finding) -> list[tuple[ir.Value, str]]:
     """Return the results of the chains, each with why it cannot be stored, empty if it can."""
     pending = [node for node in map(editor.node, finding.nodes) if node is not None]
     seen = set(pending)
@@ -92,8 +92,8 @@ def _results(editor: ModelEditor, finding: Finding) -> list[tuple[ir.Value, str]
     while pending:
         for output in pending.pop().outputs:
             for reader, _ in output.uses():
-                if _chain_of(reader) is None:
-                    ends[output] = _problem(editor, output)
+                if _node_chain(reader) is None:
+                    ends[output] = _stored_result_problem(editor, output)
                 elif reader not in seen:
                     seen.add(reader)
                     pending.append(reader)
@@ -102,36 +102,36 @@ def _results(editor: ModelEditor, finding: Finding) -> list[tuple[ir.Value, str]
     return list(ends.items())
 
 
-def _problem(editor: ModelEditor, value: ir.Value) -> str:
-    chain = _chain(value)
+def _stored_result_problem(editor: ModelEditor, value: ir.Value) -> str:
+    chain = _value_chain(value)
     if chain is None:
         return "it is not computed from constants alone"
     if any(editor.function(node) is not None for node in chain):
         return "it is in a function, which has no initializers"
     if any(node.graph is not value.graph for node in chain):
         return "it is computed in several graphs"
-    sizes = [_nbytes(editor, output) for node in chain for output in node.outputs]
+    sizes = [_max_value_bytes(editor, output) for node in chain for output in node.outputs]
     if None in sizes:
         return "the sizes of the values are not known"
-    if sum(size or 0 for size in sizes) > _MAX_BYTES:
+    if sum(size or 0 for size in sizes) > _MAX_EVALUATED_BYTES:
         return "the values are larger than 2 GiB"
     return ""
 
 
-def _nbytes(editor: ModelEditor, value: ir.Value) -> int | None:
+def _max_value_bytes(editor: ModelEditor, value: ir.Value) -> int | None:
     kind = editor.type_of(value)
     if kind is None or kind.shape is None or None in kind.shape:
         return None
     return math.prod(size or 0 for size in kind.shape) * 8
 
 
-def _chain(value: ir.Value) -> list[ir.Node] | None:
+def _value_chain(value: ir.Value) -> list[ir.Node] | None:
     """Return the nodes that compute `value` from constants alone, in order; else None."""
     producer = value.producer()
-    return None if producer is None else _chain_of(producer)
+    return None if producer is None else _node_chain(producer)
 
 
-def _chain_of(last: ir.Node) -> list[ir.Node] | None:
+def _node_chain(last: ir.Node) -> list[ir.Node] | None:
     found: dict[ir.Node, None] = {}
     pending = [(last, False)]
     while pending:
@@ -143,20 +143,20 @@ def _chain_of(last: ir.Node) -> list[ir.Node] | None:
             continue
         graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
         has_graph = any(each.type in graphs or each.is_ref() for each in node.attributes.values())
-        if node.domain not in ONNX_DOMAINS or node.op_type in _RANDOM or has_graph:
+        if node.domain not in ONNX_DOMAINS or node.op_type in _RANDOM_OPERATORS or has_graph:
             return None
         pending.append((node, True))
         for value in node.inputs:
             if value is None or (constant_tensor(value) is not None and not value.is_graph_input()):
                 continue
             producer = value.producer()
-            if producer is None or len(found) + len(pending) > _MAX_NODES:
+            if producer is None or len(found) + len(pending) > _MAX_STORED_CHAIN_NODES:
                 return None
             pending.append((producer, False))
     return list(found)
 
 
-def _evaluated(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, Array]:
+def _evaluated_arrays(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, Array]:
     """Return the arrays of `results`, without those that the runtime cannot evaluate.
 
     Those of one graph are evaluated in one process, unless all values are too large together.
@@ -164,30 +164,30 @@ def _evaluated(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, A
     found: dict[ir.Value, Array] = {}
     graphs = dict.fromkeys(value.graph for value in results)
     for group in [[value for value in results if value.graph is graph] for graph in graphs]:
-        nodes = _nodes(group)
-        sizes = [_nbytes(editor, output) or 0 for node in nodes for output in node.outputs]
-        if len(group) > 1 and sum(sizes) <= _MAX_BYTES:
+        nodes = _chain_nodes(group)
+        sizes = [_max_value_bytes(editor, output) or 0 for node in nodes for output in node.outputs]
+        if len(group) > 1 and sum(sizes) <= _MAX_EVALUATED_BYTES:
             with suppress(MeasurementError):
-                found |= _run(editor, group)
+                found |= _run_chains(editor, group)
                 continue
         for value in group:
             with suppress(MeasurementError):
-                found |= _run(editor, [value])
+                found |= _run_chains(editor, [value])
     return found
 
 
-def _nodes(results: list[ir.Value]) -> list[ir.Node]:
+def _chain_nodes(results: list[ir.Value]) -> list[ir.Node]:
     """Return the nodes of the chains of `results`, each once, in order."""
-    return list(dict.fromkeys(node for value in results for node in _chain(value) or ()))
+    return list(dict.fromkeys(node for value in results for node in _value_chain(value) or ()))
 
 
-def _run(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, Array]:
+def _run_chains(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, Array]:
     """Return the arrays that the chains of `results`, which are in one graph, compute.
 
     Raises:
         MeasurementError: the runtime fails.
     """
-    nodes = _nodes(results)
+    nodes = _chain_nodes(results)
     weights = {
         operand.name: tensor
         for node in nodes

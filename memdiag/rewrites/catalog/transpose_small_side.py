@@ -16,8 +16,8 @@ from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
     Product,
     cast_matrix,
-    flatten,
     flatten_problem,
+    flatten_product,
     leading_sizes,
     matmul_problem,
     replace_products,
@@ -34,20 +34,20 @@ REWRITE = Rewrite(
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no product of the weight can be rewritten; None if one can."""
-    return transposed_products(editor, finding, _problem).problem
+    return transposed_products(editor, finding, _small_side_problem).problem
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Replace the products and remove what only they read; return whether there were any."""
-    return replace_products(editor, finding, _problem, _replace)
+    return replace_products(editor, finding, _small_side_problem, _transpose_input_and_product)
 
 
-def _problem(editor: ModelEditor, product: Product) -> str:
+def _small_side_problem(editor: ModelEditor, product: Product) -> str:
     is_vector = leading_sizes(editor, product) == ()
     return matmul_problem(product) or ("" if is_vector else flatten_problem(editor, product))
 
 
-def _replace(editor: ModelEditor, product: Product) -> None:
+def _transpose_input_and_product(editor: ModelEditor, product: Product) -> None:
     matrix = cast_matrix(editor, product)
     if leading_sizes(editor, product) == ():
         # A vector can be either operand.
@@ -55,7 +55,7 @@ def _replace(editor: ModelEditor, product: Product) -> None:
         product.node.replace_input_with(0, matrix)
         product.node.replace_input_with(1, left)
         return
-    node = flatten(editor, product)
+    node = flatten_product(editor, product)
     left, name = node.inputs[0], node.name or "MatMul"
     columns = editor.insert_before(
         node, "Transpose", [left], [_swapped_axes()], name=f"{name}/Transpose"

@@ -45,7 +45,7 @@ RULE = Rule(
     remedies=("arena-shrinkage", "arena-off"),
 )
 
-_MIN_BYTES = 64 * MIB
+_MIN_ACTIVATION_BYTES = 64 * MIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         return
     constant_bytes = sum(weight.nbytes for weight in ctx.model.weights)
     constant_bytes += sum(fold.nbytes for fold in ctx.folds if fold.stays)
-    max_bytes = max(_MIN_BYTES, constant_bytes)
+    max_bytes = max(_MIN_ACTIVATION_BYTES, constant_bytes)
     if not ctx.activations_may_exceed(max_bytes, sizes.of):
         return
     activations = ctx.activations(sizes.of)

@@ -39,11 +39,11 @@ weights. Values whose shape depends on the data count as nothing.
 
 from collections.abc import Iterator
 
-from memdiag.ort.activations import ActivationPeak, Sizes, choose_dimensions
+from memdiag.ort.activations import ActivationPeak, DimensionSizes, choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import sizes_text
+from memdiag.rules.wording import free_dimensions_text
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -53,10 +53,10 @@ RULE = Rule(
     remedies=("arena-shrinkage", "arena-off", "patterns-off"),
 )
 
-_MIN_BYTES = 64 * MIB
-_MIN_SHARE = 0.25
+_MIN_ARENA_GROWTH_BYTES = 64 * MIB
+_MIN_ASSUMED_SHARE = 0.25
 """Of the weights, at assumed sizes."""
-_MAX_DOUBLED = 4
+_MAX_DOUBLED_DIMENSIONS = 4
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -65,7 +65,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if not sizes.of:
         return
     weight_bytes = sum(weight.nbytes for weight in ctx.model.weights)
-    min_bytes = max(_MIN_BYTES, _MIN_SHARE * weight_bytes) if sizes.assumed else _MIN_BYTES
+    min_bytes = (
+        max(_MIN_ARENA_GROWTH_BYTES, _MIN_ASSUMED_SHARE * weight_bytes)
+        if sizes.assumed
+        else _MIN_ARENA_GROWTH_BYTES
+    )
     if not ctx.activations_may_exceed(min_bytes - 1, sizes.of):
         return
     activations = ctx.activations(sizes.of)
@@ -75,7 +79,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     yield RULE.finding(
         ctx,
         f"Activations take about {format_size(activations.peak_bytes)} at "
-        f"{sizes_text(sizes.of)}{assumed}{_growth(ctx, sizes, activations)}",
+        f"{free_dimensions_text(sizes.of)}{assumed}"
+        f"{_doubled_dimensions_clause(ctx, sizes, activations)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
         nodes=[ctx.graphs.qualified(activations.scope, activations.node)],
@@ -86,10 +91,12 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     )
 
 
-def _growth(ctx: AnalysisContext, sizes: Sizes, activations: ActivationPeak) -> str:
+def _doubled_dimensions_clause(
+    ctx: AnalysisContext, sizes: DimensionSizes, activations: ActivationPeak
+) -> str:
     """Return a clause with the memory of activations at twice the size of each free dimension."""
     doubled: dict[str, list[str]] = {}
-    for name, size in list(sizes.of.items())[:_MAX_DOUBLED]:
+    for name, size in list(sizes.of.items())[:_MAX_DOUBLED_DIMENSIONS]:
         more = ctx.activations({**sizes.of, name: 2 * size})
         # A graph that does not fit the doubled size leaves shapes unknown.
         if (

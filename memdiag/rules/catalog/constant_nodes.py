@@ -44,8 +44,8 @@ RULE = Rule(
     remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
 )
 
-_MIN_PEAK = 64 * MIB
-_MIN_KEPT = MIB
+_MIN_CONSTANT_PEAK_BYTES = 64 * MIB
+_MIN_FUNCTION_COPY_BYTES = MIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -61,18 +61,22 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         elif weight.origin == "function":
             functions.setdefault(weight.graph, []).append(weight)
     if graphs:
-        yield from _while_parsed(ctx, graphs)
+        yield from _parsed_constant_findings(ctx, graphs)
     calls = inlined_calls(ctx.model.graph, ctx.model.functions) if functions else {}
     for name, weights in functions.items():
-        yield from _in_function(ctx, name, weights, calls.get(name, 0))
+        yield from _inlined_constant_findings(ctx, name, weights, calls.get(name, 0))
 
 
-def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iterator[Finding]:
+def _parsed_constant_findings(
+    ctx: AnalysisContext, graphs: dict[str, list[Weight]]
+) -> Iterator[Finding]:
     embedded = (weight.nbytes for weight in ctx.model.weights if weight.storage != "external")
     main = sum(weight.nbytes for weight in graphs.get("", ())) - max(embedded, default=0)
-    inner = max((_total(weights) for path, weights in graphs.items() if path), default=0)
+    inner = max(
+        (_total_constant_bytes(weights) for path, weights in graphs.items() if path), default=0
+    )
     peak = max(main, 0) + inner
-    if peak < _MIN_PEAK:
+    if peak < _MIN_CONSTANT_PEAK_BYTES:
         return
     weights = sorted(
         (weight for each in graphs.values() for weight in each), key=lambda w: -w.nbytes
@@ -81,7 +85,8 @@ def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iter
     yield RULE.finding(
         ctx,
         f"{counted(len(weights), 'Constant node')} ({some_of(names)}) with "
-        f"{format_size(_total(weights))} are in memory twice while the model is parsed",
+        f"{format_size(_total_constant_bytes(weights))} are in memory twice while the model is"
+        " parsed",
         weights=names,
         nbytes=0,
         peak_bytes=peak,
@@ -90,26 +95,26 @@ def _while_parsed(ctx: AnalysisContext, graphs: dict[str, list[Weight]]) -> Iter
     )
 
 
-def _in_function(
+def _inlined_constant_findings(
     ctx: AnalysisContext, name: str, weights: list[Weight], calls: int
 ) -> Iterator[Finding]:
     """Yield a finding if a session keeps a copy of a function's constants for each of its
     `calls`."""
     kept = [weight for weight in weights if not ctx.session.is_freed(weight)]
-    saving_bytes = _total(kept) * (calls - 1)
-    if calls < 2 or saving_bytes < _MIN_KEPT:
+    saving_bytes = _total_constant_bytes(kept) * (calls - 1)
+    if calls < 2 or saving_bytes < _MIN_FUNCTION_COPY_BYTES:
         return
     kept.sort(key=lambda weight: -weight.nbytes)
     names = [qualified_name(weight) for weight in kept]
     yield RULE.finding(
         ctx,
         f"the function {name} is inlined {calls:,} times, each time with copies of its "
-        f"Constants ({some_of(names)}: {format_size(_total(kept))})",
+        f"Constants ({some_of(names)}: {format_size(_total_constant_bytes(kept))})",
         detail=f"All but one of the {calls:,} copies could be saved.",
         weights=names,
         graph=name,
         nbytes=saving_bytes,
-        peak_bytes=_total(weights) * (calls + 1),
+        peak_bytes=_total_constant_bytes(weights) * (calls + 1),
         phase="optimize",
         expected=(
             ExpectedCopies(
@@ -121,5 +126,5 @@ def _in_function(
     )
 
 
-def _total(weights: list[Weight]) -> int:
+def _total_constant_bytes(weights: list[Weight]) -> int:
     return sum(weight.nbytes for weight in weights)

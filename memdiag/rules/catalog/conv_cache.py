@@ -47,14 +47,14 @@ RULE = Rule(
     is_advisory=True,
 )
 
-_MIN_KERNEL = 3
+_MIN_CACHED_KERNEL_SIZE = 3
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the Conv nodes with that kernel, on such a machine and release."""
     if ctx.runtime >= CONV_CACHE_FIXED_SINCE or not has_sme():
         return
-    names = [conv.name for conv in float_convs(ctx) if _uses_cache(conv)]
+    names = [conv.name for conv in float_convs(ctx) if _is_computed_by_kleidiai(conv)]
     if names:
         yield RULE.finding(
             ctx,
@@ -68,11 +68,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         )
 
 
-def _uses_cache(conv: FloatConv) -> bool:
+def _is_computed_by_kleidiai(conv: FloatConv) -> bool:
     """Return whether KleidiAI's caching kernel computes `conv`."""
     return (
         len(conv.kernel) == 2
-        and min(conv.kernel) >= _MIN_KERNEL
+        and min(conv.kernel) >= _MIN_CACHED_KERNEL_SIZE
         and conv.outputs > 1
         and conv.batch in (None, 1)
         and len(set(conv.pads)) <= 1

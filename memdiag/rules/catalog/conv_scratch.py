@@ -61,17 +61,17 @@ RULE = Rule(
     is_advisory=True,
 )
 
-_MIN_BYTES = 256 * MIB
-_THREADS = 8
-_BLOCK = 8
-_LARGE_BLOCK = 16
+_MIN_CONV_SCRATCH_BYTES = 256 * MIB
+_ASSUMED_THREAD_COUNT = 8
+_CHANNEL_BLOCK = 8
+_LARGE_CHANNEL_BLOCK = 16
 """Channels of a block where registers have 256 bits, and where they have 512."""
 
-_ALIGNMENT = 4
+_CHANNEL_MULTIPLE = 4
 """Channels of a multiple of this can be reordered into blocks."""
 
 
-class _Scratch(NamedTuple):
+class _ConvScratch(NamedTuple):
     """The buffers of one Conv.
 
     Attributes:
@@ -89,8 +89,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the Conv nodes with large buffers, under a release with them."""
     if ctx.runtime >= CONV_SCRATCH_SHARED_SINCE:
         return
-    found = [each for conv in float_convs(ctx) if (each := _scratch(conv)) is not None]
-    found.sort(key=lambda each: -each.nbytes * min(each.threads, _THREADS))
+    found = [each for conv in float_convs(ctx) if (each := _conv_scratch(conv)) is not None]
+    found.sort(key=lambda each: -each.nbytes * min(each.threads, _ASSUMED_THREAD_COUNT))
     if not found:
         return
     largest = found[0]
@@ -106,31 +106,33 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     )
 
 
-def _scratch(conv: FloatConv) -> _Scratch | None:
+def _conv_scratch(conv: FloatConv) -> _ConvScratch | None:
     """Return the buffers of `conv`; None if they are small, not known, or not there."""
     sizes = [size for size in conv.output if size]
-    if len(sizes) < len(conv.output) or _is_blocked(conv) or _is_pointwise(conv):
+    if len(sizes) < len(conv.output) or _can_use_blocked_layout(conv) or _is_pointwise_conv(conv):
         return None
     pixels = prod(sizes[2:])
     threads = sizes[0] * conv.groups
     if threads < 2 or conv.outputs > pixels:  # otherwise another algorithm, or one buffer for all
         return None
     nbytes = 4 * pixels * max(conv.inputs * prod(conv.kernel), conv.outputs)
-    if nbytes * min(threads, _THREADS) < _MIN_BYTES:
+    if nbytes * min(threads, _ASSUMED_THREAD_COUNT) < _MIN_CONV_SCRATCH_BYTES:
         return None
-    return _Scratch(nbytes, threads, conv.name)
+    return _ConvScratch(nbytes, threads, conv.name)
 
 
-def _is_blocked(conv: FloatConv) -> bool:
+def _can_use_blocked_layout(conv: FloatConv) -> bool:
     """Return whether the optimizer may replace `conv` by one in the blocked layout."""
     if len(conv.kernel) != 2:
         return False
     if conv.groups == 1:
-        return conv.inputs < _LARGE_BLOCK or conv.inputs % _ALIGNMENT == 0
+        return conv.inputs < _LARGE_CHANNEL_BLOCK or conv.inputs % _CHANNEL_MULTIPLE == 0
     is_depthwise = conv.inputs == 1 and conv.outputs == 1
-    return is_depthwise or (conv.inputs % _BLOCK == 0 and conv.outputs % _BLOCK == 0)
+    return is_depthwise or (
+        conv.inputs % _CHANNEL_BLOCK == 0 and conv.outputs % _CHANNEL_BLOCK == 0
+    )
 
 
-def _is_pointwise(conv: FloatConv) -> bool:
+def _is_pointwise_conv(conv: FloatConv) -> bool:
     """Return whether `conv` is a product with its input as it is, without a buffer."""
     return prod(conv.kernel) == 1 and not any(conv.pads) and max(conv.strides, default=1) == 1

@@ -41,7 +41,7 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.model.denormals import MANTISSA_BITS, count_denormals, sample_has_denormals
-from memdiag.model.readers import Reader
+from memdiag.model.readers import WeightReader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -56,9 +56,9 @@ RULE = Rule(
     costs="time",
 )
 
-_MIN_VALUES = 16
-_MIN_SHARE = 0.001
-_MAX_NAMED = 5
+_MIN_DENORMAL_VALUES = 16
+_MIN_DENORMAL_SHARE = 0.001
+_MAX_DENORMAL_NAMES = 5
 
 _WEIGHT_INPUTS = {
     **dict.fromkeys(("Conv", "FusedConv", "ConvTranspose", "Attention"), (1,)),
@@ -68,7 +68,7 @@ _WEIGHT_INPUTS = {
 """Operators whose kernels multiply by a weight again and again, and the inputs that it can be."""
 
 
-class _AffectedWeight(NamedTuple):
+class _DenormalWeight(NamedTuple):
     """A weight with denormal values.
 
     Attributes:
@@ -78,7 +78,7 @@ class _AffectedWeight(NamedTuple):
     """
 
     weight: Weight
-    readers: list[Reader]
+    readers: list[WeightReader]
     denormals: int
 
 
@@ -86,11 +86,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield one finding for all weights of the model that contain denormals."""
     if not ctx.reads_weights:
         return
-    affected = sorted(_affected(ctx), key=lambda entry: -entry.denormals)
+    affected = sorted(_denormal_weights(ctx), key=lambda entry: -entry.denormals)
     if not affected:
         return
-    listed = "; ".join(map(_describe, affected[:_MAX_NAMED]))
-    more = len(affected) - _MAX_NAMED
+    listed = "; ".join(map(_denormal_share_text, affected[:_MAX_DENORMAL_NAMES]))
+    more = len(affected) - _MAX_DENORMAL_NAMES
     subject = f"{len(affected)} weights contain" if len(affected) > 1 else "a weight contains"
     yield RULE.finding(
         ctx,
@@ -102,12 +102,14 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     )
 
 
-def _affected(ctx: AnalysisContext) -> Iterator[_AffectedWeight]:
+def _denormal_weights(ctx: AnalysisContext) -> Iterator[_DenormalWeight]:
     counts: dict[tuple[Weight, str], int] = {}
     for weight in ctx.model.weights:
-        if not _can_be_read(ctx, weight):
+        if not _can_have_denormals(ctx, weight):
             continue
-        readers = [reader for reader in ctx.readers(weight) if _multiplies(reader, weight)]
+        readers = [
+            reader for reader in ctx.readers(weight) if _is_multiplied_weight(reader, weight)
+        ]
         if not readers:
             continue
         content = next(iter(ctx.equal_to(weight)), weight), weight.dtype
@@ -115,11 +117,11 @@ def _affected(ctx: AnalysisContext) -> Iterator[_AffectedWeight]:
             is_counted = sample_has_denormals(ctx.model, weight)
             counts[content] = count_denormals(ctx.model, weight) if is_counted else 0
         count = counts[content]
-        if count >= _MIN_VALUES and count >= _MIN_SHARE * prod(weight.shape):
-            yield _AffectedWeight(weight, readers, count)
+        if count >= _MIN_DENORMAL_VALUES and count >= _MIN_DENORMAL_SHARE * prod(weight.shape):
+            yield _DenormalWeight(weight, readers, count)
 
 
-def _can_be_read(ctx: AnalysisContext, weight: Weight) -> bool:
+def _can_have_denormals(ctx: AnalysisContext, weight: Weight) -> bool:
     """Return whether the type of a weight has denormals, and the file contains its values."""
     return (
         weight.dtype in MANTISSA_BITS
@@ -131,7 +133,7 @@ def _can_be_read(ctx: AnalysisContext, weight: Weight) -> bool:
     )
 
 
-def _multiplies(reader: Reader, weight: Weight) -> bool:
+def _is_multiplied_weight(reader: WeightReader, weight: Weight) -> bool:
     """Return whether the kernel of `reader` multiplies by the weight's values, not cast ones."""
     if reader.input_index not in _WEIGHT_INPUTS.get(reader.node.op_type, ()):
         return False
@@ -141,7 +143,7 @@ def _multiplies(reader: Reader, weight: Weight) -> bool:
     )
 
 
-def _describe(affected: _AffectedWeight) -> str:
+def _denormal_share_text(affected: _DenormalWeight) -> str:
     """Return the name of a weight and its share of denormals: ``w 6.25 % (72 of 1,152)``."""
     total = prod(affected.weight.shape)
     share = f"{100 * affected.denormals / total:.3g} %"

@@ -44,12 +44,12 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.attribution.layout_hints import FUSED_BLOCK
-from memdiag.model.graph_index import Node, integer
-from memdiag.model.readers import PathStep, Reader
+from memdiag.model.graph_index import Node, integer_attribute
+from memdiag.model.readers import PathStep, WeightReader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.packed_dequantization import (
-    BITS,
     FUSED_LEVEL,
+    PACKED_DTYPE_BITS,
     computes_floats,
     shared_scales,
     unfused_reason,
@@ -68,9 +68,9 @@ RULE = Rule(
     remedies=("dequantize-to-matmulnbits",),
 )
 
-_MIN_BYTES = MIB
-_MIN_WEIGHT_BYTES = 4 * KIB
-_MIN_PEAK_BYTES = 32 * MIB
+_MIN_DEQUANTIZED_BYTES = MIB
+_MIN_QUANTIZED_WEIGHT_BYTES = 4 * KIB
+_MIN_REPACKING_PEAK_BYTES = 32 * MIB
 
 
 class _DequantizedWeight(NamedTuple):
@@ -87,7 +87,7 @@ class _DequantizedWeight(NamedTuple):
 
     weight: Weight
     dequantize: PathStep
-    readers: tuple[Reader, ...]
+    readers: tuple[WeightReader, ...]
     reason: str
     nbytes: int
     extra_bytes: int
@@ -105,16 +105,16 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             by_reason[found.reason].append(found)
     fused = by_reason.pop("", [])
     for reason, weights in by_reason.items():
-        if sum(each.nbytes for each in weights) >= _MIN_BYTES:
-            yield _dequantized(ctx, reason, weights)
-    yield from _repacked(ctx, fused)
+        if sum(each.nbytes for each in weights) >= _MIN_DEQUANTIZED_BYTES:
+            yield _dequantized_finding(ctx, reason, weights)
+    yield from _repacked_findings(ctx, fused)
 
 
 def _may_be_dequantized(weight: Weight) -> bool:
     return (
-        weight.dtype in BITS
+        weight.dtype in PACKED_DTYPE_BITS
         and weight.origin in ("initializer", "constant")
-        and weight.nbytes >= _MIN_WEIGHT_BYTES
+        and weight.nbytes >= _MIN_QUANTIZED_WEIGHT_BYTES
     )
 
 
@@ -122,7 +122,7 @@ def _dequantized_weights(
     ctx: AnalysisContext, weight: Weight, shared: Collection[Weight]
 ) -> Iterator[_DequantizedWeight]:
     """Yield `weight` for each DequantizeLinear that reads it before a product or a Gather."""
-    readers_of: dict[Node, list[Reader]] = defaultdict(list)
+    readers_of: dict[Node, list[WeightReader]] = defaultdict(list)
     steps: dict[Node, PathStep] = {}
     for reader in ctx.readers(weight):
         path = [step for step in reader.path if step.node.op_type != "Identity"]
@@ -137,12 +137,12 @@ def _dequantized_weights(
         readers = [reader for reader in readers_of[node] if reader.node.op_type != "Transpose"]
         if node in ctx.folds.nodes or not readers or not all(map(computes_floats, readers)):
             continue
-        scale = _scale(ctx, step)
+        scale = _dequantization_scale(ctx, step)
         if scale is not None:
             yield _dequantized_weight(ctx, weight, step, tuple(readers), scale, shared)
 
 
-def _scale(ctx: AnalysisContext, step: PathStep) -> Weight | None:
+def _dequantization_scale(ctx: AnalysisContext, step: PathStep) -> Weight | None:
     name = step.node.input[1] if len(step.node.input) > 1 else ""
     return ctx.graphs.weight(step.scope, name) if name else None
 
@@ -151,7 +151,7 @@ def _dequantized_weight(
     ctx: AnalysisContext,
     weight: Weight,
     dequantize: PathStep,
-    readers: tuple[Reader, ...],
+    readers: tuple[WeightReader, ...],
     scale: Weight,
     shared: Collection[Weight],
 ) -> _DequantizedWeight:
@@ -160,8 +160,8 @@ def _dequantized_weight(
     )
     if not reason:
         depth, columns = weight.shape
-        block = integer(dequantize.node, "block_size", 0) or FUSED_BLOCK
-        size = nbits_blocks(depth, columns, BITS[weight.dtype], block, FUSED_LEVEL)
+        block = integer_attribute(dequantize.node, "block_size", 0) or FUSED_BLOCK
+        size = nbits_blocks(depth, columns, PACKED_DTYPE_BITS[weight.dtype], block, FUSED_LEVEL)
         packed_bytes = size or weight.nbytes
         # Values and scales in both forms; afterwards packed values, and the scales of blocks.
         extra_bytes = max(0, 2 * weight.nbytes + scale.nbytes - packed_bytes)
@@ -174,14 +174,18 @@ def _dequantized_weight(
     return _DequantizedWeight(weight, dequantize, readers, reason, nbytes, 0)
 
 
-def _node_names(ctx: AnalysisContext, weights: list[_DequantizedWeight]) -> list[str]:
+def _dequantization_node_names(
+    ctx: AnalysisContext, weights: list[_DequantizedWeight]
+) -> list[str]:
     nodes: list[NodeInScope] = []
     for each in weights:
         nodes += (each.dequantize, *each.readers)
     return node_names(ctx, nodes)
 
 
-def _dequantized(ctx: AnalysisContext, reason: str, weights: list[_DequantizedWeight]) -> Finding:
+def _dequantized_finding(
+    ctx: AnalysisContext, reason: str, weights: list[_DequantizedWeight]
+) -> Finding:
     weights = sorted(weights, key=lambda each: -each.nbytes)
     names = list(dict.fromkeys(qualified_name(each.weight) for each in weights))
     stored = sum({each.weight: each.weight.nbytes for each in weights}.values())
@@ -195,20 +199,20 @@ def _dequantized(ctx: AnalysisContext, reason: str, weights: list[_DequantizedWe
         detail=f"{format_size(total)} are in the arena after the first run, and as much again in "
         "the memory pattern of the following ones.",
         weights=names,
-        nodes=_node_names(ctx, weights),
+        nodes=_dequantization_node_names(ctx, weights),
         nbytes=2 * total,
         phase="first_run",
     )
 
 
-def _repacked(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator[Finding]:
+def _repacked_findings(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator[Finding]:
     """Yield a finding for the second form that the fusion needs beyond a MatMulNBits in the
     file."""
     fused = sorted(fused, key=lambda each: -each.nbytes)
     weights = {each.weight: each for each in fused}
     stored = sum(weight.nbytes for weight in weights)
     peak = sum(each.extra_bytes for each in fused if each.weight.storage != "external")
-    if peak < _MIN_PEAK_BYTES:
+    if peak < _MIN_REPACKING_PEAK_BYTES:
         return
     names = [qualified_name(weight) for weight in weights]
     verb = "becomes" if len(names) == 1 else "become"
@@ -217,7 +221,7 @@ def _repacked(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator
         f"{counted_weights(names, stored)} {verb} the operand of a MatMulNBits at load",
         detail="While it is loaded, the session has the values in both forms.",
         weights=names,
-        nodes=_node_names(ctx, fused),
+        nodes=_dequantization_node_names(ctx, fused),
         nbytes=0,
         peak_bytes=peak,
         phase="optimize",

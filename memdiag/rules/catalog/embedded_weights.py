@@ -35,8 +35,8 @@ from collections.abc import Iterator
 
 from memdiag.model.tensor_types import HALVES
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.loading import Loading, OrtFile
-from memdiag.ort.operators import GATHERING
+from memdiag.ort.loading import OrtFile, SessionLoading
+from memdiag.ort.operators import GATHERING_OPERATORS
 from memdiag.ort.releases import ORT_FILE_MAPPED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -50,8 +50,8 @@ RULE = Rule(
     remedies=("externalize", "reference-in-place", "map-ort-file"),
 )
 
-_MIN_BYTES = 64 * MIB
-_MIN_WEIGHT_BYTES = 64 * KIB
+_MIN_EMBEDDED_TOTAL_BYTES = 64 * MIB
+_MIN_EMBEDDED_WEIGHT_BYTES = 64 * KIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -63,14 +63,14 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         and not weight.graph
         and weight.storage != "external"
         and weight.dtype != "string"
-        and weight.nbytes >= _MIN_WEIGHT_BYTES
+        and weight.nbytes >= _MIN_EMBEDDED_WEIGHT_BYTES
     ]
-    if sum(weight.nbytes for weight in candidates) < _MIN_BYTES:
+    if sum(weight.nbytes for weight in candidates) < _MIN_EMBEDDED_TOTAL_BYTES:
         return
-    private = [weight for weight in candidates if _is_private(ctx, weight)]
+    private = [weight for weight in candidates if _is_in_private_memory(ctx, weight)]
     private.sort(key=lambda weight: -weight.nbytes)
     total = sum(weight.nbytes for weight in private)
-    if total < _MIN_BYTES:
+    if total < _MIN_EMBEDDED_TOTAL_BYTES:
         return
     names = list(map(qualified_name, private))
     is_ort = ctx.model.is_ort_format
@@ -85,42 +85,46 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         detail="Each session has a private copy of them.",
         weights=names,
         nbytes=total,
-        peak_bytes=_peak_of_ort_file(ctx) if is_ort else _peak_reduction(ctx, private),
+        peak_bytes=_ort_file_peak_reduction(ctx)
+        if is_ort
+        else _external_peak_reduction(ctx, private),
         phase="parse",
         expected=(
             ExpectedCopies(weights=(name,), kind="original", count=1, bytes=weight.nbytes)
             for name, weight in zip(names, private, strict=True)
         ),
-        remedies=_remedies(is_ort, is_mappable),
+        remedies=_mapping_remedies(is_ort, is_mappable),
     )
 
 
-def _remedies(is_ort: bool, is_mappable: bool) -> tuple[str, ...]:
+def _mapping_remedies(is_ort: bool, is_mappable: bool) -> tuple[str, ...]:
     """Return the remedies that fit the format of the file and the release."""
     *of_onnx, of_ort = RULE.remedies
     return ((of_ort,) if is_mappable else ()) if is_ort else tuple(of_onnx)
 
 
-def _peak_of_ort_file(ctx: AnalysisContext) -> int:
+def _ort_file_peak_reduction(ctx: AnalysisContext) -> int:
     """Return by how much the peak of loading would be lower if the file stayed mapped."""
     freed, mapped = (
-        Loading(ctx.model, ctx.graphs, ctx.session, ort_file=OrtFile(in_place=in_place))
+        SessionLoading(ctx.model, ctx.graphs, ctx.session, ort_file=OrtFile(in_place=in_place))
         for in_place in (False, True)
     )
     return max(0, freed.run().peak_bytes() - mapped.run().peak_bytes())
 
 
-def _is_private(ctx: AnalysisContext, weight: Weight) -> bool:
+def _is_in_private_memory(ctx: AnalysisContext, weight: Weight) -> bool:
     """Return whether `weight` stays in private memory, and external data would map it instead."""
     if ctx.graphs.is_overridable(weight):
         return True
     operators = {use.node.op_type for use in ctx.session.weight(weight).uses}
-    if "DequantizeLinear" in operators or (weight.dtype in HALVES and not operators & GATHERING):
+    if "DequantizeLinear" in operators or (
+        weight.dtype in HALVES and not operators & GATHERING_OPERATORS
+    ):
         return False
     return not ctx.session.is_freed(weight)
 
 
-def _peak_reduction(ctx: AnalysisContext, private: list[Weight]) -> int:
+def _external_peak_reduction(ctx: AnalysisContext, private: list[Weight]) -> int:
     """Return by how much the peak of private memory would be lower with external data."""
     others = set(ctx.model.weights).difference(private)
     # While all are converted, one embedded weight at a time is there twice.

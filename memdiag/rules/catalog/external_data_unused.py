@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from memdiag.attribution.intervals import normal, total
+from memdiag.attribution.intervals import normalized_ranges, total_bytes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
@@ -40,8 +40,8 @@ RULE = Rule(
     remedies=("externalize",),
 )
 
-_MIN_BYTES = 64 * MIB
-_MIN_SHARE = 0.1
+_MIN_UNUSED_FILE_BYTES = 64 * MIB
+_MIN_UNUSED_FILE_SHARE = 0.1
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for weight in weights:
         assert weight.file is not None
         used = ranges[weight.file]
-        if weight.offset is not None and weight.length and _is_read(ctx, weight):
+        if weight.offset is not None and weight.length and _is_weight_read(ctx, weight):
             used.append((weight.offset, weight.offset + weight.length))
     by_path: dict[Path, list[str]] = {}
     for location in ranges:
@@ -62,16 +62,16 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for path, locations in by_path.items():
         if path != own:
             spans = [span for location in locations for span in ranges[location]]
-            yield from _in_file(ctx, path, locations[0], spans)
+            yield from _unused_range_findings(ctx, path, locations[0], spans)
 
 
-def _is_read(ctx: AnalysisContext, weight: Weight) -> bool:
+def _is_weight_read(ctx: AnalysisContext, weight: Weight) -> bool:
     if weight.origin not in ("initializer", "constant"):
         return True
     return any(ctx.used_values.is_read((scope, weight.name)) for scope in ctx.graphs.scopes(weight))
 
 
-def _in_file(
+def _unused_range_findings(
     ctx: AnalysisContext, path: Path, location: str, spans: list[tuple[int, int]]
 ) -> Iterator[Finding]:
     try:
@@ -79,9 +79,9 @@ def _in_file(
     except OSError as error:
         ctx.notes.append(f"the size of {location} cannot be read ({error.strerror})")
         return
-    unused = size - total(normal(spans))
+    unused = size - total_bytes(normalized_ranges(spans))
     end = max((stop for _, stop in spans), default=0)
-    if unused < max(_MIN_BYTES, _MIN_SHARE * size):
+    if unused < max(_MIN_UNUSED_FILE_BYTES, _MIN_UNUSED_FILE_SHARE * size):
         return
     yield RULE.finding(
         ctx,

@@ -47,10 +47,10 @@ from typing import NamedTuple
 from memdiag.model.tensor_types import HALVES
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import Arena
+from memdiag.ort.arena import SimulatedArena
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
-from memdiag.ort.operators import BROADCASTING, GATHERING
+from memdiag.ort.operators import BROADCASTING_OPERATORS, GATHERING_OPERATORS
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
 from memdiag.ort.session_constants import (
     FoldedResult,
@@ -78,12 +78,12 @@ RULE = Rule(
     ),
 )
 
-_MIN_BYTES = MIB
-_MIN_NODE_BYTES = 64 * KIB
-_UNFOLDING = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
+_MIN_FOLDING_GROWTH_BYTES = MIB
+_MIN_FOLDED_NODE_BYTES = 64 * KIB
+_UNFOLDING_REMEDIES = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
 """The remedies that have the nodes evaluated in every run."""
-_BROADCAST_LATER = frozenset({"Expand", "Tile", "ConstantOfShape"})
-_MIN_GROWTH = 1.5
+_DEFERRABLE_OPERATORS = frozenset({"Expand", "Tile", "ConstantOfShape"})
+_MIN_FOLDING_RATIO = 1.5
 """Ratio of the bytes after and before folding from which a node is reported."""
 
 
@@ -109,47 +109,53 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each operator whose folded results are larger than the freed sources."""
     by_operator: dict[str, list[_GrownResult]] = defaultdict(list)
     for fold in ctx.folds:
-        if not fold.stays or fold.nbytes < _MIN_NODE_BYTES or fold.node.op_type == "Transpose":
+        if (
+            not fold.stays
+            or fold.nbytes < _MIN_FOLDED_NODE_BYTES
+            or fold.node.op_type == "Transpose"
+        ):
             continue
-        kept = tuple(weight for weight in fold.weights if _is_used(ctx, weight))
+        kept = tuple(weight for weight in fold.weights if _is_source_used(ctx, weight))
         replaced = tuple(weight for weight in fold.weights if weight not in kept)
         before = sum(weight.nbytes for weight in fold.weights)
         after = fold.nbytes + sum(weight.nbytes for weight in kept)
-        if after >= _MIN_GROWTH * before:
+        if after >= _MIN_FOLDING_RATIO * before:
             grown = _GrownResult(ctx.session.result(fold), replaced, kept)
             by_operator[fold.node.op_type].append(grown)
     for operator, grown_results in by_operator.items():
-        yield from _findings(ctx, operator, grown_results)
+        yield from _grown_result_findings(ctx, operator, grown_results)
 
 
-def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
+def _is_source_used(ctx: AnalysisContext, weight: Weight) -> bool:
     """Return whether a node that is not folded uses the weight."""
     loaded = ctx.session.weight(weight)
     return bool(loaded.uses) or loaded.is_exposed
 
 
-def _findings(
+def _grown_result_findings(
     ctx: AnalysisContext, operator: str, grown_results: Sequence[_GrownResult]
 ) -> Iterator[Finding]:
     folds = [grown.fold for grown in grown_results]
     result_bytes = sum(fold.nbytes for fold in folds)
-    source_bytes = _total({weight for fold in folds for weight in fold.weights})
-    replaced_bytes = _total({weight for grown in grown_results for weight in grown.replaced})
+    source_bytes = _total_source_bytes({weight for fold in folds for weight in fold.weights})
+    replaced_bytes = _total_source_bytes(
+        {weight for grown in grown_results for weight in grown.replaced}
+    )
     beside = {
         weight
         for grown in grown_results
         for weight in grown.kept
-        if weight.nbytes >= _MIN_NODE_BYTES
+        if weight.nbytes >= _MIN_FOLDED_NODE_BYTES
     }
-    steady_bytes = _steady_bytes(ctx, [grown.result for grown in grown_results])
+    steady_bytes = _folded_steady_bytes(ctx, [grown.result for grown in grown_results])
     growth = steady_bytes - replaced_bytes
-    if growth < _MIN_BYTES:
+    if growth < _MIN_FOLDING_GROWTH_BYTES:
         return
-    run_bytes = _run_bytes(ctx)
-    unfolding_saves = growth - run_bytes >= _MIN_BYTES
-    remedies = _remedies(ctx, operator, folds, unfolding_saves=unfolding_saves)
+    run_bytes = _unfolded_arena_growth(ctx)
+    unfolding_saves = growth - run_bytes >= _MIN_FOLDING_GROWTH_BYTES
+    remedies = _folding_remedies(ctx, operator, folds, unfolding_saves=unfolding_saves)
     names = sorted(qualified_name(weight) for weight in beside)
-    detail = _detail(ctx, steady_bytes, replaced_bytes, names)
+    detail = _grown_result_detail(ctx, steady_bytes, replaced_bytes, names)
     if not unfolding_saves:
         detail += (
             f" Without folding these {format_size(growth)} would not be kept, but the nodes would"
@@ -157,8 +163,8 @@ def _findings(
             " that: nothing is saved."
         )
     saved_bytes = growth
-    peak_bytes = max(growth, _peak_reduction(ctx, grown_results))
-    if remedies and {*remedies} <= {*_UNFOLDING} and run_bytes:
+    peak_bytes = max(growth, _unfolded_peak_reduction(ctx, grown_results))
+    if remedies and {*remedies} <= {*_UNFOLDING_REMEDIES} and run_bytes:
         saved_bytes, peak_bytes = growth - run_bytes, peak_bytes - run_bytes
         detail += (
             " If these nodes are evaluated in every run instead, the arena keeps"
@@ -167,7 +173,7 @@ def _findings(
     nodes = node_names(ctx, folds)
     yield RULE.finding(
         ctx,
-        _message(operator, folds, nodes, result_bytes, source_bytes),
+        _grown_result_message(operator, folds, nodes, result_bytes, source_bytes),
         detail=detail,
         weights=(qualified_name(weight) for fold in folds for weight in fold.weights),
         nodes=nodes,
@@ -175,31 +181,31 @@ def _findings(
         nbytes=saved_bytes,
         peak_bytes=peak_bytes,
         phase="constant_fold",
-        expected=_expected(grown_results),
+        expected=_expected_folded_copies(grown_results),
         remedies=remedies,
     )
 
 
-def _total(weights: Iterable[Weight]) -> int:
+def _total_source_bytes(weights: Iterable[Weight]) -> int:
     return sum(weight.nbytes for weight in weights)
 
 
-def _run_bytes(ctx: AnalysisContext) -> int:
+def _unfolded_arena_growth(ctx: AnalysisContext) -> int:
     """Return by how many bytes the arena is larger after two runs if nothing is folded."""
     sizes = choose_dimensions(ctx.model, ctx.sizes).of
-    folded, unfolded = Arena(), Arena()
+    folded, unfolded = SimulatedArena(), SimulatedArena()
     for arena, run in ((folded, ctx.run(sizes)), (unfolded, ctx.unfolded_run(sizes))):
         arena.serve(run.requests)
         arena.serve_again(run.later.requests)
     return max(0, unfolded.resident_bytes - folded.resident_bytes)
 
 
-def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
+def _folded_steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
     """Return the bytes of unpacked results and their packed copies."""
     unpacked_bytes = 0
     packed: list[SessionConstant] = []
     for result in results:
-        uses = [(use, _is_fused(ctx, use)) for use in result.uses]
+        uses = [(use, _has_fused_normalization(ctx, use)) for use in result.uses]
         # A filter with a BatchNormalization fused into it differs from the result: each such Conv
         # has a copy of its own.
         fused = [use for use, is_fused in uses if is_fused]
@@ -219,7 +225,7 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
     return unpacked_bytes + packed_bytes
 
 
-def _is_fused(ctx: AnalysisContext, use: PackedUse) -> bool:
+def _has_fused_normalization(ctx: AnalysisContext, use: PackedUse) -> bool:
     """Return whether a BatchNormalization is fused into the filter that `use` reads."""
     scope, conv = use.scope, use.node
     node = batch_normalization_after(scope, conv) if use.input_index == 1 else None
@@ -234,7 +240,7 @@ def _is_fused(ctx: AnalysisContext, use: PackedUse) -> bool:
     return True
 
 
-def _peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_GrownResult]) -> int:
+def _unfolded_peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_GrownResult]) -> int:
     """Return by how much the peak would be lower if the sources were not folded."""
     results: dict[Weight, list[FoldedResult]] = defaultdict(list)
     for grown in grown_results:
@@ -247,7 +253,7 @@ def _peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_GrownResult])
     return ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
 
 
-def _message(
+def _grown_result_message(
     operator: str, folds: list[Fold], nodes: list[str], result_bytes: int, source_bytes: int
 ) -> str:
     size = format_size(result_bytes)
@@ -262,7 +268,9 @@ def _message(
     return f"{subject} evaluated at load: {format_size(source_bytes)} become {size}."
 
 
-def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, kept: list[str]) -> str:
+def _grown_result_detail(
+    ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, kept: list[str]
+) -> str:
     where = "in addition to the weights in the file"
     if kept:
         where = f"beside {some_of(kept)}"
@@ -271,7 +279,7 @@ def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, kept: 
     return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."
 
 
-def _expected(grown_results: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
+def _expected_folded_copies(grown_results: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
     """Yield the copies that an X-ray recognizes: half-precision weights cast to float."""
     folds = [grown.fold for grown in grown_results]
     weights = dict.fromkeys(weight for fold in folds for weight in fold.weights)
@@ -288,11 +296,11 @@ def _expected(grown_results: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]
         )
 
 
-def _remedies(
+def _folding_remedies(
     ctx: AnalysisContext, operator: str, folds: list[Fold], *, unfolding_saves: bool
 ) -> tuple[str, ...]:
     """Return the remedies that apply to the operator and the release, and are predicted to save."""
-    unfit = set() if unfolding_saves else {*_UNFOLDING}
+    unfit = set() if unfolding_saves else {*_UNFOLDING_REMEDIES}
     if not all(_may_be_deferred(fold) for fold in folds):
         unfit.add("defer-expand")
     dtypes = {weight.dtype for fold in folds for weight in fold.weights}
@@ -307,5 +315,8 @@ def _may_be_deferred(fold: Fold) -> bool:
     """Return whether all readers of the result may read the small operand instead."""
     readers = {use.node.op_type for use in fold.scope.uses(fold.output)}
     if fold.node.op_type == "Cast":
-        return readers <= GATHERING
-    return fold.node.op_type in _BROADCAST_LATER and readers <= GATHERING | BROADCASTING
+        return readers <= GATHERING_OPERATORS
+    return (
+        fold.node.op_type in _DEFERRABLE_OPERATORS
+        and readers <= GATHERING_OPERATORS | BROADCASTING_OPERATORS
+    )

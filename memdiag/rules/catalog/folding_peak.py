@@ -43,22 +43,22 @@ RULE = Rule(
     remedies=("store-folded-result",),
 )
 
-_MIN_BYTES = 16 * MIB
-_MAX_NODES = 20
+_MIN_FOLDING_PEAK_BYTES = 16 * MIB
+_MAX_NAMED_FOLDED_NODES = 20
 """A finding names the nodes with the largest results only."""
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the peak of constant folding beyond the results that stay."""
     intermediate = [fold for fold in ctx.folds if not fold.stays and fold.merged_into is None]
-    if sum(fold.nbytes for fold in intermediate) < _MIN_BYTES:
+    if sum(fold.nbytes for fold in intermediate) < _MIN_FOLDING_PEAK_BYTES:
         return
     memory = ctx.session.folding_memory()
     largest = max((weight.nbytes for weight in ctx.session.largest_weights), default=0)
     saving_bytes = memory.peak_bytes - memory.kept_bytes - largest
-    if saving_bytes < _MIN_BYTES:
+    if saving_bytes < _MIN_FOLDING_PEAK_BYTES:
         return
-    intermediate = nlargest(_MAX_NODES, intermediate, key=lambda fold: fold.nbytes)
+    intermediate = nlargest(_MAX_NAMED_FOLDED_NODES, intermediate, key=lambda fold: fold.nbytes)
     nodes = node_names(ctx, intermediate)
     yield RULE.finding(
         ctx,

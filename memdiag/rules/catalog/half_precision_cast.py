@@ -49,17 +49,17 @@ from math import prod
 from operator import attrgetter
 from typing import NamedTuple
 
-from memdiag.model.readers import Reader
+from memdiag.model.readers import WeightReader
 from memdiag.ort.activations import SimulatedRun, choose_dimensions, executed_nodes
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import Arena
-from memdiag.ort.half_precision import HALF, is_cast_once, reads_half, replacement
+from memdiag.ort.arena import SimulatedArena
+from memdiag.ort.half_precision import HALF_DTYPE, is_cast_once, reads_half, replacement_operators
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted_weights, is_or_are, node_names, sizes_text
+from memdiag.rules.wording import counted_weights, free_dimensions_text, is_or_are, node_names
 from memdiag.units import KIB, MIB, counted, format_size, some_of
 
 RULE = Rule(
@@ -69,10 +69,10 @@ RULE = Rule(
     remedies=("model-to-fp32", "fp16-to-fp32", "save-prepacked"),
 )
 
-_MIN_BYTES = MIB
-_MIN_WEIGHT_BYTES = 4 * KIB
-_MIN_RUN_BYTES = 8 * MIB
-_MIN_RUN_SHARE = 0.1
+_MIN_CAST_TOTAL_BYTES = MIB
+_MIN_CAST_WEIGHT_BYTES = 4 * KIB
+_MIN_RUN_SAVING_BYTES = 8 * MIB
+_MIN_RUN_SAVING_SHARE = 0.1
 """Of what a run takes from the arena."""
 
 
@@ -115,28 +115,30 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most two findings: for values, and for all fp16 weights that are read in fp32."""
     if ctx.model.is_ort_format:
         return
-    yield from _values(ctx)
-    yield from _weights(ctx)
+    yield from _fp16_value_findings(ctx)
+    yield from _fp16_weight_findings(ctx)
 
 
-def _values(ctx: AnalysisContext) -> Iterator[Finding]:
+def _fp16_value_findings(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding if a run takes less memory with fp32 in place of fp16."""
     sizes = choose_dimensions(ctx.model, ctx.sizes)
-    if not _has_half_values(ctx) or not ctx.activations_may_exceed(_MIN_RUN_BYTES / 4, sizes.of):
+    if not _has_half_values(ctx) or not ctx.activations_may_exceed(
+        _MIN_RUN_SAVING_BYTES / 4, sizes.of
+    ):
         return
     run, in_fp32 = ctx.run(sizes.of), ctx.fp32_run(sizes.of)
-    taken, least = _arena_bytes(run), _arena_bytes(in_fp32)
+    taken, least = _repeated_run_arena_bytes(run), _repeated_run_arena_bytes(in_fp32)
     saved = taken - least
-    if saved < max(_MIN_RUN_BYTES, _MIN_RUN_SHARE * taken):
+    if saved < max(_MIN_RUN_SAVING_BYTES, _MIN_RUN_SAVING_SHARE * taken):
         return
     assumed = ", assumed sizes" if sizes.assumed else ""
-    at = f", at {sizes_text(sizes.of)}{assumed}" if sizes.of else ""
+    at = f", at {free_dimensions_text(sizes.of)}{assumed}" if sizes.of else ""
     yield RULE.finding(
         ctx,
         f"A run takes {format_size(taken)} of the arena, and would take {format_size(least)} with "
-        f"fp32 in place of fp16{at}: {_causes(ctx, sizes.of)}",
+        f"fp32 in place of fp16{at}: {_fp16_replacements_text(ctx, sizes.of)}",
         detail="The CPU has few kernels for fp16. The arena keeps what a run takes.",
-        nodes=[] if run.peak.node is None else [_peak_node(ctx, run)],
+        nodes=[] if run.peak.node is None else [_peak_node_name(ctx, run)],
         nbytes=0 if sizes.assumed else saved,
         phase="first_run",
         run_bytes=run.peak.peak_bytes,
@@ -146,33 +148,36 @@ def _values(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _has_half_values(ctx: AnalysisContext) -> bool:
     return any(
-        kind.dtype == HALF
+        kind.dtype == HALF_DTYPE
         for _, scope in ctx.graphs
         for kind in ctx.shapes.of_scope(scope).values()
     )
 
 
-def _arena_bytes(run: SimulatedRun) -> int:
+def _repeated_run_arena_bytes(run: SimulatedRun) -> int:
     """Return what the arena has after a run and later ones."""
-    arena = Arena()
+    arena = SimulatedArena()
     arena.serve(run.requests)
     arena.serve_again(run.later.requests)
     return arena.resident_bytes
 
 
-def _peak_node(ctx: AnalysisContext, run: SimulatedRun) -> str:
+def _peak_node_name(ctx: AnalysisContext, run: SimulatedRun) -> str:
     assert run.peak.scope is not None
     assert run.peak.node is not None
     return ctx.graphs.qualified(run.peak.scope, run.peak.node)
 
 
-def _causes(ctx: AnalysisContext, sizes: Mapping[str, int]) -> str:
+def _fp16_replacements_text(ctx: AnalysisContext, sizes: Mapping[str, int]) -> str:
     """Return what the runtime does with values of fp16, in words."""
     nodes = executed_nodes(ctx.graphs, ctx.shapes_at(sizes), ctx.folds, ctx.runtime, ctx.block)
-    replaced = {node.source for node in nodes if node.op_type in replacement(node.source.op_type)}
+    replaced = {
+        node.source for node in nodes if node.op_type in replacement_operators(node.source.op_type)
+    }
     counts = Counter(node.op_type for node in replaced)
     parts = [
-        f"{operator} ({counted(count, 'node')}) becomes {', '.join(replacement(operator))}"
+        f"{operator} ({counted(count, 'node')}) becomes"
+        f" {', '.join(replacement_operators(operator))}"
         for operator, count in counts.most_common()
     ]
     casts = sum(node.op_type == "Cast" != node.source.op_type for node in nodes)
@@ -181,10 +186,10 @@ def _causes(ctx: AnalysisContext, sizes: Mapping[str, int]) -> str:
     return ", and ".join(parts)
 
 
-def _weights(ctx: AnalysisContext) -> Iterator[Finding]:
+def _fp16_weight_findings(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for all fp16 weights that a kernel reads in fp32."""
     halves = list(filter(_may_be_cast, ctx.model.weights))
-    if sum(weight.nbytes for weight in halves) < _MIN_BYTES:
+    if sum(weight.nbytes for weight in halves) < _MIN_CAST_TOTAL_BYTES:
         return
     cast_weights = [
         cast
@@ -192,22 +197,25 @@ def _weights(ctx: AnalysisContext) -> Iterator[Finding]:
         if not ctx.graphs.is_overridable(weight) and (cast := _cast_weight(ctx, weight))
     ]
     cast_weights.sort(key=lambda cast: -cast.resident_bytes)
-    if sum(cast.resident_bytes - cast.weight.nbytes for cast in cast_weights) >= _MIN_BYTES:
-        yield _finding(ctx, cast_weights)
+    if (
+        sum(cast.resident_bytes - cast.weight.nbytes for cast in cast_weights)
+        >= _MIN_CAST_TOTAL_BYTES
+    ):
+        yield _cast_weights_finding(ctx, cast_weights)
 
 
 def _may_be_cast(weight: Weight) -> bool:
     return (
         weight.dtype == "float16"
         and weight.origin in ("initializer", "constant")
-        and weight.nbytes >= _MIN_WEIGHT_BYTES
+        and weight.nbytes >= _MIN_CAST_WEIGHT_BYTES
     )
 
 
 def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     """Return the fp32 copies of `weight`; None if no node that reads it computes in fp32."""
     readers = ctx.session.remaining_readers(weight)
-    casting = [reader for reader in readers if _is_cast_for(reader)]
+    casting = [reader for reader in readers if _is_cast_for_reader(reader)]
     if not casting:
         return None
     wide = PackedBuffer("cast", prod(weight.shape) * 4)
@@ -226,11 +234,11 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     return _CastWeight(weight, nodes, copies, is_kept=is_kept, is_once=True)
 
 
-def _is_cast_for(reader: Reader) -> bool:
+def _is_cast_for_reader(reader: WeightReader) -> bool:
     return not reads_half(reader.node) and reader.scope.call(reader.node) is None
 
 
-def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight]) -> Finding:
+def _cast_weights_finding(ctx: AnalysisContext, cast_weights: list[_CastWeight]) -> Finding:
     names = [qualified_name(cast.weight) for cast in cast_weights]
     nodes = [node for cast in cast_weights for node in cast.nodes]
     stored = sum(cast.weight.nbytes for cast in cast_weights)
@@ -264,15 +272,15 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight]) -> Finding:
         detail=detail,
         weights=names,
         nodes=nodes,
-        nbytes=total if total >= _MIN_BYTES else 0,
-        peak_bytes=max(total, _peak_reduction(cast_weights)),
+        nbytes=total if total >= _MIN_CAST_TOTAL_BYTES else 0,
+        peak_bytes=max(total, _uncast_peak_reduction(cast_weights)),
         phase="optimize" if is_once else "first_run",
-        expected=_expected(cast_weights),
+        expected=_expected_cast_copies(cast_weights),
         remedies=("model-to-fp32", "fp16-to-fp32", *(("save-prepacked",) if packed else ())),
     )
 
 
-def _peak_reduction(cast_weights: list[_CastWeight]) -> int:
+def _uncast_peak_reduction(cast_weights: list[_CastWeight]) -> int:
     """Return by how much the peak would be lower if kernels read the weights without a cast."""
     stored = [cast.weight.nbytes for cast in cast_weights]
     embedded = [cast.weight.nbytes for cast in cast_weights if cast.weight.storage != "external"]
@@ -288,7 +296,7 @@ def _peak_reduction(cast_weights: list[_CastWeight]) -> int:
     return max(casting, sum(wide) + packing + beside) - without
 
 
-def _expected(cast_weights: list[_CastWeight]) -> Iterator[ExpectedCopies]:
+def _expected_cast_copies(cast_weights: list[_CastWeight]) -> Iterator[ExpectedCopies]:
     for cast in filter(attrgetter("is_once"), cast_weights):
         yield from expected_copies(
             [cast.weight], ((copy.kind, copy.nbytes) for copy in cast.copies)

@@ -88,15 +88,17 @@ class _GroupWaste(NamedTuple):
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each group with a large waste, and one for all other groups together."""
     groups = (group for group in mergeable_groups(ctx) if not is_in_branches(ctx, group))
-    wastes = sorted((_waste(ctx, group) for group in groups), key=lambda waste: -waste.max_bytes)
+    wastes = sorted(
+        (_group_waste(ctx, group) for group in groups), key=lambda waste: -waste.max_bytes
+    )
     small = [waste for waste in wastes if waste.max_bytes < MIN_EQUAL_BYTES]
     for waste in wastes[: len(wastes) - len(small)]:
-        yield _finding(ctx, waste)
+        yield _identical_weights_finding(ctx, waste)
     if sum(waste.max_bytes for waste in small) >= MIN_EQUAL_BYTES:
-        yield _small_finding(ctx, small)
+        yield _small_groups_finding(ctx, small)
 
 
-def _waste(ctx: AnalysisContext, group: WeightGroup) -> _GroupWaste:
+def _group_waste(ctx: AnalysisContext, group: WeightGroup) -> _GroupWaste:
     size = group[0].nbytes
     session = ctx.session
     weights = [session.weight(weight).with_content_key(group[0]) for weight in group]
@@ -116,11 +118,13 @@ def _waste(ctx: AnalysisContext, group: WeightGroup) -> _GroupWaste:
         nbytes,
         max(0, mapped - 1) * size,
         max(nbytes, ctx.peak_reduction(weights, [merge_equal(weights)])),
-        _expected(weights, copies) if is_listed and nbytes else (),
+        _expected_equal_copies(weights, copies) if is_listed and nbytes else (),
     )
 
 
-def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[ExpectedCopies, ...]:
+def _expected_equal_copies(
+    weights: list[LoadedWeight], copies: list[FoldedCopy]
+) -> tuple[ExpectedCopies, ...]:
     """Return the copies that an X-ray should list, of kinds with several copies."""
     sizes: list[tuple[CopyKind, int]] = []
     for loaded in weights:
@@ -130,7 +134,7 @@ def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[Ex
     return tuple(expected for expected in by_kind if expected.count > 1)
 
 
-def _finding(ctx: AnalysisContext, waste: _GroupWaste) -> Finding:
+def _identical_weights_finding(ctx: AnalysisContext, waste: _GroupWaste) -> Finding:
     group = waste.group
     size = format_size(group[0].nbytes)
     where = (
@@ -142,7 +146,7 @@ def _finding(ctx: AnalysisContext, waste: _GroupWaste) -> Finding:
         ctx,
         f"{some_weights(group)} have the same content ({size} each, {group[0].dtype} "
         f"{list(group[0].shape)}): {where}.",
-        detail=_detail(ctx, waste),
+        detail=_group_waste_detail(ctx, waste),
         weights=map(qualified_name, group),
         nodes=direct_reader_names(ctx, group),
         nbytes=waste.nbytes,
@@ -152,7 +156,7 @@ def _finding(ctx: AnalysisContext, waste: _GroupWaste) -> Finding:
     )
 
 
-def _detail(ctx: AnalysisContext, waste: _GroupWaste) -> str:
+def _group_waste_detail(ctx: AnalysisContext, waste: _GroupWaste) -> str:
     version = f"onnxruntime {ctx.runtime}"
     is_mapped = waste.mapped_bytes == waste.nbytes
     steady = (
@@ -172,7 +176,7 @@ def _detail(ctx: AnalysisContext, waste: _GroupWaste) -> str:
     return f"{'; '.join((steady, ', '.join(costs))) if costs else steady}."
 
 
-def _small_finding(ctx: AnalysisContext, small: list[_GroupWaste]) -> Finding:
+def _small_groups_finding(ctx: AnalysisContext, small: list[_GroupWaste]) -> Finding:
     repeated = sum(len(waste.group) - 1 for waste in small)
     return RULE.finding(
         ctx,

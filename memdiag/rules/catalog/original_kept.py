@@ -53,10 +53,10 @@ RULE = Rule(
     remedies=("overridable-weight", "separate-packed-weight", "disable-prepacking"),
 )
 
-_MIN_BYTES = 64 * KIB
-_REORDERED = ("overridable-weight", "disable-nchwc")
+_MIN_KEPT_ORIGINAL_BYTES = 64 * KIB
+_REORDERED_REMEDIES = ("overridable-weight", "disable-nchwc")
 
-_Buffers = dict[Hashable, PackedBuffer]
+_PackedBuffers = dict[Hashable, PackedBuffer]
 
 
 class _PackedWeight(NamedTuple):
@@ -69,7 +69,7 @@ class _PackedWeight(NamedTuple):
     """
 
     loaded: LoadedWeight
-    buffers: _Buffers
+    buffers: _PackedBuffers
 
     @property
     def weight(self) -> Weight:
@@ -85,46 +85,54 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     for weight in ctx.model.weights:
         if weight in done:
             continue
-        first = _packed_weight(ctx, weight)
+        first = _kernel_packed_weight(ctx, weight)
         if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
             continue
-        equal = [twin for twin in _equal_weights(ctx, weight) if twin not in done]
+        equal = [twin for twin in _equal_packed_weights(ctx, weight) if twin not in done]
         done.update(equal)
-        group = [first, *filter(None, (_packed_weight(ctx, twin) for twin in equal))]
+        group = [first, *filter(None, (_kernel_packed_weight(ctx, twin) for twin in equal))]
         kept = [packed for packed in group if packed.loaded.is_read]
         if kept:
-            yield _original_and_packed(ctx, kept)
+            yield _original_and_packed_finding(ctx, kept)
         reported = {key for packed in kept for key in packed.buffers}
         freed = [
             packed
             for packed in group
             if not packed.loaded.is_read and not reported >= packed.buffers.keys()
         ]
-        buffers = [buffer for key, buffer in _merged(freed).items() if key not in reported]
-        if len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) > _original_bytes(freed):
-            yield _packed_twice(ctx, freed, buffers)
+        buffers = [
+            buffer for key, buffer in _group_packed_buffers(freed).items() if key not in reported
+        ]
+        if len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) > _group_original_bytes(
+            freed
+        ):
+            yield _packed_twice_finding(ctx, freed, buffers)
 
 
-def _equal_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
+def _equal_packed_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
     """Yield the other weights that share their packed buffers with `weight`."""
     for twin in ctx.equal_to(weight):
         if twin != weight and (twin.dtype, twin.shape) == (weight.dtype, weight.shape):
             yield twin
 
 
-def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None:
+def _kernel_packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None:
     """Return `weight` with its packed buffers; None without any, or if another rule reports it."""
-    if weight.nbytes < _MIN_BYTES or weight.graph or weight.dtype in (*HALVES, "string"):
+    if (
+        weight.nbytes < _MIN_KEPT_ORIGINAL_BYTES
+        or weight.graph
+        or weight.dtype in (*HALVES, "string")
+    ):
         return None
     loaded = ctx.session.weight(weight)
-    buffers = _buffers(loaded)
+    buffers = _packed_buffers_by_key(loaded)
     if not buffers or any(use.node.op_type == "DequantizeLinear" for use in loaded.uses):
         return None
     return _PackedWeight(loaded, buffers)
 
 
-def _buffers(loaded: LoadedWeight) -> _Buffers:
-    buffers: _Buffers = {}
+def _packed_buffers_by_key(loaded: LoadedWeight) -> _PackedBuffers:
+    buffers: _PackedBuffers = {}
     for use in loaded.uses:
         buffer = use.buffer
         if buffer is None:
@@ -136,16 +144,16 @@ def _buffers(loaded: LoadedWeight) -> _Buffers:
     return buffers
 
 
-def _merged(group: list[_PackedWeight]) -> _Buffers:
+def _group_packed_buffers(group: list[_PackedWeight]) -> _PackedBuffers:
     return {key: buffer for packed in group for key, buffer in packed.buffers.items()}
 
 
-def _original_bytes(group: list[_PackedWeight]) -> int:
+def _group_original_bytes(group: list[_PackedWeight]) -> int:
     return sum(packed.weight.nbytes for packed in group)
 
 
-def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Finding:
-    buffers = [*_merged(group).values()]
+def _original_and_packed_finding(ctx: AnalysisContext, group: list[_PackedWeight]) -> Finding:
+    buffers = [*_group_packed_buffers(group).values()]
     packed_bytes = sum(buffer.nbytes for buffer in buffers)
     uses = [use for packed in group for use in packed.loaded.uses]
     reading = [use for use in uses if use.buffer is None]
@@ -160,13 +168,13 @@ def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Fi
     pack = "packs" if len(packing) == 1 else "pack"
     size = format_size(group[0].weight.nbytes)
     each = " each, with the same content" if several else ""
-    return _finding(
+    return _kept_original_finding(
         ctx,
         group,
         f"{some_weights([packed.weight for packed in group])} ({size}{each}) {verb} beside "
         f"{possessive} packed copy: {some_of(node_names(ctx, packing))} {pack} {pronoun}, "
         f"and {readers}",
-        f"{format_size(_original_bytes(group))} as the model has {pronoun} and "
+        f"{format_size(_group_original_bytes(group))} as the model has {pronoun} and "
         f"{format_size(packed_bytes)} packed are resident; without packing only the first are.",
         [*reading, *packing],
         buffers,
@@ -174,7 +182,7 @@ def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Fi
     )
 
 
-def _packed_twice(
+def _packed_twice_finding(
     ctx: AnalysisContext, group: list[_PackedWeight], buffers: list[PackedBuffer]
 ) -> Finding:
     packed_bytes = sum(buffer.nbytes for buffer in buffers)
@@ -182,7 +190,7 @@ def _packed_twice(
     uses = [use for packed in group for use in packed.loaded.uses]
     several = len(group) > 1
     each, verb = (" each, with the same content", "are") if several else ("", "is")
-    return _finding(
+    return _kept_original_finding(
         ctx,
         group,
         f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed "
@@ -191,11 +199,11 @@ def _packed_twice(
         f"{'the originals are' if several else 'one original is'} read by all.",
         uses,
         buffers,
-        packed_bytes - _original_bytes(group),
+        packed_bytes - _group_original_bytes(group),
     )
 
 
-def _finding(
+def _kept_original_finding(
     ctx: AnalysisContext,
     group: list[_PackedWeight],
     message: str,
@@ -218,5 +226,5 @@ def _finding(
         peak_bytes=ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
         phase="optimize" if "reordered" in kinds else "prepack",
         expected=expected_copies(weights, ((buffer.kind, buffer.nbytes) for buffer in buffers)),
-        remedies=_REORDERED if kinds == {"reordered"} else None,
+        remedies=_REORDERED_REMEDIES if kinds == {"reordered"} else None,
     )

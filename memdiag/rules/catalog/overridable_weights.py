@@ -28,8 +28,8 @@ older, which have to list all initializers; they are constants there. Less than 
 
 from collections.abc import Iterator
 
-from memdiag.model.graph_index import integer
-from memdiag.model.readers import Reader
+from memdiag.model.graph_index import integer_attribute
+from memdiag.model.readers import WeightReader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.operators import TRANSPOSE_FUSED_INTO
 from memdiag.ort.predicted_session import direct_readers
@@ -47,22 +47,23 @@ RULE = Rule(
     remedies=("inputs-without-initializers",),
 )
 
-_MIN_BYTES = MIB
-_CRASH = " onnxruntime {} crashes while it optimizes such a model."
+_MIN_OVERRIDABLE_BYTES = MIB
+_CRASH_SENTENCE = " onnxruntime {} crashes while it optimizes such a model."
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each overridable weight that would be folded if it were constant."""
     for weight in ctx.model.weights:
-        if weight.nbytes >= _MIN_BYTES and ctx.graphs.is_overridable(weight):
-            yield from _findings(ctx, weight)
+        if weight.nbytes >= _MIN_OVERRIDABLE_BYTES and ctx.graphs.is_overridable(weight):
+            yield from _overridable_findings(ctx, weight)
 
 
-def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
+def _overridable_findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
     readers = ctx.readers(weight)
     changing = direct_readers(readers)
     if not changing or not all(
-        _is_foldable(reader) and not _is_fused(reader, readers) for reader in changing
+        _is_foldable_reader(reader) and not _is_transpose_fused(reader, readers)
+        for reader in changing
     ):
         return
     nodes = node_names(ctx, changing)
@@ -74,7 +75,11 @@ def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
         f"{name} ({format_size(weight.nbytes)}) is also a graph input, so that {some_of(nodes)} "
         "cannot be folded: it is computed in every run",
         detail="The weight stays beside the copy that each run makes in the arena."
-        + (_CRASH.format(ctx.runtime) if _crashes(ctx, weight, readers) else ""),
+        + (
+            _CRASH_SENTENCE.format(ctx.runtime)
+            if _has_optimizer_crash(ctx, weight, readers)
+            else ""
+        ),
         weights=[name],
         nodes=nodes,
         nbytes=saving_bytes,
@@ -85,7 +90,9 @@ def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
     )
 
 
-def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) -> bool:
+def _has_optimizer_crash(
+    ctx: AnalysisContext, weight: Weight, readers: tuple[WeightReader, ...]
+) -> bool:
     return (
         ctx.runtime < OVERRIDABLE_CAST_SINCE
         and weight.dtype == "float16"
@@ -93,17 +100,17 @@ def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) 
     )
 
 
-def _is_foldable(reader: Reader) -> bool:
+def _is_foldable_reader(reader: WeightReader) -> bool:
     """Return whether the reader is a Transpose or Cast, which could be folded to a copy."""
     node = reader.node
     if not node.is_onnx or reader.input_index:
         return False
     return node.op_type == "Transpose" or (
-        node.op_type == "Cast" and integer(node, "to", 0) in (1, 11)
+        node.op_type == "Cast" and integer_attribute(node, "to", 0) in (1, 11)
     )
 
 
-def _is_fused(reader: Reader, readers: tuple[Reader, ...]) -> bool:
+def _is_transpose_fused(reader: WeightReader, readers: tuple[WeightReader, ...]) -> bool:
     """Return whether a Transpose that reads a weight is fused into the nodes that read its
     output."""
     if reader.node.op_type != "Transpose":

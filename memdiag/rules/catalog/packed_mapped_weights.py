@@ -51,9 +51,9 @@ RULE = Rule(
     saves_private=True,
 )
 
-_MIN_BYTES = 64 * MIB
-_MIN_WEIGHT_BYTES = 64 * KIB
-_MAX_GROWTH = 4
+_MIN_PACKED_TOTAL_BYTES = 64 * MIB
+_MIN_MAPPED_WEIGHT_BYTES = 64 * KIB
+_MAX_PACKING_RATIO = 4
 """Maximum ratio of the packed bytes of a weight to its own bytes."""
 
 
@@ -79,18 +79,19 @@ class _PackedMappedWeight(NamedTuple):
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all mapped weights that are only used packed."""
     external = list(filter(_may_stay_mapped, ctx.model.weights))
-    if _MAX_GROWTH * sum(weight.nbytes for weight in external) < _MIN_BYTES:
+    if _MAX_PACKING_RATIO * sum(weight.nbytes for weight in external) < _MIN_PACKED_TOTAL_BYTES:
         return
     shared: set[Hashable] = set()
     packed_weights = [
         packed
         for weight in external
-        if not ctx.graphs.is_overridable(weight) and (packed := _packed_weight(ctx, weight, shared))
+        if not ctx.graphs.is_overridable(weight)
+        and (packed := _packed_mapped_weight(ctx, weight, shared))
     ]
     packed_weights.sort(key=lambda packed: -packed.nbytes)
     total = sum(packed.nbytes for packed in packed_weights)
-    if total >= _MIN_BYTES:
-        yield _finding(ctx, packed_weights, total)
+    if total >= _MIN_PACKED_TOTAL_BYTES:
+        yield _packed_mapped_finding(ctx, packed_weights, total)
 
 
 def _may_stay_mapped(weight: Weight) -> bool:
@@ -98,11 +99,11 @@ def _may_stay_mapped(weight: Weight) -> bool:
         weight.storage == "external"
         and weight.origin == "initializer"
         and not weight.graph
-        and weight.nbytes >= _MIN_WEIGHT_BYTES
+        and weight.nbytes >= _MIN_MAPPED_WEIGHT_BYTES
     )
 
 
-def _packed_weight(
+def _packed_mapped_weight(
     ctx: AnalysisContext, weight: Weight, shared: set[Hashable]
 ) -> _PackedMappedWeight | None:
     """Return `weight` with its packed copies that are not in `shared`, which gets them."""
@@ -127,7 +128,7 @@ def _packed_weight(
     return _PackedMappedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)
 
 
-def _finding(
+def _packed_mapped_finding(
     ctx: AnalysisContext, packed_weights: list[_PackedMappedWeight], total: int
 ) -> Finding:
     names = [packed.name for packed in packed_weights]

@@ -50,8 +50,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
-from memdiag.model.readers import SAME_ORDER
+from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers_attribute
+from memdiag.model.readers import SAME_ORDER_OPERATORS
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.session_constants import FoldedResult, LoadedWeight, packed_buffers
@@ -79,17 +79,17 @@ RULE = Rule(
     ),
 )
 
-_MIN_BYTES = 64 * KIB
-_MAX_STEPS = 8
+_MIN_TRANSPOSED_COPY_BYTES = 64 * KIB
+_MAX_TRANSPOSE_STEPS = 8
 # Rewrites of a product by a transposed matrix.
-_OF_PRODUCTS = {
+_PRODUCT_REMEDIES = {
     "separate-packed-weight",
     "product-by-rows",
     "gemm-transposed",
     "fused-matmul-transposed",
     "transpose-small-side",
 }
-_SAME_VALUES = SAME_ORDER | {"Cast"}
+_VALUE_KEEPING_OPERATORS = SAME_ORDER_OPERATORS | {"Cast"}
 
 
 class _TransposedCopy(NamedTuple):
@@ -109,27 +109,27 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     by_weight: dict[Weight, list[_TransposedCopy]] = defaultdict(list)
     for fold in ctx.folds:
         # Besides the weight there are the axes and shapes that a Reshape reads.
-        large = [weight for weight in fold.weights if weight.nbytes >= _MIN_BYTES]
-        if len(large) == 1 and fold.stays and fold.nbytes >= _MIN_BYTES:
-            transpose = _transpose(ctx, fold)
+        large = [weight for weight in fold.weights if weight.nbytes >= _MIN_TRANSPOSED_COPY_BYTES]
+        if len(large) == 1 and fold.stays and fold.nbytes >= _MIN_TRANSPOSED_COPY_BYTES:
+            transpose = _transposing_node_name(ctx, fold)
             if transpose:
                 copy = _TransposedCopy(ctx.session.result(fold), transpose)
                 by_weight[large[0]].append(copy)
     used_twice = {
         weight: copies
         for weight, copies in by_weight.items()
-        if _is_used(ctx.session.weight(weight)) or len(copies) > 1
+        if _is_original_used(ctx.session.weight(weight)) or len(copies) > 1
     }
-    for group in _groups(ctx, list(used_twice)):
-        yield from _findings(ctx, {weight: used_twice[weight] for weight in group})
+    for group in _equal_content_groups(ctx, list(used_twice)):
+        yield from _transposed_copy_findings(ctx, {weight: used_twice[weight] for weight in group})
 
 
-def _is_used(loaded: LoadedWeight) -> bool:
+def _is_original_used(loaded: LoadedWeight) -> bool:
     """Return whether a node that is not folded uses the weight."""
     return bool(loaded.uses) or loaded.is_exposed
 
 
-def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight]]:
+def _equal_content_groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight]]:
     """Yield `weights` in groups of equal content, whose packed copies are shared."""
     counts = Counter((weight.dtype, weight.shape) for weight in weights)
     remaining = dict.fromkeys(weights)
@@ -149,12 +149,12 @@ def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight
         yield group
 
 
-def _findings(
+def _transposed_copy_findings(
     ctx: AnalysisContext, by_weight: dict[Weight, list[_TransposedCopy]]
 ) -> Iterator[Finding]:
     weights = list(by_weight)
     costs = _TransposeCosts(ctx, by_weight)
-    if costs.nbytes < _MIN_BYTES:
+    if costs.nbytes < _MIN_TRANSPOSED_COPY_BYTES:
         return
     copies = [copy for several in by_weight.values() for copy in several]
     transposes = [copy.transpose for copy in copies]
@@ -163,20 +163,20 @@ def _findings(
     is_output = any(loaded.is_exposed for loaded in costs.weights)
     yield RULE.finding(
         ctx,
-        _message(weights, nodes, transposes, readers, is_output=is_output),
-        detail=costs.detail(),
+        _transposed_copy_message(weights, nodes, transposes, readers, is_output=is_output),
+        detail=costs.kept_copies_sentence(),
         weights=map(qualified_name, weights),
         nodes=[*nodes, *transposes, *readers],
         graph=common_graph(ctx, [copy.result.fold for copy in copies]),
         nbytes=costs.nbytes,
         peak_bytes=costs.peak_bytes,
         phase="constant_fold",
-        expected=costs.expected(),
-        remedies=_remedies(weights, copies),
+        expected=costs.expected_transposed_copies(),
+        remedies=_transposed_copy_remedies(weights, copies),
     )
 
 
-def _message(
+def _transposed_copy_message(
     weights: list[Weight],
     nodes: list[str],
     transposes: list[str],
@@ -232,23 +232,23 @@ class _TransposeCosts:
         unpacked = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]
         self.peak_bytes = ctx.peak_reduction(self.weights, unpacked)
 
-    def expected(self) -> Iterator[ExpectedCopies]:
+    def expected_transposed_copies(self) -> Iterator[ExpectedCopies]:
         """Return the copies that an X-ray should list."""
         sizes: list[tuple[CopyKind, int]] = [("transposed", nbytes) for nbytes in self.transposed]
         sizes += [("packed", nbytes) for nbytes in self.packed]
         return expected_copies([loaded.weight for loaded in self.weights], sizes)
 
-    def detail(self) -> str:
+    def kept_copies_sentence(self) -> str:
         """Return the sentence on the copies that stay in memory."""
         parts = []
         if self.originals:
             count = len(self.originals)
             parts.append(f"the {count} originals" if count > 1 else "the original")
         if self.transposed:
-            copies = _copies(len(self.transposed), "transposed")
+            copies = _counted_copies_text(len(self.transposed), "transposed")
             parts.append(f"{copies} of {format_size(sum(self.transposed))}")
         if self.packed:
-            copies = _copies(len(self.packed), "packed")
+            copies = _counted_copies_text(len(self.packed), "packed")
             parts.append(f"{copies} of {format_size(sum(self.packed))}")
         listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
         return (
@@ -257,28 +257,28 @@ class _TransposeCosts:
         )
 
 
-def _copies(count: int, kind: str) -> str:
+def _counted_copies_text(count: int, kind: str) -> str:
     return f"{count} {kind} copies" if count > 1 else f"one {kind} copy"
 
 
-def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
+def _transposing_node_name(ctx: AnalysisContext, fold: Fold) -> str:
     """Return the name of the Transpose between a weight and the folded result `fold`.
 
     Return an empty text if there is none, or if another node changes the values.
     """
     scope, node, shape = fold.scope, fold.node, fold.shape
     transpose = ""
-    for _ in range(_MAX_STEPS):
+    for _ in range(_MAX_TRANSPOSE_STEPS):
         if node.op_type == "Transpose":
-            axes = integers(node, "perm") or tuple(reversed(range(len(shape))))
+            axes = integers_attribute(node, "perm") or tuple(reversed(range(len(shape))))
             moved = [axis for axis, size in zip(axes, shape, strict=False) if size != 1]
             if moved != sorted(moved):
                 transpose = ctx.graphs.qualified(scope, node)
-        elif node.op_type not in _SAME_VALUES:
+        elif node.op_type not in _VALUE_KEEPING_OPERATORS:
             return ""
         if not node.input:  # a damaged model
             return ""
-        found = _producer(scope, node.input[0])
+        found = _producing_node(scope, node.input[0])
         if found is None:
             return transpose
         scope, node = found
@@ -289,12 +289,12 @@ def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
     return ""
 
 
-def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
+def _producing_node(scope: Scope, name: str) -> tuple[Scope, Node] | None:
     """Return the node that computes the value `name`, with its scope; None for a constant.
 
     Identity nodes are skipped, and arguments of function calls are followed.
     """
-    for _ in range(MAX_CALL_DEPTH + _MAX_STEPS):
+    for _ in range(MAX_CALL_DEPTH + _MAX_TRANSPOSE_STEPS):
         defining = scope.defining_scope(name)
         if defining is None:
             return None
@@ -311,7 +311,9 @@ def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
     return None
 
 
-def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple[str, ...]:
+def _transposed_copy_remedies(
+    weights: list[Weight], copies: Sequence[_TransposedCopy]
+) -> tuple[str, ...]:
     """Return the remedies that apply to these weights and the operators that read the copies."""
     unfit: set[str] = set()
     operators = {use.node.op_type for copy in copies for use in copy.result.uses}
@@ -319,5 +321,5 @@ def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple
     if any(weight.graph or weight.origin != "initializer" for weight in weights):
         unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}
     if not operators <= {"MatMul", "FusedMatMul"} or ranks != {2}:
-        unfit |= _OF_PRODUCTS
+        unfit |= _PRODUCT_REMEDIES
     return tuple(name for name in RULE.remedies if name not in unfit)

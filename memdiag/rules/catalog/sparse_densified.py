@@ -43,7 +43,7 @@ RULE = Rule(
     remedies=("externalize",),
 )
 
-_MIN_BYTES = MIB
+_MIN_SPARSE_SAVING_BYTES = MIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     weights = [weight for weight in ctx.model.weights if weight.origin == "sparse"]
     if not weights:
         return
-    stored = dict(_stored_sizes(ctx.model.graph))
+    stored = dict(_stored_sparse_sizes(ctx.model.graph))
     used = [weight for weight in weights if ctx.readers(weight)]
     saving_bytes = 0
     for weight in used:
@@ -59,13 +59,14 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             saving_bytes += weight.nbytes
         if ctx.runtime >= SPARSE_KEPT_SINCE:
             saving_bytes += stored.get((weight.graph, weight.name), 0)
-    if saving_bytes < _MIN_BYTES:
+    if saving_bytes < _MIN_SPARSE_SAVING_BYTES:
         return
     used.sort(key=lambda weight: -weight.nbytes)
     names = [qualified_name(weight) for weight in used]
     yield RULE.finding(
         ctx,
-        f"{counted(len(used), 'sparse weight')} ({some_of(names)}: {_sizes(used, stored)}) "
+        f"{counted(len(used), 'sparse weight')} ({some_of(names)}:"
+        f" {_densified_sizes_text(used, stored)}) "
         f"{is_or_are(len(used))} expanded to dense arrays in private memory",
         detail="Dense external data of the same size would be mapped and shared.",
         weights=names,
@@ -74,24 +75,24 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     )
 
 
-def _sizes(weights: list[Weight], stored: dict[tuple[str, str], int]) -> str:
+def _densified_sizes_text(weights: list[Weight], stored: dict[tuple[str, str], int]) -> str:
     small = sum(stored.get((weight.graph, weight.name), 0) for weight in weights)
     return f"{format_size(small)} become {format_size(sum(weight.nbytes for weight in weights))}"
 
 
-def _stored_sizes(main: Graph) -> Iterator[tuple[tuple[str, str], int]]:
+def _stored_sparse_sizes(main: Graph) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield the bytes of values and indices of each sparse tensor, by graph and name."""
     for path, graph in main.with_paths():
         for sparse in graph.sparse_initializers:
-            yield (path, sparse.values.name), _nbytes(sparse)
+            yield (path, sparse.values.name), _sparse_tensor_bytes(sparse)
         for node in graph.nodes:
             if node.op_type == "Constant":
                 for attribute in node.attribute:
                     if attribute.HasField("sparse_tensor"):
-                        yield (path, node.output[0]), _nbytes(attribute.sparse_tensor)
+                        yield (path, node.output[0]), _sparse_tensor_bytes(attribute.sparse_tensor)
 
 
-def _nbytes(sparse: SparseTensorProto) -> int:
+def _sparse_tensor_bytes(sparse: SparseTensorProto) -> int:
     parts = (sparse.values, sparse.indices)
     return sum(
         ELEMENT_TYPES[tensor.data_type].nbytes(tuple(tensor.dims))

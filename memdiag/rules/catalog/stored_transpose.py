@@ -30,7 +30,7 @@ The bytes given are what a single matrix, unpacked, would save.
 
 from collections.abc import Iterator
 
-from memdiag.model.transposes import transposes
+from memdiag.model.transposes import transposed_weight_pairs
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_constants import LoadedWeight, packed_buffers
 from memdiag.records.attribution import CopyKind
@@ -71,11 +71,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         and ctx.graphs.scopes(weight)
         and weight not in repeated
     ]
-    for weight, transposed in transposes(ctx.model, candidates):
-        yield _finding(ctx, weight, transposed)
+    for weight, transposed in transposed_weight_pairs(ctx.model, candidates):
+        yield _stored_transpose_finding(ctx, weight, transposed)
 
 
-def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Finding:
+def _stored_transpose_finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Finding:
     session, size, pair = ctx.session, weight.nbytes, (weight, transposed)
     loaded = [session.weight(matrix) for matrix in pair]
     originals = sum(matrix.is_read or matrix.is_kept for matrix in loaded)
@@ -100,11 +100,13 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
         nbytes=nbytes,
         peak_bytes=ctx.peak_reduction(loaded, [single]),
         phase="steady" if nbytes else "parse",
-        expected=_expected(ctx, loaded) if is_listed and nbytes else (),
+        expected=_expected_matrix_copies(ctx, loaded) if is_listed and nbytes else (),
     )
 
 
-def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[ExpectedCopies]:
+def _expected_matrix_copies(
+    ctx: AnalysisContext, loaded: list[LoadedWeight]
+) -> Iterator[ExpectedCopies]:
     """Return the copies of both matrices that an X-ray should list."""
     sizes: list[tuple[CopyKind, int]] = []
     for index, matrix in enumerate(loaded):

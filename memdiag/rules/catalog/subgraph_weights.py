@@ -57,7 +57,7 @@ RULE = Rule(
     remedies=("hoist-subgraph-weights", "hoist-shallow-weights"),
 )
 
-_MIN_WEIGHT_BYTES = 256
+_MIN_SUBGRAPH_WEIGHT_BYTES = 256
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -70,22 +70,23 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if weight in in_branches or weight.origin == "attribute":
             continue
         if subgraph_depth(ctx.graphs, weight):
-            by_node[_outermost(ctx, weight)].append(ctx.session.weight(weight))
+            by_node[_outermost_owner(ctx, weight)].append(ctx.session.weight(weight))
     for (scope, node), weights in by_node.items():
         costly = [
             loaded
             for loaded in weights
-            if loaded.weight.nbytes >= _MIN_WEIGHT_BYTES and (loaded.stale_copies or loaded.is_kept)
+            if loaded.weight.nbytes >= _MIN_SUBGRAPH_WEIGHT_BYTES
+            and (loaded.stale_copies or loaded.is_kept)
         ]
         copies = sum(
             (loaded.stale_copies + loaded.is_kept) * loaded.weight.nbytes for loaded in costly
         )
         if copies >= MIN_EQUAL_BYTES:
             costly.sort(key=lambda loaded: -loaded.weight.nbytes)
-            yield _finding(ctx, scope, node, costly)
+            yield _subgraph_weights_finding(ctx, scope, node, costly)
 
 
-def _outermost(ctx: AnalysisContext, weight: Weight) -> tuple[Scope, Node]:
+def _outermost_owner(ctx: AnalysisContext, weight: Weight) -> tuple[Scope, Node]:
     """Return the outermost node with a subgraph that contains `weight`, and the node's scope."""
     scope = ctx.graphs.scopes(weight)[0]
     while True:
@@ -97,7 +98,7 @@ def _outermost(ctx: AnalysisContext, weight: Weight) -> tuple[Scope, Node]:
         scope = parent
 
 
-def _finding(
+def _subgraph_weights_finding(
     ctx: AnalysisContext, scope: Scope, node: Node, costly: Sequence[LoadedWeight]
 ) -> Finding:
     weights = tuple(loaded.weight for loaded in costly)
@@ -110,18 +111,20 @@ def _finding(
         ctx,
         f"The subgraphs of {ctx.graphs.qualified(scope, node)} own {len(weights)} {noun} "
         f"({format_size(size)}): {some_weights(weights)}.",
-        detail=_detail(ctx, stale, kept),
+        detail=_subgraph_copies_detail(ctx, stale, kept),
         weights=map(qualified_name, weights),
         nodes=(ctx.graphs.qualified(scope, node),),
         graph=weights[0].graph,
         nbytes=stale + kept,
         peak_bytes=ctx.peak_reduction(costly, hoisted),
         phase="initialize",
-        expected=_expected(ctx, weights),
+        expected=_expected_subgraph_copies(ctx, weights),
     )
 
 
-def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[ExpectedCopies]:
+def _expected_subgraph_copies(
+    ctx: AnalysisContext, weights: tuple[Weight, ...]
+) -> Iterator[ExpectedCopies]:
     """Yield the originals that an X-ray should list, also of other weights of equal content."""
     if not all(is_listed_by_name(ctx, weight) for weight in weights):
         return
@@ -136,7 +139,7 @@ def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[Exp
     )
 
 
-def _detail(ctx: AnalysisContext, stale: int, kept: int) -> str:
+def _subgraph_copies_detail(ctx: AnalysisContext, stale: int, kept: int) -> str:
     parts = []
     if stale:
         parts.append(f"{format_size(stale)} of stale copies in the nodes that contain subgraphs")

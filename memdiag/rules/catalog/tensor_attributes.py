@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 from onnx import AttributeProto, TensorProto
 
-from memdiag.model.graph_index import Node, joined
+from memdiag.model.graph_index import Node, qualified_label
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING_ELEMENT
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -43,17 +43,17 @@ RULE = Rule(
     summary="Large attributes of a node stay in memory after its kernel has read them",
 )
 
-_MIN_BYTES = 4 * MIB
-_MIN_TENSOR = 64 * KIB
-_INT, _FLOAT = 8, 4
-_STRING = 56
+_MIN_ATTRIBUTE_BYTES = 4 * MIB
+_MIN_ATTRIBUTE_TENSOR_BYTES = 64 * KIB
+_ATTRIBUTE_INTEGER_BYTES, _ATTRIBUTE_FLOAT_BYTES = 8, 4
+_STRING_BYTES = 56
 """A pointer, and a std::string in a block of malloc; long ones are in another block."""
 
-_MAX_SHORT_STRING = 15
+_MAX_SHORT_STRING_LENGTH = 15
 """Characters of a string that C++ stores in the string itself."""
 
-_IN_SUBGRAPHS = 3
-_TREES = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
+_SUBGRAPH_ATTRIBUTE_COPIES = 3
+_TREE_OPERATORS = ("TreeEnsembleRegressor", "TreeEnsembleClassifier")
 
 
 class _LargeAttribute(NamedTuple):
@@ -72,26 +72,26 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each node whose attributes take much memory."""
     tensors: dict[tuple[str, str], list[Weight]] = {}
     for weight in ctx.model.weights:
-        if weight.origin == "attribute" and weight.nbytes >= _MIN_TENSOR:
+        if weight.origin == "attribute" and weight.nbytes >= _MIN_ATTRIBUTE_TENSOR_BYTES:
             node_name = weight.name.rpartition(".")[0]
             tensors.setdefault((weight.graph, node_name), []).append(weight)
     for path, scope in ctx.graphs:
         if scope.is_function:
             continue
-        copies = _IN_SUBGRAPHS if path else 1
+        copies = _SUBGRAPH_ATTRIBUTE_COPIES if path else 1
         for node in scope.nodes:
             if node.op_type == "Constant" or not node.has_attributes:
                 continue
             kept = list(_large_attributes(ctx.model, node))
             total = sum(attribute.nbytes for attribute in kept) * copies
-            if total < _MIN_BYTES:
+            if total < _MIN_ATTRIBUTE_BYTES:
                 continue
-            name = joined(path, node.label)
+            name = qualified_label(path, node.label)
             largest = sorted(kept, key=lambda attribute: -attribute.nbytes)
             named = [f"{attribute.name} {format_size(attribute.nbytes)}" for attribute in largest]
             yield RULE.finding(
                 ctx,
-                f"{_with_operator(name, node)} keeps its attributes "
+                f"{_name_with_operator(name, node)} keeps its attributes "
                 f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
                 detail=f"They are in memory {copies} times, as the node is in a subgraph."
                 if copies > 1
@@ -110,38 +110,41 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
                     )
                     for weight in tensors.get((path, node.label), ())
                 ),
-                remedies=None if node.op_type in _TREES else (),
+                remedies=None if node.op_type in _TREE_OPERATORS else (),
             )
 
 
-def _with_operator(name: str, node: Node) -> str:
+def _name_with_operator(name: str, node: Node) -> str:
     """Return the name of a node, with its operator unless the name says it."""
     return name if node.label.startswith(node.op_type) else f"{name} ({node.op_type})"
 
 
-def _large_attributes(model: ModelFile, node: Node) -> Iterator[_LargeAttribute]:
+def _large_attributes(model_file: ModelFile, node: Node) -> Iterator[_LargeAttribute]:
     for attribute in node.attribute:
-        nbytes = _nbytes(model.read_attribute(attribute))
+        nbytes = _attribute_bytes(model_file.read_attribute(attribute))
         if nbytes:
             yield _LargeAttribute(attribute.name, nbytes)
 
 
-def _nbytes(attribute: AttributeProto) -> int:
+def _attribute_bytes(attribute: AttributeProto) -> int:
     """Return the size in memory of the numbers, strings and tensors of an attribute."""
-    size = len(attribute.ints) * _INT + len(attribute.floats) * _FLOAT
+    size = (
+        len(attribute.ints) * _ATTRIBUTE_INTEGER_BYTES
+        + len(attribute.floats) * _ATTRIBUTE_FLOAT_BYTES
+    )
     if attribute.strings:
         lengths = list(map(len, attribute.strings))
-        size += len(lengths) * _STRING + sum(
-            length for length in lengths if length > _MAX_SHORT_STRING
+        size += len(lengths) * _STRING_BYTES + sum(
+            length for length in lengths if length > _MAX_SHORT_STRING_LENGTH
         )
     tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
-    return size + sum(map(_tensor, tensors))
+    return size + sum(map(_attribute_tensor_bytes, tensors))
 
 
-def _tensor(tensor: TensorProto) -> int:
+def _attribute_tensor_bytes(tensor: TensorProto) -> int:
     element = ELEMENT_TYPES.get(tensor.data_type)
     # Large tensors of the model's own file are references in the skeleton, like external ones;
     # kernels cannot read external data from attributes.
-    if element is None or element is STRING or min(tensor.dims, default=0) < 0:
+    if element is None or element is STRING_ELEMENT or min(tensor.dims, default=0) < 0:
         return 0
     return element.nbytes(tuple(tensor.dims))

@@ -41,9 +41,9 @@ RULE = Rule(
     remedies=("raw-data", "externalize"),
 )
 
-_MIN_BYTES = 8 * MIB
-_NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
-_IN_CONSTANTS, _IN_SUBGRAPHS = 2, 3
+_MIN_FIELD_OVERHEAD_BYTES = 8 * MIB
+_FIELD_NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
+_CONSTANT_TENSOR_COPIES, _SUBGRAPH_TENSOR_COPIES = 2, 3
 """How often a Constant's or a subgraph's tensor is there at the end of parsing (1.24 to 1.32.0)."""
 
 
@@ -54,13 +54,13 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         for weight in ctx.model.weights
         if weight.storage == "typed" and (extra := _field_bytes(weight) - weight.nbytes) > 0
     ]
-    peak = sum(extra * _times(weight) for weight, extra in wide_weights)
-    if peak < _MIN_BYTES:
+    peak = sum(extra * _parsed_copy_count(weight) for weight, extra in wide_weights)
+    if peak < _MIN_FIELD_OVERHEAD_BYTES:
         return
     wide_weights.sort(key=lambda pair: -pair[1])
     names = [qualified_name(weight) for weight, _ in wide_weights]
     dense = sum(weight.nbytes for weight, _ in wide_weights)
-    stays = sum(extra for weight, extra in wide_weights if _in_subgraph(weight))
+    stays = sum(extra for weight, extra in wide_weights if _is_subgraph_weight(weight))
     wide = dense + sum(extra for _, extra in wide_weights)
     yield RULE.finding(
         ctx,
@@ -78,7 +78,7 @@ def _field_bytes(weight: Weight) -> int:
     """Return the size in memory of the typed field of `weight`; 0 if it is not wider than the
     type."""
     element = ELEMENT_TYPES_BY_NAME[weight.dtype]
-    number = _NUMBER_BYTES.get(element.field, 0)
+    number = _FIELD_NUMBER_BYTES.get(element.field, 0)
     if element.bits >= number * 8:
         return 0
     # Elements of less than a byte share one as in raw_data, but for those of six bits.
@@ -86,12 +86,12 @@ def _field_bytes(weight: Weight) -> int:
     return count * number
 
 
-def _in_subgraph(weight: Weight) -> bool:
+def _is_subgraph_weight(weight: Weight) -> bool:
     return bool(weight.graph) and weight.origin != "function"
 
 
-def _times(weight: Weight) -> int:
+def _parsed_copy_count(weight: Weight) -> int:
     """Return how often the parsed tensor of `weight` is in memory at the end of parsing."""
-    if _in_subgraph(weight):
-        return _IN_SUBGRAPHS
-    return 1 if weight.origin == "initializer" else _IN_CONSTANTS
+    if _is_subgraph_weight(weight):
+        return _SUBGRAPH_TENSOR_COPIES
+    return 1 if weight.origin == "initializer" else _CONSTANT_TENSOR_COPIES

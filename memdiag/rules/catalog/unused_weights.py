@@ -28,7 +28,7 @@ converted. Functions, and sparse weights.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from memdiag.model.readers import Reader
+from memdiag.model.readers import WeightReader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -44,8 +44,8 @@ RULE = Rule(
     remedies=("drop-unused",),
 )
 
-_MIN_STEADY_BYTES = MIB
-_MIN_PEAK_BYTES = 8 * MIB
+_MIN_UNUSED_STEADY_BYTES = MIB
+_MIN_UNUSED_PEAK_BYTES = 8 * MIB
 
 
 class _UnneededCopies(NamedTuple):
@@ -70,7 +70,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     dropped: list[Weight] = []
     unread: list[_UnneededCopies] = []
     of_dead_nodes: list[_UnneededCopies] = []
-    dead_readers: list[Reader] = []
+    dead_readers: list[WeightReader] = []
     for weight in ctx.model.weights:
         if weight.origin not in ("initializer", "constant") or not weight.nbytes:
             continue
@@ -86,15 +86,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             unread.append(_UnneededCopies(weight, "original", 1, weight.nbytes))
         elif is_embedded:
             dropped.append(weight)
-    yield from _staying(ctx, unread, "that nothing reads")
-    yield from _staying(
+    yield from _resident_unused_findings(ctx, unread, "that nothing reads")
+    yield from _resident_unused_findings(
         ctx, of_dead_nodes, "that only nodes with unused outputs read", dead_readers
     )
-    yield from _dropped(ctx, dropped)
+    yield from _dropped_weight_findings(ctx, dropped)
 
 
 def _copies_for_dead_nodes(
-    ctx: AnalysisContext, weight: Weight, readers: Sequence[Reader]
+    ctx: AnalysisContext, weight: Weight, readers: Sequence[WeightReader]
 ) -> Iterator[_UnneededCopies]:
     """Yield the copies of a weight whose `readers` all have unused outputs."""
     is_embedded = weight.storage != "external"
@@ -110,15 +110,15 @@ def _copies_for_dead_nodes(
         yield _UnneededCopies(weight, buffer.kind, 1, buffer.nbytes)
 
 
-def _staying(
+def _resident_unused_findings(
     ctx: AnalysisContext,
     copies: Sequence[_UnneededCopies],
     reason: str,
-    readers: Sequence[Reader] = (),
+    readers: Sequence[WeightReader] = (),
 ) -> Iterator[Finding]:
     """Yield a finding if `copies`, which stay in memory, are large."""
     total = sum(each.nbytes for each in copies)
-    if total < _MIN_STEADY_BYTES:
+    if total < _MIN_UNUSED_STEADY_BYTES:
         return
     names = list(dict.fromkeys(qualified_name(each.weight) for each in copies))
     graphs = {each.weight.graph for each in copies}
@@ -144,17 +144,17 @@ def _staying(
     )
 
 
-def _dropped(ctx: AnalysisContext, dropped: Sequence[Weight]) -> Iterator[Finding]:
+def _dropped_weight_findings(ctx: AnalysisContext, dropped: Sequence[Weight]) -> Iterator[Finding]:
     """Yield a finding if weights that are dropped after parsing raise the peak."""
     total = sum(weight.nbytes for weight in dropped)
-    if total < _MIN_PEAK_BYTES:
+    if total < _MIN_UNUSED_PEAK_BYTES:
         return
     unused = frozenset(dropped)
     # The largest weight is there twice while it is converted, with and without the others.
     used = (weight for weight in ctx.model.weights if weight not in unused)
     largest = max((weight.nbytes for weight in used if weight.storage != "external"), default=0)
     peak = total - largest
-    if peak < _MIN_PEAK_BYTES:
+    if peak < _MIN_UNUSED_PEAK_BYTES:
         return
     by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
     names = list(map(qualified_name, by_size))

@@ -73,10 +73,10 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         )
         nbytes = (stale + resident - is_needed) * size
         if max(nbytes, (count_stored(group) - 1) * size) >= MIN_EQUAL_BYTES:
-            yield _finding(ctx, group, weights, nbytes)
+            yield _branch_weights_finding(ctx, group, weights, nbytes)
 
 
-def _finding(
+def _branch_weights_finding(
     ctx: AnalysisContext, group: WeightGroup, weights: list[LoadedWeight], nbytes: int
 ) -> Finding:
     size = group[0].nbytes

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.model.graph_index import Scope
-from memdiag.model.readers import Reader
+from memdiag.model.readers import WeightReader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import packed_buffer
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -45,7 +45,7 @@ RULE = Rule(
     remedies=("remove-identities",),
 )
 
-_MIN_BYTES = 64 * KIB
+_MIN_IDENTITY_COPY_BYTES = 64 * KIB
 
 
 class _NamedCopy(NamedTuple):
@@ -57,24 +57,24 @@ class _NamedCopy(NamedTuple):
     """
 
     names: set[str]
-    identity: Reader | None
+    identity: WeightReader | None
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each weight that is copied because it is read under two names."""
     for weight in ctx.model.weights:
         if (
-            weight.nbytes >= _MIN_BYTES
+            weight.nbytes >= _MIN_IDENTITY_COPY_BYTES
             and weight.origin in ("initializer", "constant")
             and not ctx.graphs.is_overridable(weight)
             and not any(scope.is_function for scope in ctx.graphs.scopes(weight))
         ):
-            copies = _copies(ctx, weight)
+            copies = _named_copies(ctx, weight)
             if len(copies) > 1:
-                yield from _finding(ctx, weight, copies)
+                yield from _two_names_findings(ctx, weight, copies)
 
 
-def _copies(ctx: AnalysisContext, weight: Weight) -> list[_NamedCopy]:
+def _named_copies(ctx: AnalysisContext, weight: Weight) -> list[_NamedCopy]:
     """Return the weight, followed by its copies, with the names by which nodes read them."""
     copies = [_NamedCopy({weight.name}, None)]
     for reader in ctx.readers(weight):
@@ -84,28 +84,30 @@ def _copies(ctx: AnalysisContext, weight: Weight) -> list[_NamedCopy]:
             continue
         source = next(copy for copy in copies if reader.name in copy.names)
         output = node.output[0]
-        if output not in scope.output_names and _is_blocked(scope, output, source.names):
+        if output not in scope.output_names and _is_identity_kept(scope, output, source.names):
             copies.append(_NamedCopy({output}, reader))
         else:
             source.names.add(output)
     return copies
 
 
-def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
+def _is_identity_kept(scope: Scope, output: str, names: set[str]) -> bool:
     """Return whether the runtime cannot drop the Identity that computes `output` from `names`.
 
     It cannot if one subgraph of a node reads `output`, and one of the node's subgraphs reads one of
     `names` directly (not in a subgraph further inside).
     """
     for subgraphs in scope.subgraphs.values():
-        if any(_captures(inner, {output}) for inner in subgraphs):
+        if any(_has_captured_name(inner, {output}) for inner in subgraphs):
             for inner in subgraphs:
-                if _captures(inner, names, directly=True) or _is_blocked(inner, output, names):
+                if _has_captured_name(inner, names, directly=True) or _is_identity_kept(
+                    inner, output, names
+                ):
                     return True
     return False
 
 
-def _captures(subgraph: Scope, names: set[str], *, directly: bool = False) -> bool:
+def _has_captured_name(subgraph: Scope, names: set[str], *, directly: bool = False) -> bool:
     """Return whether `subgraph` reads one of the values `names` of the graphs around it.
 
     With `directly`, only its own nodes count, not the nodes of subgraphs inside it.
@@ -117,11 +119,11 @@ def _captures(subgraph: Scope, names: set[str], *, directly: bool = False) -> bo
     )
 
 
-def _finding(
+def _two_names_findings(
     ctx: AnalysisContext, weight: Weight, all_copies: list[_NamedCopy]
 ) -> Iterator[Finding]:
     size = weight.nbytes
-    kept = [copy for copy in all_copies if _is_kept(ctx, weight, copy)]
+    kept = [copy for copy in all_copies if _is_copy_kept(ctx, weight, copy)]
     copies = all_copies[1:]
     if weight.storage == "external":
         # The weight itself stays mapped: it is resident only as far as it is read.
@@ -144,11 +146,11 @@ def _finding(
         nbytes=extra * size,
         peak_bytes=at_peak * size,
         phase="constant_fold",
-        expected=_expected(weight, kept),
+        expected=_expected_named_copies(weight, kept),
     )
 
 
-def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _NamedCopy) -> bool:
+def _is_copy_kept(ctx: AnalysisContext, weight: Weight, copy: _NamedCopy) -> bool:
     """Return whether a node reads `copy`, and its kernel does not pack it."""
     return any(
         reader.name in copy.names
@@ -157,7 +159,7 @@ def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _NamedCopy) -> bool:
     )
 
 
-def _expected(weight: Weight, kept: list[_NamedCopy]) -> Iterator[ExpectedCopies]:
+def _expected_named_copies(weight: Weight, kept: list[_NamedCopy]) -> Iterator[ExpectedCopies]:
     """Yield the copies that an X-ray should list, if all of them are in memory."""
     if weight.storage != "external" and len(kept) > 1:
         yield ExpectedCopies(

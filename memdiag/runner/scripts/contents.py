@@ -66,19 +66,19 @@ class Integers:
         self._low, self._span = low, high - low
         # 64-bit, as sums may exceed the range of a smaller type; ones, so that it is resident.
         self._chunk = numpy.ones(min(CHUNK, self._array.size), "i8")
-        self._move(self._array[:1], 0)
+        self._move_part(self._array[:1], 0)
 
     def change(self, number: int) -> None:
         """Change contents number `number` - 1 to contents number `number`."""
         array, span = self._array, self._span
         for start in range(0, array.size, CHUNK):
-            self._move(array[start : start + CHUNK], WEYL % span)
+            self._move_part(array[start : start + CHUNK], WEYL % span)
         used, rest = divmod(number, span)
         if not rest and array.size > 1:
             first = used % array.size
-            self._move(array[first : first + 1], 1)
+            self._move_part(array[first : first + 1], 1)
 
-    def _move(self, part: Any, step: int) -> None:
+    def _move_part(self, part: Any, step: int) -> None:
         """Add `step` to each integer of `part`, modulo the range."""
         moved = self._chunk[: part.size]
         moved[:] = part

@@ -156,9 +156,9 @@ def _contains(memory: bytes, base: int, copy: VirtualCopy) -> bool:
     if base < 0 or base + copy.nbytes > len(memory):
         return False
     return all(
-        b"".join(memory[base + start : base + start + length] for start, length in runs.runs)
+        b"".join(memory[base + start : base + start + length] for start, length in runs.spans)
         == runs.expected.tobytes()
-        for runs in copy.expected_runs()
+        for runs in copy.expected_spans()
     )
 
 

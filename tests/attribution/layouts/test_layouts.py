@@ -4,33 +4,33 @@ import numpy as np
 
 from memdiag.attribution import layouts as package
 from memdiag.attribution.layout import LayoutHints
-from memdiag.attribution.layouts import layouts
+from memdiag.attribution.layouts import all_layouts
 
 KINDS = {"original", "transposed", "packed", "reordered", "cast", "dequantized"}
 
 
 def test_each_module_is_a_layout_of_its_name() -> None:
     modules = {entry.name for entry in pkgutil.iter_modules(package.__path__)}
-    assert {layout.name for layout in layouts()} == modules
+    assert {layout.name for layout in all_layouts()} == modules
 
 
 def test_the_original_comes_first_and_names_are_unique() -> None:
-    names = [layout.name for layout in layouts()]
+    names = [layout.name for layout in all_layouts()]
     assert names[0] == "original"
     assert len(set(names)) == len(names)
-    assert {layout.kind for layout in layouts()} == KINDS
+    assert {layout.kind for layout in all_layouts()} == KINDS
 
 
 def test_copies_carry_their_layouts_name_and_kind() -> None:
     weight = np.ones((20, 20), np.float32)
-    for layout in layouts():
+    for layout in all_layouts():
         for copy in layout.candidates(weight, LayoutHints()):
             assert (copy.layout, copy.kind) == (layout.name, layout.kind)
 
 
 def test_no_candidate_reads_a_large_weight() -> None:
     weight = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1 << 20, 1 << 20), (0, 0))
-    for layout in layouts()[1:]:  # the original of such a broadcast view would be made whole
+    for layout in all_layouts()[1:]:  # the original of such a broadcast view would be made whole
         for copy in layout.candidates(weight, LayoutHints()):
             assert copy.nbytes >= 1 << 42
             assert copy.block(copy.nbytes // 2) == bytes(64)

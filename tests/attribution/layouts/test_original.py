@@ -43,9 +43,9 @@ def test_pieces_and_blocks_are_the_bytes(shape: list[int], limit: int) -> None:
 def test_pieces_of_the_original_are_views() -> None:
     weight = noise(64, 64)
     (copy,) = offered(weight, "original")
-    (piece,) = copy.expected_runs()
+    (piece,) = copy.expected_spans()
     assert np.shares_memory(piece.expected, weight)
-    assert piece.runs == [(0, weight.nbytes)]
+    assert piece.spans == [(0, weight.nbytes)]
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.complex64, np.float16])

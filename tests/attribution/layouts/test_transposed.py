@@ -49,9 +49,9 @@ def test_large_matrices_are_transposed_in_large_runs(shape: tuple[int, ...], dty
     (copy,) = offered(weight, "transposed")
     expected = np.ascontiguousarray(np.swapaxes(weight, -1, -2)).tobytes()
     assert assembled(copy, 1 << 20) == expected
-    full = [piece for piece in copy.expected_runs(1 << 20) if len(piece.expected) > 1 << 19]
+    full = [piece for piece in copy.expected_spans(1 << 20) if len(piece.expected) > 1 << 19]
     assert full
-    assert min(piece.run_bytes for piece in full) >= min(512, shape[-2])
+    assert min(piece.span_bytes for piece in full) >= min(512, shape[-2])
 
 
 def test_a_permutation_that_moves_nothing_is_left_out() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.layout import LayoutHints
-from memdiag.attribution.layouts import layouts
+from memdiag.attribution.layouts import all_layouts
 from memdiag.attribution.virtual_copy import VirtualCopy
 
 
 def offered(weight: NDArray[Any], name: str, **uses: Any) -> list[VirtualCopy]:
     """Return the copies that the layout called `name` offers for a weight with these uses."""
-    layout = next(layout for layout in layouts() if layout.name == name)
+    layout = next(layout for layout in all_layouts() if layout.name == name)
     return list(layout.candidates(weight, LayoutHints(**uses)))
 
 
@@ -32,11 +32,11 @@ def assembled(copy: VirtualCopy, max_bytes: int = 4096) -> bytes:
     """
     whole = np.zeros(copy.nbytes, np.uint8)
     covered = np.zeros(copy.nbytes, np.int32)
-    for runs in copy.expected_runs(max_bytes):
-        assert len(runs.expected) == runs.run_bytes * len(runs.offsets) <= max_bytes
-        assert len(runs.runs) <= 1024
+    for runs in copy.expected_spans(max_bytes):
+        assert len(runs.expected) == runs.span_bytes * len(runs.offsets) <= max_bytes
+        assert len(runs.spans) <= 1024
         start = 0
-        for offset, length in runs.runs:
+        for offset, length in runs.spans:
             whole[offset : offset + length] = runs.expected[start : start + length]
             covered[offset : offset + length] += 1
             start += length

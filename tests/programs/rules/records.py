@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from memdiag.programs.rules import detectors
+from memdiag.programs.rules import program_detectors
 from memdiag.records.attribution import (
     ArenaUsage,
     Backing,
@@ -242,5 +242,5 @@ def program(*sessions: ProgramSession, **changes: Any) -> ProgramRun:
 
 def findings(rule: str, run: ProgramRun) -> list[ProgramFinding]:
     """Return what the rule called `rule` finds in `run`."""
-    (detector,) = (each for each in detectors() if each.rule.name == rule)
+    (detector,) = (each for each in program_detectors() if each.rule.name == rule)
     return list(detector.detect(run))

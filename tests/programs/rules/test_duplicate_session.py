@@ -5,7 +5,7 @@ import pytest
 
 from memdiag.records.attribution import Backing, Copy
 from memdiag.records.run import ProgramFinding, ProgramRun
-from memdiag.reports.xray import insight
+from memdiag.reports.xray import xray_insight
 from tests.programs.rules.records import (
     MIB,
     PID,
@@ -270,13 +270,13 @@ def test_an_xray_of_a_process_has_the_finding_of_watch() -> None:
     twice = [copy(weight, address) for weight in "ab" for address in (1, 2)]
     run = watched(*twice)
     (found,) = detected(run)
-    (text,) = insight(run.xrays[0].attribution).advice
+    (text,) = xray_insight(run.xrays[0].attribution).advice
     evidence = "further copies of nearly all weights of m.onnx (up to 2 copies in the same layout"
     assert evidence in found.message
     assert evidence in text
     assert text.endswith(found.remedy)
     once = watched(copy("a", 1), copy("b", 2))
-    assert insight(once.xrays[0].attribution).advice == ()
+    assert xray_insight(once.xrays[0].attribution).advice == ()
 
 
 def test_further_copies_alone_prove_no_session() -> None:

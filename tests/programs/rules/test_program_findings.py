@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from memdiag.programs import rules
-from memdiag.programs.rules import ProgramDetector, detectors, program_findings
+from memdiag.programs.rules import ProgramDetector, program_detectors, program_findings
 from memdiag.records.run import HighWaterRun, ProgramFinding
 from tests.programs.rules.records import (
     MIB,
@@ -74,9 +74,9 @@ def test_a_defect_of_a_rule_loses_its_findings_only(monkeypatch: pytest.MonkeyPa
     def broken(run: object) -> object:
         raise ZeroDivisionError("by zero")
 
-    first, *others = detectors()
+    first, *others = program_detectors()
     ours = (ProgramDetector(first.rule, broken, ""), *others)  # type: ignore[arg-type]
-    monkeypatch.setattr(rules, "detectors", lambda: ours)
+    monkeypatch.setattr(rules, "program_detectors", lambda: ours)
     found, (note,) = program_findings(program(session(last_run_s=9.0)))
     assert [each.name for each in found] == ["idle-session"]
     assert "rule duplicate-session failed" in note
@@ -112,7 +112,7 @@ def test_what_malloc_retains_comes_after_findings_that_save_nearly_as_much(
         )
         return detector._replace(detect=lambda run: iter([finding]))
 
-    ours = tuple(only(each) for each in detectors() if each.rule.name in sizes)
-    monkeypatch.setattr(rules, "detectors", lambda: ours)
+    ours = tuple(only(each) for each in program_detectors() if each.rule.name in sizes)
+    monkeypatch.setattr(rules, "program_detectors", lambda: ours)
     found, _ = program_findings(program())
     assert [each.name for each in found][:1] == [first]

@@ -15,7 +15,7 @@ import pytest
 
 from memdiag.api.run import run
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.programs.events import ModelSource
+from memdiag.programs.events import SessionModelSource
 from memdiag.programs.hook.sessions import import_path
 from memdiag.programs.recorder import STARTUP_FOLDER
 from memdiag.programs.xrays import optimizing_jobs as module
@@ -71,7 +71,9 @@ class Session:
         self.process = process or Process()
         self.model_key = str(path)
         self.description = SimpleNamespace(
-            model=ModelSource(path=str(path), bytes=None), options=options, config=config or {}
+            model=SessionModelSource(path=str(path), bytes=None),
+            options=options,
+            config=config or {},
         )
 
 

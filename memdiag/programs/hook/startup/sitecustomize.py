@@ -16,11 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ADDRESS = "MEMDIAG_RUN_ADDRESS"
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-HOOK_FOLDER = os.path.dirname(FOLDER)
-PACKAGE = "_memdiag_hook"
-MODULES = (
+ADDRESS_VARIABLE = "MEMDIAG_RUN_ADDRESS"
+HOOK_STARTUP_FOLDER = os.path.dirname(os.path.abspath(__file__))
+HOOK_FOLDER = os.path.dirname(HOOK_STARTUP_FOLDER)
+HOOK_PACKAGE = "_memdiag_hook"
+HOOK_MODULES = (
     "tracebacks",
     "channel",
     "stderr_filter",
@@ -62,7 +62,7 @@ def _wrap_after_import(loader: "Any") -> None:
 
     def exec_module(module: "Any") -> None:
         loader.__dict__.pop("exec_module", None)
-        _send("importing")
+        _send_startup_event("importing")
         try:
             execute(module)
         except BaseException as error:  # without this frame, as in `tracebacks`
@@ -72,9 +72,11 @@ def _wrap_after_import(loader: "Any") -> None:
             sys.meta_path.remove(OnnxruntimeFinder)
         try:
             install = _load_hook().install
-            uninstall_functions.append(install(module, os.environ[ADDRESS], at_import=True))
+            uninstall_functions.append(
+                install(module, os.environ[ADDRESS_VARIABLE], at_import=True)
+            )
         except Exception as error:  # the program must go on without memdiag
-            _report(error)
+            _report_hook_failure(error)
 
     try:
         loader.exec_module = exec_module
@@ -86,18 +88,18 @@ def _load_hook() -> "Any":
     """Load the modules of the folder above, and return `record_sessions`, the last of them.
 
     The folder is not on sys.path: the program must not find modules of memdiag there. It is the
-    package `PACKAGE` instead. Python's finders would need twice the time to find its modules.
+    package `HOOK_PACKAGE` instead. Python's finders would need twice the time to find its modules.
     """
     from importlib.machinery import ModuleSpec, SourceFileLoader
     from importlib.util import module_from_spec
 
-    package: Any = type(sys)(PACKAGE)
+    package: Any = type(sys)(HOOK_PACKAGE)
     package.__path__ = [HOOK_FOLDER]
-    sys.modules[PACKAGE] = package
+    sys.modules[HOOK_PACKAGE] = package
     module: Any = None
-    for name in MODULES:
+    for name in HOOK_MODULES:
         path = os.path.join(HOOK_FOLDER, f"{name}.py")
-        loader = SourceFileLoader(f"{PACKAGE}.{name}", path)
+        loader = SourceFileLoader(f"{HOOK_PACKAGE}.{name}", path)
         spec = ModuleSpec(loader.name, loader, origin=path)
         spec.has_location = True
         module = sys.modules[spec.name] = module_from_spec(spec)
@@ -105,18 +107,18 @@ def _load_hook() -> "Any":
     return module
 
 
-def _report(error: Exception) -> None:
+def _report_hook_failure(error: Exception) -> None:
     """Report `error` to ``memdiag run``; nobody else is told."""
-    _send("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
+    _send_startup_event("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
 
 
-def _send(event: str, **fields: "Any") -> None:
+def _send_startup_event(event: str, **fields: "Any") -> None:
     """Send one event to ``memdiag run``; a failure has no consequence."""
     try:
         import json
         import socket
 
-        address, _, secret = os.environ[ADDRESS].partition("#")
+        address, _, secret = os.environ[ADDRESS_VARIABLE].partition("#")
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1)
             connection.connect(address.replace("@", "\0", 1))
@@ -140,7 +142,7 @@ def _run_hidden_sitecustomize() -> None:
 
 
 if __name__ == "sitecustomize":  # not where a recording in Python imports it
-    sys.path[:] = [path for path in sys.path if path != FOLDER]
-    if ADDRESS in os.environ:
+    sys.path[:] = [path for path in sys.path if path != HOOK_STARTUP_FOLDER]
+    if ADDRESS_VARIABLE in os.environ:
         sys.meta_path.insert(0, OnnxruntimeFinder)
     _run_hidden_sitecustomize()

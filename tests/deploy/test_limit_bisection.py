@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from memdiag.deploy.limit_search import (
-    CONFIRMATIONS,
+from memdiag.deploy.limit_bisection import (
+    LIMIT_CONFIRMATIONS,
+    LIMIT_PRECISION,
     MAX_TRIALS,
-    PRECISION,
-    judged,
+    bisect_limits,
     rounded_up,
-    search,
     smallest_working,
     usual_times,
+    with_slowness,
 )
 from memdiag.records.limit import LimitPoint
 from memdiag.units import MIB
@@ -45,7 +45,7 @@ def find(
         return point(limit, latency=0.2 if slow else 0.1, refaults=50 * MIB if slow else 0)
 
     points = [point(None), point(None)]
-    search(measure, points, guess=rounded_up(guess * MIB), peak=rounded_up(peak * MIB))
+    bisect_limits(measure, points, guess=rounded_up(guess * MIB), peak=rounded_up(peak * MIB))
     return points[:2], points[2:]
 
 
@@ -58,11 +58,11 @@ def test_both_limits_are_found_from_any_guess(guess: int, slow_below: int) -> No
     comfortable = smallest_working(points, comfortable=True)
     assert smallest is not None
     assert comfortable is not None
-    assert 200 <= smallest / MIB <= 200 * (1 + PRECISION) + 2
+    assert 200 <= smallest / MIB <= 200 * (1 + LIMIT_PRECISION) + 2
     expected = max(200, slow_below)
-    assert expected <= comfortable / MIB <= expected * (1 + PRECISION) + 2
+    assert expected <= comfortable / MIB <= expected * (1 + LIMIT_PRECISION) + 2
     for limit in {smallest, comfortable}:
-        assert sum(trial.limit_bytes == limit for trial in trials) >= CONFIRMATIONS
+        assert sum(trial.limit_bytes == limit for trial in trials) >= LIMIT_CONFIRMATIONS
     assert len(trials) <= 20
 
 
@@ -74,7 +74,7 @@ def test_a_guess_near_the_limit_needs_few_trials() -> None:
 def test_a_tiny_program_is_found_too() -> None:
     unlimited, trials = find(0.5, 0, guess=1, peak=1)
     assert smallest_working([*unlimited, *trials]) == MIB
-    assert len(trials) == CONFIRMATIONS
+    assert len(trials) == LIMIT_CONFIRMATIONS
 
 
 def test_a_program_that_never_works_under_a_limit_ends_the_search() -> None:
@@ -91,7 +91,7 @@ def test_a_limit_that_fails_at_times_is_not_the_smallest() -> None:
 
     for _ in range(20):
         points = [point(None)]
-        search(measure, points, guess=200 * MIB, peak=300 * MIB)
+        bisect_limits(measure, points, guess=200 * MIB, peak=300 * MIB)
         smallest = smallest_working(points)
         assert smallest is not None
         failed = {p.limit_bytes for p in points if not p.is_completed}
@@ -109,13 +109,13 @@ def test_an_interrupted_search_leaves_its_trials() -> None:
         return point(limit)
 
     with pytest.raises(KeyboardInterrupt):
-        search(measure, points, guess=200 * MIB, peak=300 * MIB)
+        bisect_limits(measure, points, guess=200 * MIB, peak=300 * MIB)
     assert len(points) == 3
     assert smallest_working(points) == min(p.limit_bytes for p in points if p.limit_bytes)
 
 
 def is_slow(trial: LimitPoint, *others: LimitPoint) -> bool:
-    return judged([*(others or (point(None),)), trial])[-1].is_slow
+    return with_slowness([*(others or (point(None),)), trial])[-1].is_slow
 
 
 def test_a_slow_trial_without_files_read_again_is_noise() -> None:

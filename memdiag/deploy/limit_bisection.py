@@ -2,7 +2,8 @@
 the limits that are suggested.
 
 Whether a process is killed is random within a few per cent of a limit. A limit counts as working
-only if every trial at this limit and above succeeded, `CONFIRMATIONS` of them at the limit itself.
+only if every trial at this limit and above succeeded, `LIMIT_CONFIRMATIONS` of them at the limit
+itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +14,10 @@ import msgspec
 from memdiag.records.limit import LimitPoint
 from memdiag.units import MIB
 
-CONFIRMATIONS = 3
+LIMIT_CONFIRMATIONS = 3
 """Trials in a row that must succeed at a limit."""
 
-PRECISION = 0.03
+LIMIT_PRECISION = 0.03
 """Distance, as a share of the limit, at which a limit that fails and one that works are close."""
 
 MIN_PRECISION_BYTES = 2 * MIB
@@ -36,13 +37,13 @@ MAX_RISE = 4.0
 MIN_REFAULT_BYTES = MIB
 """Contents of files that are read again, in all runs, from which on they count."""
 
-SLOWDOWN = 1.05
+LATENCY_SLOWDOWN = 1.05
 """Largest latency that is not slow, relative to that without a limit."""
 
 LOAD_SLOWDOWN = 2.0
 """The same for loading, which reads files from a disk and varies more."""
 
-Measure = Callable[[int], LimitPoint]
+MeasureLimit = Callable[[int], LimitPoint]
 """A trial under a limit in bytes."""
 
 
@@ -62,14 +63,14 @@ def usual_times(points: Sequence[LimitPoint]) -> UsualTimes:
     unaffected = [
         point
         for point in points
-        if point.is_completed and (point.limit_bytes is None or not _rereads(point, points))
+        if point.is_completed and (point.limit_bytes is None or not _has_reread_more(point, points))
     ]
     latencies = [point.latency_s for point in unaffected if point.latency_s is not None]
     loads = [point.load_s for point in unaffected if point.load_s is not None]
     return UsualTimes(min(latencies, default=None), min(loads, default=None))
 
 
-def judged(points: Sequence[LimitPoint]) -> list[LimitPoint]:
+def with_slowness(points: Sequence[LimitPoint]) -> list[LimitPoint]:
     """Return `points` with `is_slow`, by the usual times.
 
     Times vary on a busy machine. A trial counts as slow only if files were also read again, which
@@ -83,29 +84,32 @@ def judged(points: Sequence[LimitPoint]) -> list[LimitPoint]:
 
 
 def _is_slow(point: LimitPoint, points: Sequence[LimitPoint], usual: UsualTimes) -> bool:
-    if point.limit_bytes is None or not point.is_completed or not _rereads(point, points):
+    if point.limit_bytes is None or not point.is_completed or not _has_reread_more(point, points):
         return False
     if point.latency_s is None or usual.latency_s is None:
         return True
-    if _most(points, "refault_bytes") + MIN_REFAULT_BYTES <= point.refault_bytes and (
-        point.latency_s > SLOWDOWN * usual.latency_s
+    if _most_without_limit(points, "refault_bytes") + MIN_REFAULT_BYTES <= point.refault_bytes and (
+        point.latency_s > LATENCY_SLOWDOWN * usual.latency_s
     ):
         return True
     if point.load_s is None or usual.load_s is None:
         return False
-    has_reread = _most(points, "load_refault_bytes") + MIN_REFAULT_BYTES <= point.load_refault_bytes
+    has_reread = (
+        _most_without_limit(points, "load_refault_bytes") + MIN_REFAULT_BYTES
+        <= point.load_refault_bytes
+    )
     return has_reread and point.load_s > LOAD_SLOWDOWN * usual.load_s
 
 
-def _rereads(point: LimitPoint, points: Sequence[LimitPoint]) -> bool:
+def _has_reread_more(point: LimitPoint, points: Sequence[LimitPoint]) -> bool:
     """Return whether more was read again than in any trial without a limit."""
     return any(
-        getattr(point, name) >= _most(points, name) + MIN_REFAULT_BYTES
+        getattr(point, name) >= _most_without_limit(points, name) + MIN_REFAULT_BYTES
         for name in ("refault_bytes", "load_refault_bytes")
     )
 
 
-def _most(points: Sequence[LimitPoint], name: str) -> int:
+def _most_without_limit(points: Sequence[LimitPoint], name: str) -> int:
     return max((getattr(p, name) for p in points if p.limit_bytes is None), default=0)
 
 
@@ -117,18 +121,18 @@ def smallest_working(points: Sequence[LimitPoint], *, comfortable: bool = False)
         comfortable: count a slow trial as failed.
     """
     limited = [point for point in points if point.limit_bytes is not None]
-    failed = [_limit(point) for point in limited if not _works(point, comfortable)]
-    worked = [_limit(point) for point in limited if _works(point, comfortable)]
+    failed = [_trial_limit(point) for point in limited if not _is_working(point, comfortable)]
+    worked = [_trial_limit(point) for point in limited if _is_working(point, comfortable)]
     return min((limit for limit in worked if limit > max(failed, default=0)), default=None)
 
 
-def search(
-    measure: Measure,
+def bisect_limits(
+    measure: MeasureLimit,
     points: list[LimitPoint],
     *,
     guess: int,
     peak: int,
-    precision: float = PRECISION,
+    precision: float = LIMIT_PRECISION,
 ) -> None:
     """Find the smallest limit that works, and the smallest that is comfortable.
 
@@ -142,15 +146,15 @@ def search(
         peak: the peak without a limit: a larger limit should change nothing.
         precision: the distance at which the search ends, as a share of the limit.
     """
-    searching = _Search(measure, points, precision)
+    searching = _LimitBisection(measure, points, precision)
     searching.find(first=guess, peak=peak, comfortable=False)
     searching.find(first=peak, peak=peak, comfortable=True)
 
 
-class _Search:
+class _LimitBisection:
     def __init__(
         self,
-        measure: Measure,
+        measure: MeasureLimit,
         points: list[LimitPoint],
         precision: float,
     ) -> None:
@@ -161,30 +165,30 @@ class _Search:
 
     def find(self, *, first: int, peak: int, comfortable: bool) -> None:
         """Bisect, and confirm the result; a result that is not confirmed is searched for again."""
-        limit = self._next(first, comfortable)
-        while limit is not None and self._trials < MAX_TRIALS and limit <= MAX_RISE * peak:
+        limit = self._next_limit(first, comfortable)
+        while limit is not None and self._trial_count < MAX_TRIALS and limit <= MAX_RISE * peak:
             self._points.append(self._measure(limit))
-            self._points[:] = judged(self._points)
-            limit = self._next(first, comfortable)
+            self._points[:] = with_slowness(self._points)
+            limit = self._next_limit(first, comfortable)
 
     @property
-    def _trials(self) -> int:
+    def _trial_count(self) -> int:
         return len(self._points) - self._before
 
-    def _next(self, first: int, comfortable: bool) -> int | None:
+    def _next_limit(self, first: int, comfortable: bool) -> int | None:
         """Return the limit of the next trial; None once the result is confirmed."""
         tried = [point for point in self._points if point.limit_bytes is not None]
-        failed = max((_limit(p) for p in tried if not _works(p, comfortable)), default=0)
+        failed = max((_trial_limit(p) for p in tried if not _is_working(p, comfortable)), default=0)
         works = smallest_working(self._points, comfortable=comfortable)
         if works is None:
-            rises = sum(_limit(p) >= first and not _works(p, comfortable) for p in tried)
-            return rounded_up(round(failed * _power(UPPER, rises))) if rises else first
+            rises = sum(_trial_limit(p) >= first and not _is_working(p, comfortable) for p in tried)
+            return rounded_up(round(failed * _growing_ratio(UPPER, rises))) if rises else first
         if works - failed > max(MIN_PRECISION_BYTES, self._precision * works):
             if not failed:
-                return rounded_up(round(works * _power(LOWER, len(tried))) - MIB)
+                return rounded_up(round(works * _growing_ratio(LOWER, len(tried))) - MIB)
             return rounded_up((works + failed) // 2)
-        successes = sum(_limit(point) == works for point in tried)
-        return works if successes < CONFIRMATIONS else None
+        successes = sum(_trial_limit(point) == works for point in tried)
+        return works if successes < LIMIT_CONFIRMATIONS else None
 
 
 def rounded_up(size: int) -> int:
@@ -192,33 +196,33 @@ def rounded_up(size: int) -> int:
     return max(1, -(-size // MIB)) * MIB
 
 
-def _limit(point: LimitPoint) -> int:
+def _trial_limit(point: LimitPoint) -> int:
     assert point.limit_bytes is not None
     return point.limit_bytes
 
 
-def _power(ratio: float, trials: int) -> float:
+def _growing_ratio(ratio: float, trials: int) -> float:
     """Return `ratio`, squared with each trial after the first."""
     return float(ratio**2 ** min(MAX_DOUBLINGS, trials - 1))
 
 
-def _works(point: LimitPoint, comfortable: bool) -> bool:
+def _is_working(point: LimitPoint, comfortable: bool) -> bool:
     return point.is_completed and not (comfortable and point.is_slow)
 
 
-MARGIN = 0.2
+LIMIT_MARGIN = 0.2
 """Share of the request by which the limit is larger: for other inputs than the measured ones, other
 machines, and what else runs in a container (probes, an agent, a shell)."""
 
 
-class Suggestion(NamedTuple):
+class LimitSuggestion(NamedTuple):
     """Request and limit in bytes."""
 
     request_bytes: int
     limit_bytes: int
 
 
-def suggestion(needed_bytes: int, uncounted_bytes: int = 0) -> Suggestion:
+def suggested_limits(needed_bytes: int, uncounted_bytes: int = 0) -> LimitSuggestion:
     """Return the suggested request and limit.
 
     Args:
@@ -226,4 +230,4 @@ def suggestion(needed_bytes: int, uncounted_bytes: int = 0) -> Suggestion:
         uncounted_bytes: pages that other processes had in memory, and that count in a container.
     """
     request = rounded_up(needed_bytes + uncounted_bytes)
-    return Suggestion(request, rounded_up(round(request * (1 + MARGIN))))
+    return LimitSuggestion(request, rounded_up(round(request * (1 + LIMIT_MARGIN))))

@@ -12,12 +12,12 @@ from memdiag.records.estimate import EstimatedPhase, TermName
 from memdiag.records.phases import PhaseName
 from memdiag.units import MIB
 
-MAX_ERROR = 0.2
+MAX_ERROR_SHARE = 0.2
 MAX_ERROR_BYTES = 2 * MIB
 """An estimate agrees with a measured size up to this share of it, or these bytes."""
 
 
-class PredictedMemory(NamedTuple):
+class EstimatedMemory(NamedTuple):
     """The parts of a column's memory.
 
     Attributes:
@@ -31,21 +31,21 @@ class PredictedMemory(NamedTuple):
     cause: str = ""
 
 
-def predicted_peak(column: ComparisonColumn) -> PredictedMemory | None:
+def estimated_peak(column: ComparisonColumn) -> EstimatedMemory | None:
     """Return the memory at the peak of `column`; None if it is not known."""
     assert column.measured is not None
-    phases = _phases(column)
+    phases = _estimated_phases(column)
     phase = next((each for each in phases if each.name == column.measured.peak_phase), None)
-    if phase is None or not _agrees(phase.peak_bytes, column.measured.peak.median):
+    if phase is None or not _is_estimate_close(phase.peak_bytes, column.measured.peak.median):
         return None
     terms = Counter({term.name: term.bytes for term in phase.peak_terms})
-    return PredictedMemory(column.label, terms, phase.cause)
+    return EstimatedMemory(column.label, terms, phase.cause)
 
 
-def predicted_growth(column: ComparisonColumn, phase: PhaseName) -> PredictedMemory | None:
+def estimated_growth(column: ComparisonColumn, phase: PhaseName) -> EstimatedMemory | None:
     """Return what `phase` adds to the memory of `column`; None if it is not known."""
     assert column.measured is not None
-    phases = _phases(column)
+    phases = _estimated_phases(column)
     names = [each.name for each in phases]
     kept = next((each.kept for each in column.measured.phases if each.phase == phase), None)
     if phase not in names or kept is None:
@@ -54,15 +54,15 @@ def predicted_growth(column: ComparisonColumn, phase: PhaseName) -> PredictedMem
     terms = Counter({term.name: term.bytes for term in phases[index].kept_terms})
     if index:
         terms.subtract({term.name: term.bytes for term in phases[index - 1].kept_terms})
-    if not _agrees(sum(terms.values()), kept.median):
+    if not _is_estimate_close(sum(terms.values()), kept.median):
         return None
-    return PredictedMemory(column.label, terms)
+    return EstimatedMemory(column.label, terms)
 
 
-def _phases(column: ComparisonColumn) -> tuple[EstimatedPhase, ...]:
+def _estimated_phases(column: ComparisonColumn) -> tuple[EstimatedPhase, ...]:
     estimate = column.profile.estimate if column.profile else None
     return () if estimate is None else estimate.phases
 
 
-def _agrees(predicted: int, measured: int) -> bool:
-    return abs(predicted - measured) <= max(MAX_ERROR_BYTES, MAX_ERROR * abs(measured))
+def _is_estimate_close(predicted: int, measured: int) -> bool:
+    return abs(predicted - measured) <= max(MAX_ERROR_BYTES, MAX_ERROR_SHARE * abs(measured))
