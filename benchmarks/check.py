@@ -41,9 +41,9 @@ def work(path):
         GraphIndex(model)
 """
 CHECK = """
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 from memdiag.api.check import check
-detectors()
+model_detectors()
 def work(path):
     return len(check(path))
 """

@@ -92,25 +92,25 @@ def last_of(work, written):
 _BUILD = f"""{_LAST_OF}
 import json, resource, sys
 from pathlib import Path
-from memdiag.rules import detectors
+from memdiag.rules import model_detectors
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites import rewriters, rewriters_for
-from memdiag.rewrites.saving import save
-from memdiag.api.check import Selection, find_waste
+from memdiag.rewrites.saving import write_rewritten_model
+from memdiag.api.check import RuleSelection, analysis_context, find_waste
 model, target, storage, name = sys.argv[1:]
-detectors(), rewriters()
+model_detectors(), rewriters()
 def fix():
-    runtime = Runtime.installed()
     with open_model(Path(model)) as file:
-        findings, _ = find_waste(file, runtime, Selection(select=(), min_bytes=0), dims=None)
+        ctx = analysis_context(file, Runtime.installed())
+        findings, _ = find_waste(ctx, RuleSelection(select=(), min_bytes=0))
         draft = ModelEditor(file)
         for finding in findings:
             for rewriter in rewriters_for(finding.name):
                 if rewriter.rewrite.name == name and rewriter.check(draft, finding) is None:
                     rewriter.apply(draft, finding)
-        save(draft, Path(target), storage)
+        write_rewritten_model(draft, Path(target), storage)
 seconds = last_of(fix, [Path(target), Path(target + ".data")])
 print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """

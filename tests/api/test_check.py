@@ -132,7 +132,7 @@ def test_a_file_that_is_cut_meanwhile_is_no_defect_of_a_rule(
         os.truncate(path, len(whole) // 2)
         yield from denormals.detect(ctx)
 
-    monkeypatch.setattr("memdiag.api.check.detectors", lambda: (denormals._replace(detect=cut),))
+    monkeypatch.setattr("memdiag.api.check.model_detectors", lambda: (denormals._replace(detect=cut),))
     checked = check_models([path], selection=RuleSelection()).models[0]
     assert "became shorter while it was read" in (checked.error or "")
     assert checked.notes == ()
@@ -148,7 +148,7 @@ def test_a_rule_that_fails_does_not_lose_the_others(
         each._replace(detect=broken) if each.rule.code == "MD101" else each
         for each in model_detectors()
     )
-    monkeypatch.setattr("memdiag.api.check.detectors", lambda: ours)
+    monkeypatch.setattr("memdiag.api.check.model_detectors", lambda: ours)
     result = check_models([sample_model("tied_if")], selection=RuleSelection(min_bytes=0))
     assert "MD103" in {one.rule for one in result.findings}
     (note,) = [one for one in result.models[0].notes if "failed" in one]

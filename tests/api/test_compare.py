@@ -241,7 +241,7 @@ def test_a_version_that_cannot_be_had_is_a_column_that_says_so(
     def unavailable(home: Path, packages: object) -> Path:
         raise ProvisionError("onnxruntime==0.1.2: there is no such version.")
 
-    monkeypatch.setattr(runtimes, "environment", unavailable)
+    monkeypatch.setattr(runtimes, "provided_interpreter", unavailable)
     version = runtimes.distribution_version()
     assert version is not None
     model = save(tmp_path / "model.onnx", "y = Abs(x)")

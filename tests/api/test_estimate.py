@@ -90,7 +90,7 @@ def test_half_precision_that_is_in_memory_in_fp32_is_named_with_its_remedy(
 ) -> None:
     options = ("enable_mem_pattern=0", "graph_optimization_level=extended")
     less = tuple(Reduction(change=name, peak_bytes=MIB, run_bytes=MIB) for name in options)
-    monkeypatch.setattr("memdiag.api.estimate.reductions", lambda *_: less)
+    monkeypatch.setattr("memdiag.api.estimate.peak_reductions", lambda *_: less)
     assert not estimate(weighted).findings
     assert tuple(each.change for each in estimate(weighted).reductions) == options
     model = onnx.load(weighted)

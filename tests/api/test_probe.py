@@ -39,7 +39,7 @@ def test_a_block_that_keeps_nothing_ends_where_it_began() -> None:
 
 @pytest.mark.measures
 def test_without_a_high_water_mark_the_peak_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memdiag.api.probe.observe", PsutilObserver)
+    monkeypatch.setattr("memdiag.api.probe.open_observer", PsutilObserver)
     with SessionProbe() as probe:
         kept = touch(SIZE)
     assert probe.result.peak_kind == "sampled"

@@ -53,7 +53,7 @@ def test_a_version_for_numpy_1_is_made_with_it(
         asked[home.name] = packages
         return home
 
-    monkeypatch.setattr(runtimes, "environment", environment)
+    monkeypatch.setattr(runtimes, "provided_interpreter", environment)
     runtimes.runtime_interpreter("1.18.1")
     runtimes.runtime_interpreter("1.19.2")
     assert asked == {

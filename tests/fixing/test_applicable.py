@@ -92,7 +92,7 @@ def test_no_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError("a weight was read")
 
     with open_model(path) as file:
-        monkeypatch.setattr(merge_weights, "iter_chunks", read)
+        monkeypatch.setattr(merge_weights, "iter_tensor_chunks", read)
         monkeypatch.setattr("onnx_ir.ExternalTensor.numpy", read)
         monkeypatch.setattr("onnx_ir.ExternalTensor.tobytes", read)
         found = findings_with_rewrites(findings, file)

@@ -358,7 +358,7 @@ def test_what_cannot_be_written_is_a_note_unless_something_else_helps(
             raise ReportError("out.onnx: cannot be written (No space left on device).")
         return write_rewritten_model(editor, path, storage)
 
-    monkeypatch.setattr("memdiag.fixing.model_writer.save", full)
+    monkeypatch.setattr("memdiag.fixing.model_writer.write_rewritten_model", full)
     large, small = renaming("large", "_1"), renaming("small", "_2")
     quick = run([large], sizes={"g_1": 10})
     assert quick.result is None

@@ -278,10 +278,10 @@ import sys
 from pathlib import Path
 from memdiag.model.equal_weights import identical_weights
 from memdiag.model.model_file import open_model
-from memdiag.model.transposes import transposes
+from memdiag.model.transposes import transposed_weight_pairs
 with open_model(Path(sys.argv[1])) as model:
     groups = identical_weights(model)
-    list(transposes(model, model.weights))
+    list(transposed_weight_pairs(model, model.weights))
 status = Path("/proc/self/status").read_text().splitlines()
 # The usage that the kernel reports to parents counts the parent's own pages as well.
 peak = next(line.split()[1] for line in status if line.startswith("VmHWM"))

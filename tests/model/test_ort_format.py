@@ -186,7 +186,7 @@ def test_damaged_files_are_refused_in_one_sentence(converted: Path) -> None:
 def test_graphs_nested_without_end_are_refused(
     monkeypatch: pytest.MonkeyPatch, converted: Path
 ) -> None:
-    monkeypatch.setattr("memdiag.model.ort_format.MAX_DEPTH", 0)
+    monkeypatch.setattr("memdiag.model.ort_format.MAX_MESSAGE_DEPTH", 0)
     with pytest.raises(ModelError, match="damaged"):
         ort_skeleton(converted.read_bytes(), origin="m.ort")
 

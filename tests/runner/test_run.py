@@ -239,7 +239,7 @@ def test_the_child_dies_with_its_parent(tmp_path: Path, fake_job: MakeJob) -> No
     code = f"""
 import pathlib, threading, time, psutil
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.runner.run import measure
+from memdiag.runner.run import measure_job
 def tell():
     while not (children := psutil.Process().children()):
         time.sleep(0.01)
@@ -247,7 +247,7 @@ def tell():
     pathlib.Path({str(marker)!r}).write_text(str(children[0].pid))
 threading.Thread(target=tell).start()
 session = SessionConfig(environment={dict(job.session.environment)!r})
-measure(Job(model=pathlib.Path("m"), session=session))
+measure_job(Job(model=pathlib.Path("m"), session=session))
 """
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
         deadline = time.monotonic() + 30

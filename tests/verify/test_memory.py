@@ -32,7 +32,7 @@ def test_ctrl_c_is_not_taken_for_a_model_that_fails(
         return replace(measure_job(job), interrupted=True)
 
     assert memory.measure_once(job).measurement.outcome.status == "completed"
-    monkeypatch.setattr(memory, "measure", interrupted)
+    monkeypatch.setattr(memory, "measure_job", interrupted)
     with pytest.raises(KeyboardInterrupt):
         memory.measure_interleaved([job], 3)
 
@@ -49,7 +49,7 @@ def test_a_process_that_was_killed_once_is_started_again(
         seen = measure_job(job)
         return replace(seen, outcome=pending.pop()) if pending else seen
 
-    monkeypatch.setattr(memory, "measure", measured)
+    monkeypatch.setattr(memory, "measure_job", measured)
     if completes:
         assert memory.measure_once(job).measurement.outcome.status == "completed"
     else:

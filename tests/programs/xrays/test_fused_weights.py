@@ -194,7 +194,7 @@ def test_no_model_is_optimized_where_memory_or_disk_is_short(
     disk: int,
     count: int,
 ) -> None:
-    monkeypatch.setattr(module, "available_bytes", lambda: memory)
+    monkeypatch.setattr(module, "available_memory_bytes", lambda: memory)
     monkeypatch.setattr(module, "disk_usage", lambda _: SimpleNamespace(free=disk))
     session: Any = Session()
     assert len(list(optimizing_jobs(model, [session], lock))) == count
