@@ -15,8 +15,8 @@ from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import InputConfig, Limits, SessionConfig
+from memdiag.session_options import LEVEL_OPTION, optimization_level
 
-_LEVEL_NAMES = ("disable_all", "basic", "extended", "layout", "all")
 _LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 """Session options that memdiag sets itself, as it reads the log."""
 
@@ -154,9 +154,9 @@ def check_session_options(session_options: Mapping[str, str]) -> dict[str, str]:
     for name in _LOG_OPTIONS:
         if name in options:
             raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
-    if "graph_optimization_level" in options:
-        _check_optimization_level(options["graph_optimization_level"])
     _check_option_texts("session_options", options)
+    if LEVEL_OPTION in options:
+        optimization_level(options[LEVEL_OPTION])
     return options
 
 
@@ -186,14 +186,3 @@ def _check_option_texts(argument: str, options: Mapping[Any, Any]) -> None:
                 f"{argument} must be strings, not {name!r}: {value!r}. Pass"
                 f" {argument}={{{str(name)!r}: {str(value)!r}}}."
             )
-
-
-def _check_optimization_level(level: str) -> None:
-    """Check that `level` is a documented level, or onnxruntime's own name of one."""
-    name = str(level).lower()
-    enum_names = ("ort_disable_all", *(f"ort_enable_{level}" for level in _LEVEL_NAMES[1:]))
-    short_names = (name.removeprefix("ort_") for name in enum_names)
-    if name not in (*_LEVEL_NAMES, *enum_names, *short_names):
-        raise UsageError(
-            f"there is no optimization level {str(level)!r}. Choose from {', '.join(_LEVEL_NAMES)}."
-        )

@@ -26,6 +26,14 @@ from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChan
 from memdiag.records.estimate import TermName
 from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
 from memdiag.records.profile import Profile
+from memdiag.session_options import (
+    ARENA_OPTION,
+    LEVEL_OPTION,
+    PATTERN_OPTION,
+    PREPACKING_OPTION,
+    SHRINKAGE_OPTION,
+    THREADS_OPTION,
+)
 from memdiag.units import MIB, format_size
 
 MIN_LOAD_SHARE = 0.5
@@ -104,16 +112,16 @@ _CauseKind = OwnerKind | CopyKind | TermName | Literal["spread"]
 _SIZES_OF_INPUTS = "the sizes of the inputs"
 _ARENA_CAUSES = frozenset[_CauseKind]({"arena", "unused arena"})
 _CAUSES_BY_OPTION: dict[str, frozenset[_CauseKind]] = {
-    "enable_cpu_mem_arena": _ARENA_CAUSES,
-    "memory.enable_memory_arena_shrinkage": _ARENA_CAUSES,
-    "enable_mem_pattern": _ARENA_CAUSES | {"planned block"},
+    ARENA_OPTION: _ARENA_CAUSES,
+    SHRINKAGE_OPTION: _ARENA_CAUSES,
+    PATTERN_OPTION: _ARENA_CAUSES | {"planned block"},
     _SIZES_OF_INPUTS: _ARENA_CAUSES | {"activations", "planned block", "kernel scratch"},
     # Without packed copies the runtime uses the weights as they are stored, mapped ones in place.
-    "session.disable_prepacking": frozenset(
+    PREPACKING_OPTION: frozenset(
         {"packed", "packed weights", "original", "weights", "mapped weights", "external_data"}
     ),
-    "graph_optimization_level": frozenset({"reordered", "reordered filters", "folded constants"}),
-    "intra_op_num_threads": frozenset({"kernel scratch"}),
+    LEVEL_OPTION: frozenset({"reordered", "reordered filters", "folded constants"}),
+    THREADS_OPTION: frozenset({"kernel scratch"}),
     MMAP_THRESHOLD_VARIABLE: frozenset({"allocator_retained"}),
 }
 """What settings and inputs change in memory, as far as the runtime and malloc leave no doubt."""

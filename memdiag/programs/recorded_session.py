@@ -11,6 +11,7 @@ from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import SpanBoundary
 from memdiag.runner.phases import PhaseTracker, phase_of_peak
+from memdiag.session_options import ORT_BYTES_OPTION
 from memdiag.system.cpu_limit import thread_count
 
 
@@ -73,7 +74,7 @@ class RecordedSession:
     def kept_bytes(self) -> range:
         """Where the bytes are that it was created from, and keeps without need; else empty."""
         model, config = self.description.model, self.description.config
-        is_used = config.get("session.use_ort_model_bytes_directly") == "1"
+        is_used = config.get(ORT_BYTES_OPTION) == "1"
         start, size = model.address or 0, model.bytes or 0
         return range(start, start + size * (self.keeps_bytes and not is_used))
 

@@ -11,11 +11,12 @@ from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.errors import UsageError
 from memdiag.records.comparison import Comparison
 from memdiag.records.growth import Growth
-from memdiag.records.profile import Environment, Input, Profile, Session
+from memdiag.records.profile import Environment, Input, Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import markdown as md
 from memdiag.reports.text import plain
+from memdiag.session_options import session_option_lines
 from memdiag.units import counted, format_size
 
 _MAX_REPRODUCED_RUNS = 1000
@@ -97,7 +98,7 @@ def _reproduction_lines(profile: Profile) -> Iterator[str]:
     yield "import resource, numpy as np, onnxruntime as ort"
     yield "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024  # MiB"
     yield 'print("imported", peak())'
-    yield from _session_option_lines(session)
+    yield from session_option_lines("options", session.options)
     providers = [
         (name, options) if (options := session.provider_options.get(name)) else name
         for name in session.providers or DEFAULT_PROVIDERS
@@ -120,23 +121,6 @@ def _reproduction_lines(profile: Profile) -> Iterator[str]:
     yield f"for _ in range({min(session.runs, _MAX_REPRODUCED_RUNS) + 1}):"
     yield "    session.run(None, inputs, run_options)"
     yield 'print("run", peak())'
-
-
-def _session_option_lines(session: Session) -> Iterator[str]:
-    yield "options = ort.SessionOptions()"
-    for name, value in session.options.items():
-        if "." in name or not name.isidentifier():
-            yield f"options.add_session_config_entry({name!r}, {value!r})"
-        elif name == "graph_optimization_level":
-            level = value.upper() if value == "disable_all" else f"ENABLE_{value.upper()}"
-            yield f"options.{name} = ort.GraphOptimizationLevel.ORT_{level}"
-        elif name == "execution_mode":
-            yield f"options.{name} = ort.ExecutionMode.ORT_{value.upper()}"
-        elif name.startswith(("enable_", "use_")):
-            yield f"options.{name} = {value.lower() in ('1', 'true', 'on')}"
-        else:
-            is_number = re.fullmatch(r"-?[0-9]{1,18}", value) is not None
-            yield f"options.{name} = {int(value) if is_number else repr(value)}"
 
 
 def _input_array_code(value: Input) -> str:

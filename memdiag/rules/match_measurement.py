@@ -5,8 +5,7 @@ import msgspec
 from memdiag.records.attribution import Attribution, Copy
 from memdiag.records.finding import Evidence, ExpectedCopies, Finding
 from memdiag.records.profile import Profile
-
-_FOLDING_LIMIT_OPTION = "optimization.constant_folding_max_output_size_in_bytes"
+from memdiag.session_options import ARENA_OPTION, FOLDING_LIMIT_OPTION, is_on
 
 MIN_COPIES_SHARE = 0.05
 """A finding about copies is refuted if the X-ray found this share of its bytes or less."""
@@ -45,7 +44,7 @@ def _is_folding_disabled(profile: Profile, finding: Finding) -> bool:
     names = {phase.name for phase in profile.phases}
     if "prepack" in names and "constant_fold" not in names:
         return True
-    is_limited = _FOLDING_LIMIT_OPTION in profile.session.options
+    is_limited = FOLDING_LIMIT_OPTION in profile.session.options
     growth = _folding_growth(profile)
     largest = max(finding.bytes, finding.peak_bytes)
     return is_limited and growth is not None and growth <= MIN_COPIES_SHARE * largest
@@ -81,7 +80,7 @@ def _match_run(finding: Finding, profile: Profile) -> Finding:
 
 def _arena_slack_bytes(profile: Profile) -> int | None:
     """Return the free bytes that arenas keep at steady state; None if they are not known."""
-    if profile.session.options.get("enable_cpu_mem_arena") == "False":
+    if not is_on(profile.session.options, ARENA_OPTION, default=True):
         return 0
     attribution = profile.attribution
     if attribution is None or attribution.partial or not attribution.bytes_of("arena"):

@@ -6,11 +6,10 @@ from pathlib import Path
 from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.runner.job import Job
 from memdiag.runner.try_inputs import try_once
+from memdiag.session_options import LEVEL_OPTION
 
 EXTERNAL_DATA_OPTION = "session.optimized_model_external_initializers_file_name"
 """Config entry with the name of the file for the weights, in the folder of the saved model."""
-
-_OPTIMIZATION_LEVEL = "graph_optimization_level"
 
 
 def save_optimized_model(job: Job, path: Path) -> str | None:
@@ -32,9 +31,9 @@ def save_optimized_model(job: Job, path: Path) -> str | None:
     }
     session = replace(job.session, options=options)
     if session.providers != DEFAULT_PROVIDERS:
-        level = options.get(_OPTIMIZATION_LEVEL, "basic").lower()
+        level = options.get(LEVEL_OPTION, "basic").lower()
         if not level.endswith("disable_all"):
-            options[_OPTIMIZATION_LEVEL] = "basic"
+            options[LEVEL_OPTION] = "basic"
         session = replace(session, providers=DEFAULT_PROVIDERS, provider_options={})
     # The creation of the session saves the model.
     trial = try_once(replace(job, session=session, runs=None), ())

@@ -15,6 +15,17 @@ from memdiag.ort.releases import FOLDING_LIMITED_SINCE, ORT_FILE_MAPPED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
 from memdiag.runner.job import Job
+from memdiag.session_options import (
+    ARENA_OPTION,
+    FOLDING_LIMIT_OPTION,
+    LEVEL_OPTION,
+    ORT_IN_PLACE_OPTION,
+    ORT_MAPPED_OPTION,
+    PATTERN_OPTION,
+    PREPACKING_OPTION,
+    SHRINKAGE_OPTION,
+    THREADS_OPTION,
+)
 
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -135,8 +146,8 @@ def _tuning_option_table() -> list[TuningOption]:
             " stay mapped beside their packed copies; mapped pages count only while they are"
             " resident.",
             session={
-                "session.use_memory_mapped_ort_model": "1",
-                "session.use_ort_model_bytes_for_initializers": "1",
+                ORT_MAPPED_OPTION: "1",
+                ORT_IN_PLACE_OPTION: "1",
             },
             is_available=lambda runtime: runtime >= ORT_FILE_MAPPED_SINCE,
             is_relevant=_is_ort_format_job,
@@ -157,7 +168,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Constants above 1 MiB are not folded.",
             costs_time=True,
             hurts="What is not folded is computed in every run.",
-            session={"optimization.constant_folding_max_output_size_in_bytes": str(1 << 20)},
+            session={FOLDING_LIMIT_OPTION: str(1 << 20)},
             excludes=("disable-constant-folding", "optimization-off"),
             is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
             is_relevant=_is_onnx_format_job,
@@ -207,7 +218,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Matrix products pack their operand in every run: slower, most of all with few"
             " rows.",
-            session={"session.disable_prepacking": "1"},
+            session={PREPACKING_OPTION: "1"},
             excludes=("save-prepacked",),
         ),
         TuningOption(
@@ -216,7 +227,7 @@ def _tuning_option_table() -> list[TuningOption]:
             " of input shapes.",
             same_kernels=True,
             hurts="Tensors of a run are allocated one by one.",
-            session={"enable_mem_pattern": "false"},
+            session={PATTERN_OPTION: "false"},
         ),
         TuningOption(
             name="arena-off",
@@ -226,7 +237,7 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Every run allocates again: a text detector with alternating sizes took 1.4 times"
             " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
             " may keep more than the arena when sizes of inputs alternate.",
-            session={"enable_cpu_mem_arena": "false"},
+            session={ARENA_OPTION: "false"},
             environment=PINNED_ENVIRONMENT,
             excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
@@ -235,7 +246,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="The arena releases unused regions after every run.",
             costs_time=True,
             hurts="The next run requests the released regions from the system again.",
-            run={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+            run={SHRINKAGE_OPTION: "cpu:0"},
             excludes=("arena-off",),
         ),
         TuningOption(
@@ -258,14 +269,14 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Kernels run in the calling thread: no scratch memory and stack for each thread.",
             costs_time=True,
             hurts="Large operators take up to N times as long, where N threads ran them before.",
-            session={"intra_op_num_threads": "1"},
+            session={THREADS_OPTION: "1"},
         ),
         TuningOption(
             name="optimization-basic",
             does="Graph optimization stops at basic: folding, dropping and simple fusions.",
             costs_time=True,
             hurts="No fused and no blocked kernels: runs are usually slower.",
-            session={"graph_optimization_level": "basic"},
+            session={LEVEL_OPTION: "basic"},
             excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
@@ -274,7 +285,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Graph optimization stops at extended: no convolution is blocked.",
             costs_time=True,
             hurts="Convolutions are slower.",
-            session={"graph_optimization_level": "extended"},
+            session={LEVEL_OPTION: "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
@@ -284,7 +295,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Creating the session optimizes nothing: runs are usually much slower, unless the"
             " model was optimized when its file was written.",
-            session={"graph_optimization_level": "disable_all"},
+            session={LEVEL_OPTION: "disable_all"},
             excludes=(
                 "disable-constant-folding",
                 "disable-nchwc",

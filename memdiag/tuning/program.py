@@ -8,19 +8,14 @@ from textwrap import wrap
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
 from memdiag.runner.optimized_model import EXTERNAL_DATA_OPTION
+from memdiag.session_options import SHARED_ALLOCATORS_OPTION, call_lines, session_option_lines
 
-_PYTHON_LEVEL_NAMES = {
-    "disable_all": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-}
 _MALLOPT_PARAMETERS = {
     "MALLOC_MMAP_THRESHOLD_": (-3, "M_MMAP_THRESHOLD"),
     "MALLOC_ARENA_MAX": (-8, "M_ARENA_MAX"),
 }
 """Variables of glibc that a running process can set too: numbers and names of malloc.h."""
 
-_MAX_CODE_LINE_LENGTH = 71  # of 79, since calls may be indented by 8
 _MAX_DATA_FILES = 8
 """So many files of weights are watched for changes."""
 
@@ -79,14 +74,14 @@ def _point_session_lines(
     if point.saved_options:
         yield from _save_once_lines(model, point, data, listed)
     yield ""
-    yield from _python_option_lines("options", point.session_options)
+    yield from session_option_lines("options", point.session_options)
     if point.shared_arena:
         yield from _shared_arena_lines()
     yield from _session_creation_lines(point)
     if point.run_options:
         yield "run_options = ort.RunOptions()"
         for name, value in point.run_options.items():
-            yield from _call_lines("run_options.add_run_config_entry", repr(name), repr(value))
+            yield from call_lines("run_options.add_run_config_entry", repr(name), repr(value))
         yield "# session.run(outputs, inputs, run_options)"
 
 
@@ -188,7 +183,7 @@ def _save_once_lines(model: str, point: Point, data: Sequence[str], listed: bool
     yield ""
     # Written to another folder: no process ever reads a file that is half written.
     yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"
-    for line in _python_option_lines("saving", settings):
+    for line in session_option_lines("saving", settings):
         yield f"        {line}"
     yield "        saving.log_severity_level = 3  # it warns that the file fits one CPU, see above"
     yield '        saving.optimized_model_filepath = f"{folder}/{saved.name}"'
@@ -216,29 +211,6 @@ def _save_once_lines(model: str, point: Point, data: Sequence[str], listed: bool
     yield "            os.replace(part, saved.with_name(part.name))"
 
 
-def _call_lines(function: str, *arguments: str) -> Iterator[str]:
-    """Yield a call in one line, or with each argument in a line of its own if that is too long."""
-    line = f"{function}({', '.join(arguments)})"
-    if len(line) <= _MAX_CODE_LINE_LENGTH:
-        yield line
-        return
-    yield f"{function}("
-    yield from (f"    {argument}," for argument in arguments)
-    yield ")"
-
-
-def _python_option_lines(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
-    yield f"{variable} = ort.SessionOptions()"
-    for name, value in settings.items():
-        if "." in name:
-            yield from _call_lines(f"{variable}.add_session_config_entry", repr(name), repr(value))
-        elif name == "graph_optimization_level":
-            yield "levels = ort.GraphOptimizationLevel"
-            yield f"{variable}.graph_optimization_level = levels.{_PYTHON_LEVEL_NAMES[value]}"
-        else:
-            yield f"{variable}.{name} = {_python_value_text(value)}"
-
-
 def _shared_arena_lines() -> Iterator[str]:
     yield "info = kinds.OrtMemoryInfo("
     yield '    "Cpu",'
@@ -247,7 +219,7 @@ def _shared_arena_lines() -> Iterator[str]:
     yield "    kinds.OrtMemType.DEFAULT,"
     yield ")"
     yield "ort.create_and_register_allocator(info, kinds.OrtArenaCfg(0, 1, -1, -1))"
-    yield 'options.add_session_config_entry("session.use_env_allocators", "1")'
+    yield f'options.add_session_config_entry("{SHARED_ALLOCATORS_OPTION}", "1")'
 
 
 def _session_creation_lines(point: Point) -> Iterator[str]:
@@ -263,10 +235,3 @@ def _session_creation_lines(point: Point) -> Iterator[str]:
 def _disabled_argument(point: Point) -> str:
     names = list(point.disabled_optimizers)
     return f", disabled_optimizers={names!r}" if names else ""
-
-
-def _python_value_text(text: str) -> str:
-    """Return an attribute's value as Python writes it."""
-    if text in ("true", "false"):
-        return text.capitalize()
-    return text if text.lstrip("-").isdigit() else repr(text)

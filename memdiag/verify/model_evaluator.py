@@ -11,6 +11,7 @@ from memdiag.errors import MeasurementError
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
+from memdiag.session_options import THREADS_OPTION
 from memdiag.verify.latency import (
     FEWEST_PAIRS,
     MAX_COMPARISON_S,
@@ -509,7 +510,7 @@ class ModelEvaluator:
 
 
 def _job_thread_option(job: Job) -> str | None:
-    return job.session.options.get("intra_op_num_threads")
+    return job.session.options.get(THREADS_OPTION)
 
 
 def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:

@@ -110,6 +110,8 @@ def test_what_cannot_be_told_stays_predicted() -> None:
         pytest.param({}, 100, "measured", id="kept"),
         pytest.param({}, 1, "refuted", id="shrunk after each run"),
         pytest.param({"enable_cpu_mem_arena": "False"}, None, "refuted", id="off"),
+        pytest.param({"enable_cpu_mem_arena": "0"}, None, "refuted", id="off, as users write it"),
+        pytest.param({"enable_cpu_mem_arena": "on"}, None, "measured", id="on"),
     ],
 )
 def test_activations_that_the_arena_does_not_keep_are_refuted(

@@ -56,6 +56,7 @@ from memdiag.programs.xray_facts import (
 from memdiag.records.attribution import ARENA_SLACK_NAME
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
+from memdiag.session_options import SHARED_ALLOCATORS_OPTION
 from memdiag.units import format_size, some_of
 
 RULE = Rule(
@@ -68,7 +69,6 @@ RULE = Rule(
 _MIN_SHARED_SHARE = 1 / 3
 """Share of the slack that sharing an arena must be able to save."""
 
-SHARED_ENTRY = "session.use_env_allocators"
 SHARED_ARENA_CODE = (
     'onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu",'
     " onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT), None)"
@@ -122,8 +122,8 @@ def _slack_remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
     if can_share:
         yield (
             "Let the sessions of a process share one arena, if their runs take turns: call"
-            f" {SHARED_ARENA_CODE} before they are created, and set {SHARED_ENTRY} to 1 in the"
-            " options of each."
+            f" {SHARED_ARENA_CODE} before they are created, and set {SHARED_ALLOCATORS_OPTION} to 1"
+            " in the options of each."
         )
     yield (
         f"{'Or let' if can_share else 'Let'} runs return free memory at their end:"
@@ -142,7 +142,9 @@ def _shared_bytes(sessions: Sequence[ProgramSession]) -> int:
     Sessions that were in runs at the same time as others would need it.
     """
     own = [
-        each for each in sessions if each.options.get(SHARED_ENTRY) != "1" and each.run_threads <= 1
+        each
+        for each in sessions
+        if each.options.get(SHARED_ALLOCATORS_OPTION) != "1" and each.run_threads <= 1
     ]
     sizes = [
         list(map(_known_slack_bytes, group))

@@ -63,6 +63,15 @@ from memdiag.programs.xray_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
+from memdiag.session_options import (
+    ARENA_OPTION,
+    ORT_BYTES_OPTION,
+    ORT_MAPPED_OPTION,
+    PATTERN_OPTION,
+    PREPACKING_OPTION,
+    SHARED_ALLOCATORS_OPTION,
+    THREADS_OPTION,
+)
 from memdiag.units import MIB, format_size, some_of
 
 RULE = Rule(
@@ -75,23 +84,23 @@ RULE = Rule(
 _MIN_DUPLICATE_BYTES = MIB
 
 _CHANGE_NO_OUTPUTS = {
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
+    ARENA_OPTION,
+    PATTERN_OPTION,
     "enable_mem_reuse",
     "enable_profiling",
     "execution_mode",
     "execution_order",
     "inter_op_num_threads",
-    "intra_op_num_threads",
+    THREADS_OPTION,
     "log_verbosity_level",
     "optimized_model_filepath",
     "profile_file_prefix",
-    "session.disable_prepacking",
+    PREPACKING_OPTION,
     "session.save_external_prepacked_constant_initializers",
     "session.use_device_allocator_for_initializers",
-    "session.use_env_allocators",
-    "session.use_memory_mapped_ort_model",
-    "session.use_ort_model_bytes_directly",
+    SHARED_ALLOCATORS_OPTION,
+    ORT_MAPPED_OPTION,
+    ORT_BYTES_OPTION,
 }
 """Options that change speed or memory."""
 

@@ -45,6 +45,7 @@ from memdiag.programs.xray_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Rule
+from memdiag.session_options import ARENA_OPTION, is_on
 from memdiag.units import format_size
 
 RULE = Rule(
@@ -65,7 +66,7 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     without_arena = [
         session
         for session in sessions_in(recording, xrays)
-        if session.options.get("enable_cpu_mem_arena") == "False"
+        if not is_on(session.options, ARENA_OPTION, default=True)
     ]
     is_shared = any(part.private_bytes < part.bytes for part in parts)
     shared = " (pages that these processes share are counted once)" if is_shared else ""

@@ -33,6 +33,7 @@ from memdiag.programs.session_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
+from memdiag.session_options import ORT_BYTES_OPTION
 from memdiag.units import MIB, counted, format_size
 
 RULE = Rule(
@@ -42,7 +43,6 @@ RULE = Rule(
 )
 
 _MIN_KEPT_MODEL_BYTES = 16 * MIB
-_IN_PLACE_ENTRY = "session.use_ort_model_bytes_directly"
 
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
@@ -78,4 +78,6 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
 
 def _keeps_bytes(session: ProgramSession) -> bool:
     is_released = session.released_s is not None
-    return session.model.is_kept and not is_released and session.options.get(_IN_PLACE_ENTRY) != "1"
+    return (
+        session.model.is_kept and not is_released and session.options.get(ORT_BYTES_OPTION) != "1"
+    )

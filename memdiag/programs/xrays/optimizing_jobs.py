@@ -13,6 +13,7 @@ from memdiag.defaults import CPU_PROVIDER
 from memdiag.model.model_file import ModelFile
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.runner.job import Job, Limits, SessionConfig
+from memdiag.session_options import LEVEL_OPTION, THREADS_OPTION
 from memdiag.system.memory_limit import available_memory_bytes
 
 MAX_OPTIMIZING_S = 60.0
@@ -27,7 +28,6 @@ MIN_DISK_MULTIPLE = 2
 optimized model."""
 
 CPU_ONLY = (CPU_PROVIDER,)
-_OPTIMIZATION_LEVEL = "graph_optimization_level"
 _OPTIMIZING_ENTRIES = (
     "optimization.disable_specified_optimizers",
     "session.disable_quant_qdq",
@@ -68,7 +68,7 @@ def optimizing_jobs(
     for executable, import_path, options in optimizations:
         config = SessionConfig(
             # Threads would only start and wait.
-            options={**dict(options), "intra_op_num_threads": "1"},
+            options={**dict(options), THREADS_OPTION: "1"},
             providers=CPU_ONLY,
             environment={"PYTHONPATH": os.pathsep.join(import_path)},
             python=Path(executable),
@@ -91,9 +91,9 @@ def _is_harmless(weight_bytes: int) -> bool:
 def _optimization_settings(session: RecordedSession) -> _OptimizationSettings:
     described, process = session.description, session.process
     options = {name: text for name, text in described.config.items() if name in _OPTIMIZING_ENTRIES}
-    level = described.options.get(_OPTIMIZATION_LEVEL)
+    level = described.options.get(LEVEL_OPTION)
     if level is not None:  # GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options[_OPTIMIZATION_LEVEL] = level.rpartition(".")[-1]
+        options[LEVEL_OPTION] = level.rpartition(".")[-1]
     return _OptimizationSettings(process.executable, process.import_path, tuple(options.items()))
 
 

@@ -23,6 +23,7 @@ from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, input_option, listed_names, plain, shortened
 from memdiag.reports.xray.weights import weight_rows
 from memdiag.runner.failure_text import CUSTOM_OPS_OPTION, RUN_PROGRAM_COMMAND
+from memdiag.session_options import ORT_BYTES_OPTION, SHRINKAGE_OPTION
 from memdiag.units import MIB, format_size, some_of
 
 ARENA_SLACK, RETAINED = "arena slack", "retained by malloc"
@@ -38,7 +39,6 @@ MIN_NAMED_SHARE = 0.1
 
 _LARGE_SHARE, _NOTABLE_SHARE, _NAMED_SHARE = 0.5, 0.1, 0.02  # shares of the steady memory
 _MIN_PART_BYTES, _MAX_PARTS = MIB // 10, 2
-_SHRINKAGE_OPTION = "memory.enable_memory_arena_shrinkage"
 _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
 _MAX_ADVISED_NAMES = 4
@@ -244,8 +244,8 @@ def _slack_advice(profile: Profile) -> tuple[str, str]:
     """Return why the arena has slack, and the settings that end it."""
     cause = "The arena keeps all memory that a run needed, and grows by doubling."
     remedy = f"enable_cpu_mem_arena=False with {PINNED_TEXT}."
-    if _SHRINKAGE_OPTION not in profile.session.run_options:
-        remedy = f"the run option {_SHRINKAGE_OPTION}=cpu:0, or {remedy}"
+    if SHRINKAGE_OPTION not in profile.session.run_options:
+        remedy = f"the run option {SHRINKAGE_OPTION}=cpu:0, or {remedy}"
     remedy = f"Set {remedy}"
     planned = profile.planned_block_bytes
     if planned < MIN_NAMED_SHARE * _profile_slack_bytes(profile):
@@ -260,7 +260,7 @@ def _slack_advice(profile: Profile) -> tuple[str, str]:
 def _kept_model_bytes(profile: Profile) -> int:
     """Return the bytes from which the session was created, and which it keeps without need."""
     session = profile.session
-    is_used = session.options.get("session.use_ort_model_bytes_directly") == "1"
+    is_used = session.options.get(ORT_BYTES_OPTION) == "1"
     is_kept = session.load_from == "bytes" and not is_used
     return profile.model.file_bytes if is_kept and profile.steady_rss_bytes is not None else 0
 

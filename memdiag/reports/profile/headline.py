@@ -14,6 +14,7 @@ from memdiag.reports.text import (
     shortened,
     sizes_clause,
 )
+from memdiag.session_options import THREADS_OPTION
 from memdiag.units import MIB, counted, format_size
 
 MIN_FACTOR_BYTES = MIB
@@ -238,7 +239,7 @@ def _runtime_facts(profile: Profile) -> str:
     version = profile.environment.onnxruntime
     parts = [f"onnxruntime {plain(version)}" if version else "onnxruntime (version unknown)"]
     parts += [plain(name).removesuffix("ExecutionProvider") for name in profile.session.providers]
-    threads = profile.session.options.get("intra_op_num_threads", "0")
+    threads = profile.session.options.get(THREADS_OPTION, "0")
     if threads.isdecimal() and int(threads) > 0:
         parts.append(counted(int(threads), "thread"))
     return ", ".join(part for part in parts if part)

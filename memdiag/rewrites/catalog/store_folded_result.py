@@ -33,6 +33,7 @@ from memdiag.rewrites.weights import (
 )
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
+from memdiag.session_options import LEVEL_OPTION
 from memdiag.temporary_names import own_prefix
 
 REWRITE = Rewrite(
@@ -208,7 +209,7 @@ def _run_chains(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, 
     with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder:
         path = Path(folder, "chains.onnx")
         onnx.save(model, path, save_as_external_data=True, location="data")
-        session = SessionConfig(options={"graph_optimization_level": "disable_all"})
+        session = SessionConfig(options={LEVEL_OPTION: "disable_all"})
         job = Job(model=path, runs=None, session=session)
         with SessionServer(job, [()]) as server:
             files = server.save(0, Path(folder, "results"))
