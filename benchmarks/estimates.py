@@ -37,7 +37,7 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import EstimatedSettings, SessionEstimate
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
@@ -290,7 +290,7 @@ def compare(chosen: Sequence[Case]) -> Iterator[Comparison]:
             sizes = choose_dimensions(model, case.sizes).of
             runtime = Runtime.parse(case.onnxruntime)
             ctx = AnalysisContext(model, runtime, sizes=sizes, reads_weights=False)
-            estimate = SessionEstimate(ctx, EstimateOptions(runs=RUNS)).at(sizes)
+            estimate = SessionEstimate(ctx, EstimatedSettings(runs=RUNS)).at(sizes)
             executed = len(ctx.run(sizes).steps)
             yield Comparison(case, measured, estimate, model.node_count, executed)
 

@@ -41,8 +41,8 @@ from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.session_server import SessionServer
-from memdiag.tuning.options import tuning_options
 from memdiag.tuning.prepared_models import PreparedModels
+from memdiag.tuning.tuning_options import tuning_options
 from memdiag.verify.latency import compare_latency
 from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.memory import measure_interleaved, median_figures

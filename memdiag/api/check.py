@@ -25,14 +25,14 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import NCHWC_BLOCK
 from memdiag.ort.releases import newer_release_note, release_to_predict
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import EstimatedSettings, SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import find_detector, model_detectors
 from memdiag.rules.rule import ModelDetector
 from memdiag.rules.use_chains import findings_with_paths
-from memdiag.tuning.options import tuning_options
+from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import format_size
 
 
@@ -206,7 +206,7 @@ def find_waste(
     ctx: AnalysisContext, selection: RuleSelection
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return the findings in an open model, the costliest first, and notes."""
-    model = ctx.model
+    model = ctx.model_file
     findings: list[Finding] = []
     for detector in selection.chosen:
         try:
@@ -261,8 +261,8 @@ def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | 
     if not any(map(_bytes_at_peak, findings)):
         return None
     try:
-        sizes = choose_dimensions(ctx.model, ctx.sizes).of
-        return SessionEstimate(ctx, EstimateOptions()).most_probable(sizes).peak_bytes
+        sizes = choose_dimensions(ctx.model_file, ctx.sizes).of
+        return SessionEstimate(ctx, EstimatedSettings()).most_probable(sizes).peak_bytes
     except Exception as error:  # a defect of the estimate must not lose the findings
         reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
         ctx.notes.append(f"the peak could not be estimated ({reason})")

@@ -17,15 +17,15 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import RuleSelection, find_waste
 from memdiag.api.estimating.calibration import PointCorrections, calibrate_points
+from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
 from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.generation import generation_sizes
-from memdiag.api.estimating.options import estimate_options, ignored_option_notes
 from memdiag.api.estimating.reductions import peak_reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
-from memdiag.api.options import EstimatedOptions, options_with_defaults, takes_options
+from memdiag.api.options import EstimateArguments, options_with_defaults, takes_options
 from memdiag.api.profile_config import session_config
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
@@ -54,7 +54,7 @@ MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
 
 
-@takes_options(EstimatedOptions)
+@takes_options(EstimateArguments)
 def estimate(
     model: str | Path,
     *,
@@ -67,7 +67,7 @@ def estimate(
     measure: bool = False,
     details: bool = True,
     on_progress: OnProgress = ignore_progress,
-    **options: Unpack[EstimatedOptions],
+    **options: Unpack[EstimateArguments],
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
 
@@ -106,7 +106,7 @@ def estimate(
     genai = find_genai_config(path)
     path = path if genai is None else genai.path
     check_by_name(dims)
-    given = options_with_defaults(EstimatedOptions, options)
+    given = options_with_defaults(EstimateArguments, options)
     config = session_config(given)
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")

@@ -12,7 +12,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.rewrites import rewriters
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.runner.job import Job
-from memdiag.tuning.options import TuningOption, tuning_options
+from memdiag.tuning.tuning_options import TuningOption, tuning_options
 
 REWRITES, OPTIONS = "rewrites", "options"
 """The names of everything that changes the model, and of everything that changes its session."""

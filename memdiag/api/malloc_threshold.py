@@ -8,7 +8,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
 from memdiag.runner.run import ChildProgress, MeasuredRun
-from memdiag.tuning.options import tuning_options
+from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import MIB
 
 THRESHOLD_OPTION = "mmap-threshold"

@@ -16,9 +16,9 @@ from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.paths import path_text
 from memdiag.records.fix import REWRITE, Point, Remedy
 from memdiag.runner.job import Deadline
-from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.record import Publication, rewrite_option
+from memdiag.tuning.tuning_options import TuningOption
 
 
 @dataclass(kw_only=True)

@@ -16,8 +16,8 @@ from memdiag.errors import UsageError
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Deadline
 from memdiag.system.memory_limit import most_available_bytes
-from memdiag.tuning.options import TuningOption
 from memdiag.tuning.prepared_models import remove_initializers_from_inputs, room_bytes
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import format_size
 
 MAX_OPTIMIZER_S = 600.0

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from memdiag.api.estimating.options import estimate_options
+from memdiag.api.estimating.estimated_settings import estimate_options
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import EstimatedSettings, SessionEstimate
 from memdiag.runner.job import Job
-from memdiag.tuning.options import TuningOption
+from memdiag.tuning.tuning_options import TuningOption
 
 
 def estimated_savings(
@@ -31,7 +31,7 @@ def estimated_savings(
         options: the options, each of which is added alone.
     """
     ctx = AnalysisContext(model_file, runtime, sizes=sizes, reads_weights=False)
-    totals: dict[EstimateOptions, int] = {}
+    totals: dict[EstimatedSettings, int] = {}
 
     def total_bytes(settings: Job) -> int:
         chosen = estimate_options(settings.session, DEFAULT_RUNS)

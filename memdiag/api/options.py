@@ -133,7 +133,7 @@ class ConfigOptions(TypedDict, total=False):
     ]
 
 
-class SessionOptions(ConfigOptions, total=False):
+class SessionSettings(ConfigOptions, total=False):
     """How a session is created and run."""
 
     providers: Annotated[
@@ -186,7 +186,7 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-class RunOptions(TypedDict, total=False):
+class MeasuringOptions(TypedDict, total=False):
     """What is run and examined in a profile."""
 
     runs: Annotated[
@@ -235,10 +235,10 @@ class ProcessOptions(TypedDict, total=False):
 
 
 class ProfileOptions(
-    RunOptions,
+    MeasuringOptions,
     InputOptions,
     GenerationOptions,
-    SessionOptions,
+    SessionSettings,
     GraphOptions,
     ProcessOptions,
     LimitOptions,
@@ -247,11 +247,11 @@ class ProfileOptions(
     """How `memdiag.profile` measures a model."""
 
 
-class ModelLimitOptions(InputOptions, SessionOptions, total=False):
+class ModelLimitOptions(InputOptions, SessionSettings, total=False):
     """How `memdiag.limit` runs a model."""
 
 
-class LeakOptions(ArrayOptions, SessionOptions, total=False):
+class LeakOptions(ArrayOptions, SessionSettings, total=False):
     """How `memdiag.leak` runs a model."""
 
 
@@ -259,7 +259,7 @@ class CompareOptions(InputOptions, ConfigOptions, total=False):
     """How `memdiag.compare` runs models."""
 
 
-class EstimatedOptions(GenerationOptions, ConfigOptions, GraphOptions, total=False):
+class EstimateArguments(GenerationOptions, ConfigOptions, GraphOptions, total=False):
     """What `memdiag.estimate` assumes."""
 
 

@@ -187,9 +187,9 @@ def profile_job(
         MeasurementError: the child's interpreter cannot be started.
         KeyboardInterrupt: the run was interrupted.
     """
-    described = RunDescription(inputs=inputs, dimensions=dimensions)
+    description = RunDescription(inputs=inputs, dimensions=dimensions)
     with temporary_folder() as scratch:
-        run = _run_child(model_file, job, described, scratch, "steady" if xray else "none")
+        run = _run_child(model_file, job, description, scratch, "steady" if xray else "none")
     if run.measured.interrupted:
         raise KeyboardInterrupt
     result = run.profile
@@ -263,20 +263,22 @@ def _measure_with_inputs(
         runs=config.inputs.runs,
         generation=None if calls is None else calls.job,
     )
-    described = RunDescription(
+    description = RunDescription(
         inputs=describe_inputs(inputs.plans),
         dimensions=inputs.dimensions,
         notes=inputs.notes,
         command=config.command,
         generation=None if calls is None else calls.record,
     )
-    return _run_child(model_file, job, described, scratch, config.xray, on_progress, on_near_limit)
+    return _run_child(
+        model_file, job, description, scratch, config.xray, on_progress, on_near_limit
+    )
 
 
 def _run_child(
     model_file: ModelFile,
     job: Job,
-    described: RunDescription,
+    description: RunDescription,
     scratch: Path,
     when: XrayTime,
     on_progress: Callable[[ChildProgress], None] | None = None,
@@ -288,7 +290,7 @@ def _run_child(
     limit.
     """
     xray = None if when == "none" else ChildXray(model_file, job, scratch)
-    assemble = partial(assemble_profile, model_file, job, described)
+    assemble = partial(assemble_profile, model_file, job, description)
 
     def save(memory: GroupMemory) -> None:
         if on_near_limit is not None:

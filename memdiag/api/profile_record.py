@@ -59,7 +59,7 @@ class RunDescription:
 def assemble_profile(
     model_file: ModelFile,
     job: Job,
-    described: RunDescription,
+    description: RunDescription,
     measured: Measurement,
     xray: ChildXray | None,
     group: GroupMemory | None,
@@ -69,14 +69,14 @@ def assemble_profile(
     Args:
         model_file: the model of `job`, open.
         job: the model, the configuration and the inputs.
-        described: what was known of the run before it.
+        description: what was known of the run before it.
         measured: the measurement of the child.
         xray: its X-rays; None if none were wanted.
         group: what the control group of the child counted; None without one.
     """
     baseline = measured.baseline or measured.phases[0].end
     peak_rss_bytes, highest = _largest_phase_peak(measured, baseline.rss_bytes)
-    all_notes = [*described.notes, *measurement_notes(measured, job)]
+    all_notes = [*description.notes, *measurement_notes(measured, job)]
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
     profile = Profile(
@@ -89,9 +89,9 @@ def assemble_profile(
             memory_limit_bytes=group.limit_bytes if group else None,
             cpu_quota=cpu_quota(os.getpid()),
         ),
-        session=job.session.described(providers=measured.providers, runs=job.runs),
-        inputs=described.inputs,
-        dimensions=described.dimensions,
+        session=job.session.session_record(providers=measured.providers, runs=job.runs),
+        inputs=description.inputs,
+        dimensions=description.dimensions,
         xray_failure=(xray.failure if xray is not None else None) or "",
         baseline_rss_bytes=baseline.rss_bytes,
         phases=measured.phases,
@@ -113,10 +113,10 @@ def assemble_profile(
             PhaseAttribution(phase=phase, attribution=attribution)
             for phase, attribution in (xray.by_phase if xray else {}).items()
         ),
-        command=described.command,
+        command=description.command,
         group=group,
         device=measured.device,
-        generation=_measured_generation(described.generation, measured),
+        generation=_measured_generation(description.generation, measured),
     )
     # File names may contain bytes that are not text; a record cannot.
     return escaped_record(profile)

@@ -113,7 +113,7 @@ def _with_arena_details(profile: Profile, ctx: AnalysisContext) -> Profile:
     """Return `profile` with the arena of the estimated run, and the growth of its values."""
     if profile.estimate is None:
         return profile
-    doubled = _doubled_dim_sizes(ctx.model, ctx.sizes)
+    doubled = _doubled_dim_sizes(ctx.model_file, ctx.sizes)
     estimate = session_estimate(profile, ctx).with_run_details(profile.estimate, doubled)
     return msgspec.structs.replace(profile, estimate=estimate)
 

@@ -88,7 +88,7 @@ class ChildXray:
         self.attribution: Attribution | None = None
         self.by_phase: dict[PhaseName, Attribution] = {}
         self.failure: str | None = None
-        self._model = model_file
+        self._model_file = model_file
         self._job = job
         self._scratch = scratch
         self._baseline: BaselinePages | None = None
@@ -131,7 +131,7 @@ class ChildXray:
 
     @cached_property
     def _child_search_target(self) -> SearchTarget:
-        return search_target(self._model)
+        return search_target(self._model_file)
 
     def _take_xray(
         self,

@@ -41,10 +41,10 @@ def fused_search_targets(
         ModelError: an optimized model cannot be read.
         TimeLimitReached: the deadline of a job passed.
     """
-    if target.model.is_ort_format:
+    if target.model_file.is_ort_format:
         return []  # a session computes no tensors from the weights of an optimized graph
     missing = missing_bytes(target, attribution, index=index)
-    if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in target.model.weights):
+    if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in target.model_file.weights):
         return []
     targets: list[SearchTarget] = []
     for job in jobs:

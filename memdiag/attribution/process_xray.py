@@ -77,7 +77,7 @@ def take_xray(
 
     def release() -> None:
         for target in targets:
-            target.model.release()
+            target.model_file.release()
 
     with ProcessMemory(pid) as memory:
         space = read_address_space(pid)
@@ -110,13 +110,13 @@ def take_xray(
         process_layout,
         baseline=baseline,
         logged_arena=logged_arena,
-        model_files=[path for target in targets for path in target.model.files],
+        model_files=[path for target in targets for path in target.model_file.files],
         other_heap=_other_heap(process_layout.heap, heap_trimmed),
         cache=cache,
     )
     copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended
-    paths = distinct_names([target.model.path for target in models])
+    paths = distinct_names([target.model_file.path for target in models])
     names = [path_text(path) for path in paths]
     return Attribution(
         schema=ATTRIBUTION_SCHEMA,
@@ -145,7 +145,7 @@ def take_xray(
         ),
         models=tuple(
             SearchedModel(
-                name=name, weight_bytes=sum(weight.nbytes for weight in target.model.weights)
+                name=name, weight_bytes=sum(weight.nbytes for weight in target.model_file.weights)
             )
             for name, target in zip(names, models, strict=True)
         ),
@@ -224,12 +224,12 @@ class _ModelIndex:
     def __init__(self, targets: Sequence[SearchTarget]) -> None:
         self._models: dict[tuple[int, bytes], set[int]] = {}
         indices = {
-            id(target.model): index
+            id(target.model_file): index
             for index, target in enumerate(target for target in targets if not target.fused)
         }
         if len(indices) > 1:
             for target in targets:
-                index = indices[id(target.fused_from or target.model)]
+                index = indices[id(target.fused_from or target.model_file)]
                 for content in target.weights:
                     self._models.setdefault(content_probe(content.values), set()).add(index)
 
@@ -245,7 +245,7 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
     copies: dict[tuple[int, int], Copy] = {}
     for index, target in enumerate(models):
         names = {name: content.names for content in target.weights for name in content.names}
-        for mapped in mapped_weights(space, target.model):
+        for mapped in mapped_weights(space, target.model_file):
             nbytes = mapped.weight.length or 0
             copy = Copy(
                 weights=names.get(qualified_name(mapped.weight), (qualified_name(mapped.weight),)),

@@ -85,7 +85,9 @@ class _CopyMakers:
         fused_names = {
             content.names[0] for target in targets if target.fused for content in target.weights
         }
-        models = [target.model for target in targets if not target.fused] if fused_names else []
+        models = (
+            [target.model_file for target in targets if not target.fused] if fused_names else []
+        )
         self._new_names = fused_names - {
             weight.name for model in models for weight in model.weights
         }
@@ -213,7 +215,7 @@ def _removed_by(
     """
     by_name: dict[str, list[str]] = defaultdict(list)
     unknown = []
-    models = [target.model for target in targets if not target.fused]
+    models = [target.model_file for target in targets if not target.fused]
     for weight in (weight for model in models for weight in model.weights):
         if weight.origin not in ("initializer", "constant"):
             unknown.append(qualified_name(weight))

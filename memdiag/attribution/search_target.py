@@ -63,14 +63,14 @@ class SearchTarget(NamedTuple):
     """A model to search for, read once for any number of processes and times.
 
     Attributes:
-        model: the open model.
+        model_file: the open model.
         weights: its weights, each content once, and the model file as a whole.
         unidentifiable: weights that are not searched for, by reason.
         fused_from: the user's model, if these are weights that onnxruntime computed from its
             weights; None for the user's model itself.
     """
 
-    model: ModelFile
+    model_file: ModelFile
     weights: tuple[WeightContent, ...]
     unidentifiable: tuple[Unidentifiable, ...]
     fused_from: ModelFile | None = None
@@ -102,11 +102,11 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
     New weights without a distinct content are included in `unidentifiable`, unless they are small.
     """
     known = {content_probe(content.values) for content in original.weights}
-    names = frozenset(qualified_name(weight) for weight in original.model.weights)
+    names = frozenset(qualified_name(weight) for weight in original.model_file.weights)
     contents, unidentifiable = weight_contents(optimized, known=names)
     new = tuple(content for content in contents if content_probe(content.values) not in known)
     constant = tuple(group for group in unidentifiable if group.reason == FEW_VALUES_REASON)
-    return SearchTarget(optimized, new, constant, fused_from=original.model)
+    return SearchTarget(optimized, new, constant, fused_from=original.model_file)
 
 
 def missing_bytes(target: SearchTarget, attribution: Attribution, *, index: int = 0) -> int:

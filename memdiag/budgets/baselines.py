@@ -145,13 +145,13 @@ def _entry_setup(profile: Profile) -> Iterator[tuple[str, str]]:
     if profile.inputs:
         yield "inputs", ", ".join(map(_input_setup_text, profile.inputs))
     yield "peaks", "exact" if exact else "sampled"
-    for name, value in profile.session.described.items():
+    for name, value in profile.session.fields_in_words.items():
         if value and value not in USUAL_SETTINGS:
             yield name, _text(sorted(value) if name == "disabled optimizers" else value)
 
 
 def _text(value: Any) -> str:
-    """Return a setting as `Session.described` has it in one text."""
+    """Return a setting as `Session.fields_in_words` has it in one text."""
     if not isinstance(value, Mapping):
         return ", ".join(value)
     parts = sorted(value.items())

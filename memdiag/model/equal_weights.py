@@ -61,15 +61,15 @@ class _ContentComparison:
     """Comparison of the contents of a model's weights, which are identified by their indices."""
 
     def __init__(self, model_file: ModelFile) -> None:
-        self._model = model_file
+        self._model_file = model_file
         self._bytes_left = MAX_READ_FACTOR * (model_file.file_bytes + model_file.external_bytes)
 
     def groups(self, indices: Iterable[int]) -> Iterator[list[int]]:
         """Yield the groups of two or more among weights of one size."""
         ranges: dict[object, list[int]] = defaultdict(list)
         for index in indices:
-            weight = self._model.weights[index]
-            if can_be_compared(self._model, weight):
+            weight = self._model_file.weights[index]
+            if can_be_compared(self._model_file, weight):
                 ranges[(weight.file, weight.offset) if weight.file else index].append(index)
         same_range = {group[0]: group for group in ranges.values()}
         for probed in self._grouped_indices(same_range, self._probe_hash):
@@ -89,7 +89,7 @@ class _ContentComparison:
         indices = list(indices)
         if len(indices) < 2:
             return [indices] if indices else []
-        weights = [self._model.weights[index] for index in indices]
+        weights = [self._model_file.weights[index] for index in indices]
         found: dict[int | None, list[int]] = defaultdict(list)
         for index, value in zip(indices, _concurrent_results(key, weights), strict=True):
             found[value].append(index)
@@ -118,12 +118,12 @@ class _ContentComparison:
         for start in range(0, len(view), _SLICE_BYTES):
             digest.update(view[start : start + _SLICE_BYTES])
             if len(view) > _SLICE_BYTES:
-                self._model.release()
+                self._model_file.release()
         return digest.intdigest()
 
     def _weight_view(self, weight: Weight) -> memoryview | None:
         try:
-            view = self._model.raw_bytes(weight)
+            view = self._model_file.raw_bytes(weight)
         except ModelError:  # the indices of a sparse tensor do not fit its shape
             return None
         return view if len(view) == weight.nbytes else None

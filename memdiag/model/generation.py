@@ -73,7 +73,7 @@ class Decoder:
     """A model that can generate: the pairs, and its dimensions by what they count.
 
     Attributes:
-        model: the open model.
+        model_file: the open model.
         feed: the patterns of the pairs.
         pairs: the outputs and the inputs to which they are fed.
         past, new, totals: names of the free dimensions that count tokens in the past, tokens of the
@@ -82,7 +82,7 @@ class Decoder:
         given: arrays for some of the inputs.
     """
 
-    model: ModelFile
+    model_file: ModelFile
     feed: tuple[str, ...]
     pairs: tuple[FeedPair, ...]
     past: frozenset[str]
@@ -106,7 +106,7 @@ class Decoder:
         Raises:
             UsageError: as `plan_inputs`.
         """
-        plans = plan_inputs(self.model, dims=self.sizes(past=past, new=new), given=self.given)
+        plans = plan_inputs(self.model_file, dims=self.sizes(past=past, new=new), given=self.given)
         return tuple(_counting_plan(plan, past=past, total=past + new) for plan in plans)
 
     def all_sizes(self, *, past: int, new: int) -> dict[str, int]:
@@ -117,11 +117,11 @@ class Decoder:
         shapes = {plan.name: plan.shape for plan in self.plans(past=past, new=new)}
         sizes = {
             axis.key: shapes[value.name][axis.position]
-            for value in self.model.graph.required_inputs
+            for value in self.model_file.graph.required_inputs
             for axis in axes_of(value) or ()
             if axis.size is None
         }
-        graph = self.model.proto.graph
+        graph = self.model_file.proto.graph
         symbols = (
             size.dim_param
             for value in (*graph.value_info, *graph.output)
@@ -174,7 +174,7 @@ class Decoder:
 
     def _past_axes(self) -> Iterable[InputAxis]:
         fed = {pair.input for pair in self.pairs}
-        for value in self.model.graph.required_inputs:
+        for value in self.model_file.graph.required_inputs:
             if value.name in fed:
                 yield from (axis for axis in axes_of(value) or () if axis.key in self.past)
 
@@ -298,7 +298,7 @@ def _make_decoder(
                 " for it. Use --prefill for the number of tokens."
             )
     return Decoder(
-        model=model_file,
+        model_file=model_file,
         feed=feed,
         pairs=pairs,
         past=frozenset(past),
@@ -323,8 +323,8 @@ def check_calls(decoder: Decoder, *, prefill: int, steps: int, max_tokens: int |
     """
     if not decoder.new and prefill != 1:
         raise UsageError(
-            f"{decoder.model.path}: no dimension of its inputs counts the tokens of a call, so that"
-            f" a prompt of {prefill} tokens cannot be run at once. Use --prefill 1."
+            f"{decoder.model_file.path}: no dimension of its inputs counts the tokens of a call, so"
+            f" that a prompt of {prefill} tokens cannot be run at once. Use --prefill 1."
         )
     found = decoder.positions()
     limits = [found] if found is not None else []

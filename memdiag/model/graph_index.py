@@ -410,7 +410,7 @@ class GraphIndex:
     """
 
     def __init__(self, model_file: "ModelFile") -> None:
-        self._model = model_file
+        self._model_file = model_file
         self.main: Scope = main_scope(model_file.graph, model_file.functions)
         self._scopes_by_path: dict[str, list[Scope]] = defaultdict(list)
         self._paths: dict[Scope, str] = {}
@@ -454,9 +454,9 @@ class GraphIndex:
 
     @cached_property
     def _overridable_inputs(self) -> frozenset[str]:
-        if self._model.proto.ir_version < OVERRIDABLE_SINCE_IR:
+        if self._model_file.proto.ir_version < OVERRIDABLE_SINCE_IR:
             return frozenset()
-        graph = self._model.graph
+        graph = self._model_file.graph
         return frozenset(graph.inputs) - {value.name for value in graph.required_inputs}
 
     def own_weight(self, scope: Scope, name: str) -> Weight | None:
@@ -467,7 +467,7 @@ class GraphIndex:
     def constant(self, scope: Scope, node: Node, input_index: int) -> tuple[Array, Weight] | None:
         """Return values and weight of an input of `node`; None if the input is not constant."""
         weight = self.constant_weight(scope, node, input_index)
-        return (self._model.data(weight), weight) if weight is not None else None
+        return (self._model_file.data(weight), weight) if weight is not None else None
 
     def constant_weight(self, scope: Scope, node: Node, input_index: int) -> Weight | None:
         """Return the weight that an input of `node` refers to; None if the input is not constant.
@@ -524,7 +524,7 @@ class GraphIndex:
         for scopes in scope.subgraphs.values():
             for inner in scopes:
                 yield from self._walk_scopes(inner, self.path(inner), called)
-        for node in scope.nodes if self._model.functions else ():
+        for node in scope.nodes if self._model_file.functions else ():
             body = None if node.key in called else scope.call(node)
             if body is not None:
                 called.add(node.key)

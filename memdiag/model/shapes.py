@@ -197,7 +197,7 @@ class _ShapeInference:
         self.types: TypesByScope = defaultdict(dict)
         self.symbols: SymbolsByType = {}
         self.notes: list[str] = []
-        self._model = model_file
+        self._model_file = model_file
         self._graphs = graphs
         self.opset = next(
             (
@@ -234,7 +234,7 @@ class _ShapeInference:
         trim_heap()
 
     def _followed_functions(self) -> dict[FunctionKey, Graph]:
-        model = self._model
+        model = self._model_file
         limit = model.graph.node_count + MAX_INLINED_NODES
         if not model.functions:
             return {}
@@ -250,12 +250,15 @@ class _ShapeInference:
         """Infer the types in the main graph; return unknown operators and the reason of a
         failure."""
         copy = ModelProto()
-        copy.CopyFrom(self._model.proto)
+        copy.CopyFrom(self._model_file.proto)
         if not self.functions:
             del copy.functions[:]
         prepared = InferenceInput(copy, sizes)
         del copy
-        if copied_name_count(self._model.graph, tuple(self.functions.values())) > MAX_COPIED_NAMES:
+        if (
+            copied_name_count(self._model_file.graph, tuple(self.functions.values()))
+            > MAX_COPIED_NAMES
+        ):
             inferred = ModelProto.FromString(prepared.serialized)
             problem = "too many subgraphs or functions for ONNX's inference"
         else:
@@ -266,7 +269,7 @@ class _ShapeInference:
     def _knows_inputs(self) -> bool:
         """Return whether the sizes of all inputs of the model are known."""
         types = self.types[self._graphs.main]
-        kinds = (types.get(value.name) for value in self._model.graph.required_inputs)
+        kinds = (types.get(value.name) for value in self._model_file.graph.required_inputs)
         return all(kind is not None and kind.nbytes is not None for kind in kinds)
 
     def _knows_all_outputs(self) -> bool:
@@ -293,7 +296,7 @@ class _ShapeInference:
                 inputs[name] = kind
         if caller.key in self.functions and self._function_nodes <= MAX_FUNCTION_NODES:
             types = {name: kind.proto() for name, kind in inputs.items()}
-            body = function_body(self._model.proto, caller, types, self.functions)
+            body = function_body(self._model_file.proto, caller, types, self.functions)
             self._function_nodes += len(body.graph.node) + sum(
                 len(function.node) for function in body.functions
             )
@@ -301,7 +304,7 @@ class _ShapeInference:
         self.types[scope].update(inputs)
 
     def _add_weights(self) -> None:
-        for weight in self._model.weights:
+        for weight in self._model_file.weights:
             if weight.origin != "attribute":
                 for scope in self._graphs.scopes(weight):
                     self.types[scope][weight.name] = TensorType(weight.dtype, weight.shape)

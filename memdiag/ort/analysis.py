@@ -28,7 +28,7 @@ class AnalysisContext:
     """One model under one release of onnxruntime.
 
     Args:
-        model: the open model.
+        model_file: the open model.
         runtime: the release.
         sizes: the sizes of free dimensions by name, where the user gave them.
         reads_weights: whether rules may read the values of weights. If not, rules that need values
@@ -48,7 +48,7 @@ class AnalysisContext:
         reads_weights: bool = True,
         block: int = NCHWC_BLOCK,
     ) -> None:
-        self.model = model_file
+        self.model_file = model_file
         self.runtime = runtime
         self.reads_weights = reads_weights
         self.block = block
@@ -63,17 +63,17 @@ class AnalysisContext:
     @cached_property
     def graphs(self) -> GraphIndex:
         """The scopes of the model, and the weights in them."""
-        return GraphIndex(self.model)
+        return GraphIndex(self.model_file)
 
     @cached_property
     def shapes(self) -> ModelShapes:
         """The inferred types and shapes of all values, at the given sizes."""
-        return infer_shapes(self.model, self.graphs, self.sizes, self.notes)
+        return infer_shapes(self.model_file, self.graphs, self.sizes, self.notes)
 
     @cached_property
     def folds(self) -> Folds:
         """The results of constant folding; none of a model whose graph is optimized already."""
-        if self.model.is_ort_format:
+        if self.model_file.is_ort_format:
             return Folds(())
         return fold_constants(self.graphs, self.shapes, self.runtime)
 
@@ -81,7 +81,7 @@ class AnalysisContext:
     def session(self) -> PredictedSession:
         """The constants of a session."""
         return PredictedSession(
-            self.model,
+            self.model_file,
             self.graphs,
             self.shapes,
             self.folds,
@@ -98,7 +98,7 @@ class AnalysisContext:
         The other weights of the model matter as far as one of them is converted, reordered or
         packed as well.
         """
-        return peak_reduction(self.model, self.graphs, self.session, weights, replacement)
+        return peak_reduction(self.model_file, self.graphs, self.session, weights, replacement)
 
     @cached_property
     def used_values(self) -> UsedValues:
@@ -118,7 +118,7 @@ class AnalysisContext:
                 f"{'was' if len(skipped) == 1 else 'were'} not compared with others of the same "
                 "size."
             )
-        return identical_weights(self.model, min_bytes=MIN_COMPARED_BYTES)
+        return identical_weights(self.model_file, min_bytes=MIN_COMPARED_BYTES)
 
     def equal_to(self, weight: Weight) -> Sequence[Weight]:
         """Return the weights with the bytes of `weight`, itself among them; none if there is no
@@ -133,12 +133,12 @@ class AnalysisContext:
         """Return the names of the weights that another may equal but that cannot be compared."""
         skipped = [
             weight
-            for weight in self.model.weights
-            if weight.dtype != "string" and not can_be_compared(self.model, weight)
+            for weight in self.model_file.weights
+            if weight.dtype != "string" and not can_be_compared(self.model_file, weight)
         ]
         if not skipped:
             return []
-        sizes = Counter(weight.nbytes for weight in self.model.weights)
+        sizes = Counter(weight.nbytes for weight in self.model_file.weights)
         return [qualified_name(weight) for weight in skipped if sizes[weight.nbytes] > 1]
 
     def shapes_at(self, sizes: Mapping[str, int]) -> ModelShapes:
@@ -147,7 +147,7 @@ class AnalysisContext:
             return self.shapes
         # An estimate asks for the shapes at one choice of sizes several times in a row.
         if self._last_shapes is None or self._last_shapes[0] != sizes:
-            shapes = infer_shapes(self.model, self.graphs, sizes, [])
+            shapes = infer_shapes(self.model_file, self.graphs, sizes, [])
             self._last_shapes = dict(sizes), shapes
         return self._last_shapes[1]
 
@@ -155,7 +155,7 @@ class AnalysisContext:
         """Return the types at `sizes` with values that depend on the data as large as they can be,
         where that is known."""
         if self._last_largest is None or self._last_largest[0] != sizes:
-            shapes = infer_shapes(self.model, self.graphs, sizes, [], counts_largest=True)
+            shapes = infer_shapes(self.model_file, self.graphs, sizes, [], counts_largest=True)
             self._last_largest = dict(sizes), shapes
         return self._last_largest[1]
 
@@ -193,7 +193,7 @@ class AnalysisContext:
             declared=self.shapes.as_declared,
             runtime=self.runtime,
             block=self.block,
-            optimizes=not self.model.is_ort_format,
+            optimizes=not self.model_file.is_ort_format,
             in_fp32=in_fp32,
         )
 

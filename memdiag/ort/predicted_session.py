@@ -85,7 +85,7 @@ class PredictedSession:
     ) -> None:
         self.runtime = runtime
         self._block = block
-        self._model = model_file
+        self._model_file = model_file
         self._graphs = graphs
         self._shapes = shapes
         self.folds = folds
@@ -192,7 +192,9 @@ class PredictedSession:
     @cached_property
     def largest_weights(self) -> Sequence[Weight]:
         """The `MAX_LARGEST_WEIGHTS` largest weights, the largest first."""
-        return nlargest(MAX_LARGEST_WEIGHTS, self._model.weights, key=lambda weight: weight.nbytes)
+        return nlargest(
+            MAX_LARGEST_WEIGHTS, self._model_file.weights, key=lambda weight: weight.nbytes
+        )
 
     def _load_weight(self, weight: Weight) -> LoadedWeight:
         remaining = self.remaining_readers(weight)
@@ -209,7 +211,7 @@ class PredictedSession:
             uses=uses,
             is_exposed=is_overridable or any(weight.name in scope.output_names for scope in scopes),
             # A node of a file in ORT format has no copy of the subgraph inside it.
-            depth=0 if self._model.is_ort_format else subgraph_depth(self._graphs, weight),
+            depth=0 if self._model_file.is_ort_format else subgraph_depth(self._graphs, weight),
             results=tuple(
                 replace(self.result(fold), content_key=(weight, fold.dtype, fold.shape))
                 for fold in self.folds.of_weight(weight)
@@ -247,7 +249,7 @@ class PredictedSession:
         graphs = self._graphs
         buffer = packed_buffer(graphs, self.runtime, use, dtype, shape, self._block)
         is_packed = buffer is not None
-        fuses = not self._model.is_ort_format
+        fuses = not self._model_file.is_ort_format
         kernel = None
         if is_packed:
             declared = self._shapes.as_declared
@@ -269,7 +271,7 @@ class PredictedSession:
         last: dict[str, int] = {}
         constants = [
             (scope, weight.name)
-            for weight in self._model.weights
+            for weight in self._model_file.weights
             if weight.graph
             for scope in self._graphs.scopes(weight)
         ]

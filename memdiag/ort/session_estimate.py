@@ -20,7 +20,7 @@ from memdiag.model.shapes import ModelShapes
 from memdiag.ort.activations import ActivationPeak, LiveValue, SimulatedRun
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import LATER_RUNS, ArenaRequest, SimulatedArena, planned_block
-from memdiag.ort.generation import CallsInArena, GenerationSizes, step_requests
+from memdiag.ort.calls_in_arena import CallsInArena, GenerationSizes, step_requests
 from memdiag.ort.loading import FREED_ORT_FILE, LoadingTimeline, OrtFile, SessionLoading
 from memdiag.ort.operators import GATHERING_OPERATORS
 from memdiag.ort.overheads import overhead_at_end
@@ -62,7 +62,7 @@ _MEASURED_PHASES: dict[PhaseName, PhaseName] = {"prefill": "first_run", "decode"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateOptions:
+class EstimatedSettings:
     """Session options that affect memory.
 
     Attributes:
@@ -95,7 +95,7 @@ class SessionEstimate:
         options: the configuration of the session.
     """
 
-    def __init__(self, ctx: AnalysisContext, options: EstimateOptions) -> None:
+    def __init__(self, ctx: AnalysisContext, options: EstimatedSettings) -> None:
         self.ctx, self.options = ctx, options
 
     def at(self, sizes: Mapping[str, int]) -> EstimatedPoint:
@@ -242,9 +242,9 @@ class SessionEstimate:
     @cached_property
     def _loading(self) -> SessionLoading:
         options = self.options
-        optimizes = options.level != "disable_all" and not self.ctx.model.is_ort_format
+        optimizes = options.level != "disable_all" and not self.ctx.model_file.is_ort_format
         return SessionLoading(
-            self.ctx.model,
+            self.ctx.model_file,
             self.ctx.graphs,
             self.ctx.session,
             prepacks=options.prepacks,
@@ -296,7 +296,7 @@ class SessionEstimate:
 
     def _input_bytes(self, shapes: ModelShapes) -> int:
         """Return the bytes of the inputs of a run, as far as their sizes are known."""
-        main, graph = self.ctx.graphs.main, self.ctx.model.graph
+        main, graph = self.ctx.graphs.main, self.ctx.model_file.graph
         kinds = [shapes.of(main, value.name) for value in graph.required_inputs]
         return sum(kind.nbytes or 0 for kind in kinds if kind is not None)
 
@@ -313,7 +313,7 @@ class SessionEstimate:
         more_mapped: int = 0,
     ) -> EstimatedPoint:
         """Return the point of `timeline`; a run may map `more_mapped` bytes of files beside it."""
-        nodes, executed = self.ctx.model.node_count, len(self.ctx.run(sizes).steps)
+        nodes, executed = self.ctx.model_file.node_count, len(self.ctx.run(sizes).steps)
         phases = []
         for name in PHASES:
             if name not in timeline.phases():

@@ -101,7 +101,7 @@ class Environment(Record, frozen=True, kw_only=True):
 
 
 USUAL_SETTINGS = (DEFAULT_PROVIDERS, ("path",))
-"""Values in `Session.described` that a session has by default."""
+"""Values in `Session.fields_in_words` that a session has by default."""
 
 
 class Session(Record, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class Session(Record, frozen=True, kw_only=True):
     environment: dict[str, str]
 
     @property
-    def described(self) -> dict[str, Any]:
+    def fields_in_words(self) -> dict[str, Any]:
         """Each field by its name in words: texts, or texts by name; none where it is not set."""
         found: dict[str, Any] = {}
         for each in fields(self):

@@ -7,7 +7,7 @@ from memdiag import rewrites
 from memdiag.comparison.optimizers import OPTIMIZERS
 from memdiag.records.fix import REWRITE
 from memdiag.reports.rule_pages import all_detectors
-from memdiag.tuning.options import TuningOption, tuning_options
+from memdiag.tuning.tuning_options import TuningOption, tuning_options
 
 _ARITHMETIC_SENTENCES = {
     "same": "The kernels stay the same; only data moves.",

@@ -78,7 +78,7 @@ class Rule:
             remedies: the rule's remedies that fit; all by default.
         """
         return Finding(
-            model=path_text(ctx.model.path),
+            model=path_text(ctx.model_file.path),
             rule=self.code,
             name=self.name,
             message=message,

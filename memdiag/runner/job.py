@@ -113,7 +113,7 @@ class SessionConfig:
     run_options: Mapping[str, str] = field(default_factory=dict)
     shared_arena: bool = False
 
-    def described(self, *, providers: tuple[str, ...] | None, runs: int | None) -> Session:
+    def session_record(self, *, providers: tuple[str, ...] | None, runs: int | None) -> Session:
         """Return the description of the session for records: the fields of the same names.
 
         Args:

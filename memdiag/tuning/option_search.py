@@ -10,7 +10,6 @@ import msgspec
 from memdiag.records.fix import REWRITE, Point
 from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.runner.job import TimeLimitReached
-from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import (
     is_plausible,
@@ -23,6 +22,7 @@ from memdiag.tuning.points import (
     saves_a_little,
     usable_points,
 )
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import counted, format_duration, format_sizes
 from memdiag.verify.step_estimate import TIME_LIMIT_MARGIN, StepEstimate
 

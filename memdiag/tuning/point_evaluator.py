@@ -14,9 +14,9 @@ from memdiag.model.model_file import open_model
 from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job, TimeLimitReached
-from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import is_probably_fast, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.verify.acceptance import exchanged_memory, saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
 from memdiag.verify.memory import job_error_reason

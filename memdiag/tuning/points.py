@@ -7,7 +7,7 @@ import msgspec
 from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
 from memdiag.records.pareto_front import pareto_fronts
-from memdiag.tuning.options import TuningOption
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import MIB
 from memdiag.verify.acceptance import MIN_SAVING_SHARE, peaks_are_below, steady_is_below
 

@@ -16,7 +16,7 @@ from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.runner.job import Job
 from memdiag.runner.optimized_model import save_optimized_model
-from memdiag.tuning.options import TuningOption
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import format_size
 
 _ROOM_FACTOR = 2

@@ -11,9 +11,9 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, REWRITE, Fix, Point, Remedy
 from memdiag.tuning.option_search import OptionSearch
-from memdiag.tuning.options import TuningOption
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import format_duration, format_sizes
 from memdiag.verify.latency import MAX_UNNOTICED_S
 from memdiag.verify.mapped_rows import unread_table_notes

@@ -10,7 +10,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.rewrites import rewriters_for
 from memdiag.rewrites.rewrite import Rewriter
 from memdiag.runner.job import Job
-from memdiag.tuning.options import tuning_options
+from memdiag.tuning.tuning_options import tuning_options
 from memdiag.verify.model_evaluator import InputSet
 from tests.fixing.scripted_evaluator import ScriptedEvaluator
 

@@ -132,7 +132,9 @@ def test_a_file_that_is_cut_meanwhile_is_no_defect_of_a_rule(
         os.truncate(path, len(whole) // 2)
         yield from denormals.detect(ctx)
 
-    monkeypatch.setattr("memdiag.api.check.model_detectors", lambda: (denormals._replace(detect=cut),))
+    monkeypatch.setattr(
+        "memdiag.api.check.model_detectors", lambda: (denormals._replace(detect=cut),)
+    )
     checked = check_models([path], selection=RuleSelection()).models[0]
     assert "became shorter while it was read" in (checked.error or "")
     assert checked.notes == ()

@@ -27,8 +27,8 @@ from memdiag.records.fix import Fix
 from memdiag.records.measured_change import SearchEnd
 from memdiag.reports.fix import REPORT
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.tuning.options import tuning_options
 from memdiag.tuning.record import fix_record
+from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio

@@ -10,7 +10,7 @@ from onnx import parser
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.fix import Fix
-from memdiag.tuning.options import TuningOption, tuning_options
+from memdiag.tuning.tuning_options import TuningOption, tuning_options
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]

@@ -7,7 +7,7 @@ from memdiag.api.option_estimates import estimated_savings
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.runner.job import Job
-from memdiag.tuning.options import tuning_options
+from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]

@@ -18,7 +18,7 @@ from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import EstimatedSettings, SessionEstimate
 from memdiag.records.estimate import EstimatedPhase, EstimatedPoint
 from memdiag.records.profile import Profile
 from memdiag.reports.profile.peak import transient_peak_sentence
@@ -179,7 +179,7 @@ def test_it_is_the_estimate_of_the_same_session(tmp_path: Path, runs: int | None
         ctx = analysis_context(model, Runtime(1, 32), dims={"n": 512} if runs else {})
         point = profiled.with_estimate(profile, ctx).estimate
         assert point is not None
-        options = EstimateOptions(runs=runs, has_pattern=True)
+        options = EstimatedSettings(runs=runs, has_pattern=True)
         usual = SessionEstimate(ctx, options).at(ctx.sizes)
     names = [phase.name for phase in point.phases]
     if runs is None:

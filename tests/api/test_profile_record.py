@@ -68,8 +68,10 @@ def test_a_kill_at_the_limit_of_the_control_group_is_called_so(
     measured = measure_job(job)
     assert measured.outcome.status == "killed"
     with open_model(tmp_path / "m.onnx") as file:
-        described = RunDescription(inputs=(), dimensions=())
-        profile = assemble_profile(file, job, described, measured, None, group(oom_kills=oom_kills))
+        description = RunDescription(inputs=(), dimensions=())
+        profile = assemble_profile(
+            file, job, description, measured, None, group(oom_kills=oom_kills)
+        )
     assert reason in profile.outcome.message
     assert profile.environment.memory_limit_bytes == 512 * MIB
 

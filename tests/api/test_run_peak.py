@@ -55,8 +55,8 @@ def ctx(tmp_path: Path) -> Iterator[AnalysisContext]:
 
 def examined(ctx: AnalysisContext, profile: Profile | None = None, runs: int | None = 1) -> Profile:
     profile = with_estimate(profile or profiles.tied_if(), ctx)
-    job = Job(model=ctx.model.path, runs=runs)
-    return with_run_peak(profile, ctx, job, ctx.model.path.parent)
+    job = Job(model=ctx.model_file.path, runs=runs)
+    return with_run_peak(profile, ctx, job, ctx.model_file.path.parent)
 
 
 def test_measured_and_estimated_are_beside_each_other(ctx: AnalysisContext) -> None:

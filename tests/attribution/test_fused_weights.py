@@ -67,18 +67,18 @@ def test_the_model_is_optimized_only_if_weights_are_missing(
     saved: list[Path] = []
 
     def save(_: Job, path: Path) -> None:
-        graph = onnx.load(target.model.path)
+        graph = onnx.load(target.model_file.path)
         graph.graph.initializer[1].raw_data = fused.tobytes()
         onnx.save(graph, path)
         saved.append(path)
 
     monkeypatch.setattr(fused_weights, "save_optimized_model", save)
     found = xray(*(copy("original", name) for name in copies))
-    job = Job(model=target.model.path)
+    job = Job(model=target.model_file.path)
     targets = fused_search_targets(target, found, [job, job], tmp_path, stack)
     assert len(saved) == len(targets) == 2 * is_saved
     for each in targets:
-        assert each.fused_from is target.model
+        assert each.fused_from is target.model_file
         (content,) = each.weights  # not the weight that the model has as well
         assert np.array_equal(content.values, fused)
 
@@ -88,7 +88,7 @@ def test_a_model_that_is_not_written_is_left_out(
 ) -> None:
     target = Models(tmp_path, stack).target(NODES, WEIGHTS)
     monkeypatch.setattr(fused_weights, "save_optimized_model", lambda _job, _path: "no room")
-    jobs = [Job(model=target.model.path)]
+    jobs = [Job(model=target.model_file.path)]
     assert fused_search_targets(target, xray(), jobs, tmp_path, stack) == []
 
 

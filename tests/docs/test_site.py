@@ -12,7 +12,7 @@ import memdiag
 from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.records.schemas import RECORD_BY_SCHEMA
 from memdiag.rewrites import rewriters
-from memdiag.tuning.options import tuning_options
+from memdiag.tuning.tuning_options import tuning_options
 
 ROOT = Path(__file__).parents[2]
 

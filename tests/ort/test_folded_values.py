@@ -48,7 +48,7 @@ def test_all_that_folds_tell_agrees_with_what_they_are(ctx: AnalysisContext) -> 
         assert folds.of_node(fold.node) == last
         merged = [one for one in found if one.merged_into == (fold.scope, fold.output)]
         assert list(folds.duplicates(fold)) == merged
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         assert list(folds.of_weight(weight)) == [one for one in found if weight in one.weights]
 
 

@@ -118,7 +118,7 @@ def test_a_weight_of_a_subgraph_against_one_of_the_main_graph(
 
 
 def timeline(ctx: AnalysisContext, weights: Sequence[LoadedWeight] | None) -> LoadingTimeline:
-    return SessionLoading(ctx.model, ctx.graphs, ctx.session, weights=weights).run()
+    return SessionLoading(ctx.model_file, ctx.graphs, ctx.session, weights=weights).run()
 
 
 @pytest.mark.parametrize("version", ["1.24.4", "1.31.1"])

@@ -3,7 +3,7 @@
 import pytest
 
 from memdiag.ort.config_keys import unknown_key_notes
-from memdiag.tuning.options import tuning_options
+from memdiag.tuning.tuning_options import tuning_options
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import memdiag
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import LOADING_ABOVE, EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import LOADING_ABOVE, EstimatedSettings, SessionEstimate
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.units import MIB
 
@@ -95,7 +95,7 @@ def model(body: str, shapes: Shapes) -> ModelProto:
     return proto
 
 
-def estimated(path: Path, options: EstimateOptions) -> EstimatedPoint:
+def estimated(path: Path, options: EstimatedSettings) -> EstimatedPoint:
     sizes = {"n": BATCH}
     with open_model(path) as opened:
         runtime = Runtime.parse(onnxruntime.__version__)
@@ -126,7 +126,7 @@ def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external
     path = tmp_path / "model.onnx"
     onnx.save(model(body, shapes), path, save_as_external_data=external, location="data")
     prepacks = "session.disable_prepacking" not in session_options
-    found = estimated(path, EstimateOptions(prepacks=prepacks, runs=2))
+    found = estimated(path, EstimatedSettings(prepacks=prepacks, runs=2))
     lowest: dict[str, int] = {}
     # On a busy machine the boundary of a phase is noticed late: the lowest of several peaks counts.
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_without_an_arena_a_run_takes_values_and_working_memory(
         "y = Concat <axis = 1> (b, b, b) }"
     )
     onnx.save(model(body, {}), path)
-    found = estimated(path, EstimateOptions(has_arena=False, has_pattern=has_pattern, runs=3))
+    found = estimated(path, EstimatedSettings(has_arena=False, has_pattern=has_pattern, runs=3))
     taken = {
         phase.name: sum(
             term.bytes
@@ -209,7 +209,7 @@ def test_the_interval_includes_freed_weights_that_malloc_may_keep(
     body, _, _ = CASES["products"]
     path = tmp_path / "model.onnx"
     onnx.save(model(body, {"w": (2048, columns), "v": (columns, 2048)}), path)
-    point = estimated(path, EstimateOptions(prepacks=prepacks))
+    point = estimated(path, EstimatedSettings(prepacks=prepacks))
     assert (point.high_bytes > round((1 + LOADING_ABOVE) * point.peak_bytes)) == keeps
     if keeps:
         assert point.high_bytes >= point.steady_bytes + 64 * MIB
@@ -225,7 +225,7 @@ def test_the_interval_includes_pages_around_the_rows_of_a_mapped_table(
     proto = model(body, {"w": (1 << 16, 64)})
     onnx.save(proto, path, save_as_external_data=external, location="data")
     # 128 rows: at most all 8 blocks of 2 MiB, but half of the blocks of 64 KiB.
-    point = estimated(path, EstimateOptions(runs=1))
+    point = estimated(path, EstimatedSettings(runs=1))
     more = point.pinned_high_bytes - point.peak_bytes
     assert (more > 12 * MIB) == external
 
@@ -262,14 +262,14 @@ def ensemble(nodes: int) -> ModelProto:
 def test_trees_take_several_times_their_bytes_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(ensemble(300_000), path)
-    point = estimated(path, EstimateOptions(runs=1))
+    point = estimated(path, EstimatedSettings(runs=1))
     profile = memdiag.profile(path, runs=1, environment=PINNED, xray="none", select=["MD301"])
     peak = profile.peak_rss_bytes - profile.baseline_rss_bytes
     assert point.peak_bytes == pytest.approx(peak, rel=0.15)
     assert point.peak_phase == profile.peak_phase == "prepack"
     few = tmp_path / "few.onnx"
     onnx.save(ensemble(300), few)
-    terms = estimated(few, EstimateOptions(runs=1)).peak.peak_terms
+    terms = estimated(few, EstimatedSettings(runs=1)).peak.peak_terms
     assert next(term.bytes for term in terms if term.name == "graph") < MIB
 
 
@@ -288,7 +288,7 @@ def test_terms_are_positive_and_add_up(paths: list[Path], version: str) -> None:
         with open_model(path) as opened:
             runtime = Runtime.parse(version)
             ctx = AnalysisContext(opened, runtime, sizes={"n": 1}, reads_weights=False)
-            point = SessionEstimate(ctx, EstimateOptions()).at({"n": 1})
+            point = SessionEstimate(ctx, EstimatedSettings()).at({"n": 1})
         for phase in point.phases:
             for terms, total in (
                 (phase.peak_terms, phase.peak_bytes),
@@ -334,7 +334,7 @@ def test_constants_are_folded_again_after_weights_were_fused(
     # A phase whose end is noticed late has a part of the next one, which takes more, and one whose
     # start is noticed late lacks a part: a low one of several peaks is that of the phase alone.
     peak = sorted(peak_of_folding(path) for _ in range(5))[1]
-    point = estimated(path, EstimateOptions(runs=None))
+    point = estimated(path, EstimatedSettings(runs=None))
     found = next(phase for phase in point.phases if phase.name == "constant_fold")
     filter_bytes = 256 * 256 * 9 * 4
     assert found.peak_bytes == pytest.approx(peak, abs=2 * filter_bytes)

@@ -4,7 +4,7 @@ import pytest
 
 from memdiag.api.optimizer_outputs import optimizer_names
 from memdiag.reports.remedy_pages import remedy_page, remedy_page_names
-from memdiag.tuning.options import tuning_options
+from memdiag.tuning.tuning_options import tuning_options
 
 
 def test_everything_that_a_search_tries_is_explained() -> None:

@@ -14,9 +14,9 @@ from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
 from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.option_search import OptionSearch
-from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import over_budget_bytes
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import MIB
 
 Names = frozenset[str]

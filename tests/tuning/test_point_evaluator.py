@@ -11,8 +11,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.runner.job import Feed, Job, SessionConfig, TimeLimitReached
-from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
+from memdiag.tuning.tuning_options import TuningOption, tuning_options
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio

@@ -12,8 +12,8 @@ from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Job
-from memdiag.tuning.options import tuning_options
 from memdiag.tuning.prepared_models import PreparedModels
+from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]

@@ -20,8 +20,8 @@ from onnx import numpy_helper, parser
 from memdiag.ort.runtime import Runtime
 from memdiag.records.fix import Point
 from memdiag.runner.job import Job
-from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.program import session_program
+from memdiag.tuning.tuning_options import TuningOption, tuning_options
 from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]

@@ -10,8 +10,8 @@ import pytest
 from memdiag.model.model_file import open_model
 from memdiag.records.fix import Fix, Point
 from memdiag.tuning.option_search import OptionSearch
-from memdiag.tuning.options import TuningOption
 from memdiag.tuning.record import Publication, fix_record
+from memdiag.tuning.tuning_options import TuningOption
 from memdiag.verify.outputs import Bound
 from tests.tuning.test_option_search import Names, Scripted, less, option, searched
 

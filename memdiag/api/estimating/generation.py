@@ -2,7 +2,7 @@
 
 from memdiag.model.generation import Decoder, find_decoder
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.generation import GenerationSizes
+from memdiag.ort.calls_in_arena import GenerationSizes
 from memdiag.records.generation import Generation
 from memdiag.records.profile import Profile
 
@@ -12,7 +12,7 @@ def profiled_calls(
 ) -> GenerationSizes:
     """Return the calls of the generation of `profile`, whose model is that of `ctx`."""
     dims = {each.name: each.size for each in profile.dimensions}
-    decoder = find_decoder(ctx.model, feed=generation.feed, dims=dims)
+    decoder = find_decoder(ctx.model_file, feed=generation.feed, dims=dims)
     return generation_sizes(decoder, generation.prefill_tokens, generation.steps)
 
 

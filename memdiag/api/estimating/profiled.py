@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
 from memdiag.api.estimating.generation import profiled_calls
-from memdiag.api.estimating.options import estimate_options, ignored_option_notes
 from memdiag.budgets.figures import late_bytes
 from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON_LENGTH, MMAP_THRESHOLD_VARIABLE
 from memdiag.ort.analysis import AnalysisContext

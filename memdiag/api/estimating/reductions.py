@@ -6,7 +6,7 @@ from typing import Any
 
 from memdiag.api.estimating.sizes import SizeGrid
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import EstimatedSettings, SessionEstimate
 from memdiag.records.estimate import EstimatedPoint, Reduction
 from memdiag.units import MIB
 
@@ -19,11 +19,11 @@ REDUCING_OPTIONS: dict[str, dict[str, Any]] = {
     "enable_cpu_mem_arena=0": {"has_arena": False},
     "graph_optimization_level=extended": {"level": "extended"},
 }
-"""Session options that may need less memory, with the fields of `EstimateOptions` that they set;
+"""Session options that may need less memory, with the fields of `EstimatedSettings` that they set;
 those that cost least latency first."""
 
 
-def other_options(options: EstimateOptions) -> dict[str, EstimateOptions]:
+def other_options(options: EstimatedSettings) -> dict[str, EstimatedSettings]:
     """Return the configurations with one of `REDUCING_OPTIONS` each that differ from `options`."""
     return {
         name: other
@@ -35,7 +35,7 @@ def other_options(options: EstimateOptions) -> dict[str, EstimateOptions]:
 
 
 def peak_reductions(
-    ctx: AnalysisContext, options: EstimateOptions, grid: SizeGrid, point: EstimatedPoint
+    ctx: AnalysisContext, options: EstimatedSettings, grid: SizeGrid, point: EstimatedPoint
 ) -> tuple[Reduction, ...]:
     """Return the changes with which the peak of `point` is lower, the largest reduction first.
 

@@ -45,7 +45,7 @@ def size_inputs(ctx: AnalysisContext, point: EstimatedPoint) -> dict[str, str]:
         producer = defining.producers.get(name)
         if producer is not None and producer.op_type not in ("Shape", "Size"):
             pending += [(defining, operand) for operand in producer.input]
-    plans = plan_inputs(ctx.model, dims=point.dims, given={})
+    plans = plan_inputs(ctx.model_file, dims=point.dims, given={})
     return {
         plan.name: plan.note
         for plan in plans

@@ -13,10 +13,10 @@ from memdiag.api.options import (
     GraphOptions,
     InputOptions,
     LimitOptions,
+    MeasuringOptions,
     ProcessOptions,
     ProfileOptions,
-    RunOptions,
-    SessionOptions,
+    SessionSettings,
 )
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 ARGUMENTS = "MODEL"
 
 _OPTION_GROUPS = {
-    "Measurement": (RunOptions, InputOptions),
+    "Measurement": (MeasuringOptions, InputOptions),
     "Generation": (GenerationOptions,),
-    "Session": (SessionOptions, GraphOptions, ProcessOptions),
+    "Session": (SessionSettings, GraphOptions, ProcessOptions),
     "Limits": (LimitOptions,),
 }
 

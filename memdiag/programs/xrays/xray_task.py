@@ -197,7 +197,10 @@ def _fused_search_targets(
     for index, (key, target) in enumerate(targets.items()):
         users = [session for session in sessions if session.model_key == key]
         # No such interpreter; half of an optimized model.
-        with suppress(MemdiagError), closing(optimizing_jobs(target.model, users, lock)) as jobs:
+        with (
+            suppress(MemdiagError),
+            closing(optimizing_jobs(target.model_file, users, lock)) as jobs,
+        ):
             fused += fused_search_targets(target, attribution, jobs, folder, opened, index=index)
     return fused
 

@@ -59,13 +59,13 @@ def model_facts(profile: Profile) -> FactRows:
 
 def session_facts(profile: Profile) -> FactRows:
     """Return the settings of the session."""
-    described = profile.session.described
+    described = profile.session.fields_in_words
     described["providers"] = described["providers"] or ("default",)
     return tuple(fact for name, value in described.items() for fact in _setting(name, value))
 
 
 def _setting(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the facts of a setting as `Session.described` has it."""
+    """Yield the facts of a setting as `Session.fields_in_words` has it."""
     label = _LABELS.get(name, name)
     if not isinstance(value, Mapping):
         if value:

@@ -50,10 +50,10 @@ _MIN_ACTIVATION_BYTES = 64 * MIB
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the largest memory that activations take at once, and its node."""
-    sizes = choose_dimensions(ctx.model, ctx.sizes)
+    sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if sizes.assumed:
         return
-    constant_bytes = sum(weight.nbytes for weight in ctx.model.weights)
+    constant_bytes = sum(weight.nbytes for weight in ctx.model_file.weights)
     constant_bytes += sum(fold.nbytes for fold in ctx.folds if fold.stays)
     max_bytes = max(_MIN_ACTIVATION_BYTES, constant_bytes)
     if not ctx.activations_may_exceed(max_bytes, sizes.of):

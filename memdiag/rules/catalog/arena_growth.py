@@ -61,10 +61,10 @@ _MAX_DOUBLED_DIMENSIONS = 4
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the memory of activations and its growth with free dimensions."""
-    sizes = choose_dimensions(ctx.model, ctx.sizes)
+    sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if not sizes.of:
         return
-    weight_bytes = sum(weight.nbytes for weight in ctx.model.weights)
+    weight_bytes = sum(weight.nbytes for weight in ctx.model_file.weights)
     min_bytes = (
         max(_MIN_ARENA_GROWTH_BYTES, _MIN_ASSUMED_SHARE * weight_bytes)
         if sizes.assumed

@@ -53,7 +53,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     function."""
     graphs: dict[str, list[Weight]] = {}
     functions: dict[str, list[Weight]] = {}
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if weight.storage == "external" or not weight.nbytes:
             continue
         if weight.origin == "constant":
@@ -62,7 +62,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             functions.setdefault(weight.graph, []).append(weight)
     if graphs:
         yield from _parsed_constant_findings(ctx, graphs)
-    calls = inlined_calls(ctx.model.graph, ctx.model.functions) if functions else {}
+    calls = inlined_calls(ctx.model_file.graph, ctx.model_file.functions) if functions else {}
     for name, weights in functions.items():
         yield from _inlined_constant_findings(ctx, name, weights, calls.get(name, 0))
 
@@ -70,7 +70,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 def _parsed_constant_findings(
     ctx: AnalysisContext, graphs: dict[str, list[Weight]]
 ) -> Iterator[Finding]:
-    embedded = (weight.nbytes for weight in ctx.model.weights if weight.storage != "external")
+    embedded = (weight.nbytes for weight in ctx.model_file.weights if weight.storage != "external")
     main = sum(weight.nbytes for weight in graphs.get("", ())) - max(embedded, default=0)
     inner = max(
         (_total_constant_bytes(weights) for path, weights in graphs.items() if path), default=0

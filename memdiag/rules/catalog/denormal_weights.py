@@ -104,7 +104,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _denormal_weights(ctx: AnalysisContext) -> Iterator[_DenormalWeight]:
     counts: dict[tuple[Weight, str], int] = {}
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if not _can_have_denormals(ctx, weight):
             continue
         readers = [
@@ -114,8 +114,8 @@ def _denormal_weights(ctx: AnalysisContext) -> Iterator[_DenormalWeight]:
             continue
         content = next(iter(ctx.equal_to(weight)), weight), weight.dtype
         if content not in counts:
-            is_counted = sample_has_denormals(ctx.model, weight)
-            counts[content] = count_denormals(ctx.model, weight) if is_counted else 0
+            is_counted = sample_has_denormals(ctx.model_file, weight)
+            counts[content] = count_denormals(ctx.model_file, weight) if is_counted else 0
         count = counts[content]
         if count >= _MIN_DENORMAL_VALUES and count >= _MIN_DENORMAL_SHARE * prod(weight.shape):
             yield _DenormalWeight(weight, readers, count)
@@ -129,7 +129,7 @@ def _can_have_denormals(ctx: AnalysisContext, weight: Weight) -> bool:
         and weight.nbytes > 0
         and weight.origin != "sparse"
         # Data in the proto itself is no larger than the file; a sparse tensor of a function is.
-        and (weight.file is not None or weight.nbytes <= ctx.model.file_bytes)
+        and (weight.file is not None or weight.nbytes <= ctx.model_file.file_bytes)
     )
 
 

@@ -95,10 +95,10 @@ class _DequantizedWeight(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each reason that prevents the fusion, and one for all fused weights."""
-    if ctx.model.is_ort_format:
+    if ctx.model_file.is_ort_format:
         return
     by_reason: dict[str, list[_DequantizedWeight]] = defaultdict(list)
-    candidates = list(filter(_may_be_dequantized, ctx.model.weights))
+    candidates = list(filter(_may_be_dequantized, ctx.model_file.weights))
     shared = shared_scales(ctx.graphs) if candidates else frozenset()
     for weight in candidates:
         for found in _dequantized_weights(ctx, weight, shared):

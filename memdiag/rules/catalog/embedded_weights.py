@@ -58,7 +58,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all embedded weights that would be mapped as external data."""
     candidates = [
         weight
-        for weight in ctx.model.weights
+        for weight in ctx.model_file.weights
         if weight.origin in ("initializer", "constant")
         and not weight.graph
         and weight.storage != "external"
@@ -73,7 +73,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if total < _MIN_EMBEDDED_TOTAL_BYTES:
         return
     names = list(map(qualified_name, private))
-    is_ort = ctx.model.is_ort_format
+    is_ort = ctx.model_file.is_ort_format
     is_mappable = ctx.runtime >= ORT_FILE_MAPPED_SINCE
     way = "if they were external data"
     if is_ort:
@@ -106,7 +106,7 @@ def _mapping_remedies(is_ort: bool, is_mappable: bool) -> tuple[str, ...]:
 def _ort_file_peak_reduction(ctx: AnalysisContext) -> int:
     """Return by how much the peak of loading would be lower if the file stayed mapped."""
     freed, mapped = (
-        SessionLoading(ctx.model, ctx.graphs, ctx.session, ort_file=OrtFile(in_place=in_place))
+        SessionLoading(ctx.model_file, ctx.graphs, ctx.session, ort_file=OrtFile(in_place=in_place))
         for in_place in (False, True)
     )
     return max(0, freed.run().peak_bytes() - mapped.run().peak_bytes())
@@ -126,7 +126,7 @@ def _is_in_private_memory(ctx: AnalysisContext, weight: Weight) -> bool:
 
 def _external_peak_reduction(ctx: AnalysisContext, private: list[Weight]) -> int:
     """Return by how much the peak of private memory would be lower with external data."""
-    others = set(ctx.model.weights).difference(private)
+    others = set(ctx.model_file.weights).difference(private)
     # While all are converted, one embedded weight at a time is there twice.
     largest_other = max(
         (weight.nbytes for weight in others if weight.storage != "external"), default=0

@@ -46,7 +46,7 @@ _MIN_UNUSED_FILE_SHARE = 0.1
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each external file with a large part that contains no weight in use."""
-    weights = [weight for weight in ctx.model.weights if weight.storage == "external"]
+    weights = [weight for weight in ctx.model_file.weights if weight.storage == "external"]
     if not weights or any(weight.file is None for weight in weights):
         return  # the places of a sparse tensor's parts are not known
     ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -57,8 +57,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             used.append((weight.offset, weight.offset + weight.length))
     by_path: dict[Path, list[str]] = {}
     for location in ranges:
-        by_path.setdefault((ctx.model.path.parent / location).resolve(), []).append(location)
-    own = ctx.model.path.resolve()
+        by_path.setdefault((ctx.model_file.path.parent / location).resolve(), []).append(location)
+    own = ctx.model_file.path.resolve()
     for path, locations in by_path.items():
         if path != own:
             spans = [span for location in locations for span in ranges[location]]

@@ -192,7 +192,7 @@ def _total_source_bytes(weights: Iterable[Weight]) -> int:
 
 def _unfolded_arena_growth(ctx: AnalysisContext) -> int:
     """Return by how many bytes the arena is larger after two runs if nothing is folded."""
-    sizes = choose_dimensions(ctx.model, ctx.sizes).of
+    sizes = choose_dimensions(ctx.model_file, ctx.sizes).of
     folded, unfolded = SimulatedArena(), SimulatedArena()
     for arena, run in ((folded, ctx.run(sizes)), (unfolded, ctx.unfolded_run(sizes))):
         arena.serve(run.requests)

@@ -113,7 +113,7 @@ class _CastWeight(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most two findings: for values, and for all fp16 weights that are read in fp32."""
-    if ctx.model.is_ort_format:
+    if ctx.model_file.is_ort_format:
         return
     yield from _fp16_value_findings(ctx)
     yield from _fp16_weight_findings(ctx)
@@ -121,7 +121,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _fp16_value_findings(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding if a run takes less memory with fp32 in place of fp16."""
-    sizes = choose_dimensions(ctx.model, ctx.sizes)
+    sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if not _has_half_values(ctx) or not ctx.activations_may_exceed(
         _MIN_RUN_SAVING_BYTES / 4, sizes.of
     ):
@@ -188,7 +188,7 @@ def _fp16_replacements_text(ctx: AnalysisContext, sizes: Mapping[str, int]) -> s
 
 def _fp16_weight_findings(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for all fp16 weights that a kernel reads in fp32."""
-    halves = list(filter(_may_be_cast, ctx.model.weights))
+    halves = list(filter(_may_be_cast, ctx.model_file.weights))
     if sum(weight.nbytes for weight in halves) < _MIN_CAST_TOTAL_BYTES:
         return
     cast_weights = [

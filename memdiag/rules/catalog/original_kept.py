@@ -82,7 +82,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     Weights with equal content share their packed buffers and have one finding together.
     """
     done: set[Weight] = set()
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if weight in done:
             continue
         first = _kernel_packed_weight(ctx, weight)

@@ -53,7 +53,7 @@ _CRASH_SENTENCE = " onnxruntime {} crashes while it optimizes such a model."
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each overridable weight that would be folded if it were constant."""
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if weight.nbytes >= _MIN_OVERRIDABLE_BYTES and ctx.graphs.is_overridable(weight):
             yield from _overridable_findings(ctx, weight)
 

@@ -78,7 +78,7 @@ class _PackedMappedWeight(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all mapped weights that are only used packed."""
-    external = list(filter(_may_stay_mapped, ctx.model.weights))
+    external = list(filter(_may_stay_mapped, ctx.model_file.weights))
     if _MAX_PACKING_RATIO * sum(weight.nbytes for weight in external) < _MIN_PACKED_TOTAL_BYTES:
         return
     shared: set[Hashable] = set()

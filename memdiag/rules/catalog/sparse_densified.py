@@ -48,10 +48,10 @@ _MIN_SPARSE_SAVING_BYTES = MIB
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all sparse weights."""
-    weights = [weight for weight in ctx.model.weights if weight.origin == "sparse"]
+    weights = [weight for weight in ctx.model_file.weights if weight.origin == "sparse"]
     if not weights:
         return
-    stored = dict(_stored_sparse_sizes(ctx.model.graph))
+    stored = dict(_stored_sparse_sizes(ctx.model_file.graph))
     used = [weight for weight in weights if ctx.readers(weight)]
     saving_bytes = 0
     for weight in used:

@@ -65,13 +65,13 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     repeated = {weight for group in ctx.equal_weights for weight in group[1:]}
     candidates = [
         weight
-        for weight in ctx.model.weights
+        for weight in ctx.model_file.weights
         if weight.nbytes >= MIN_EQUAL_BYTES
         and weight.origin != "attribute"
         and ctx.graphs.scopes(weight)
         and weight not in repeated
     ]
-    for weight, transposed in transposed_weight_pairs(ctx.model, candidates):
+    for weight, transposed in transposed_weight_pairs(ctx.model_file, candidates):
         yield _stored_transpose_finding(ctx, weight, transposed)
 
 

@@ -66,7 +66,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         weight for group in mergeable_groups(ctx) if is_in_branches(ctx, group) for weight in group
     }
     by_node: dict[tuple[Scope, Node], list[LoadedWeight]] = defaultdict(list)
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if weight in in_branches or weight.origin == "attribute":
             continue
         if subgraph_depth(ctx.graphs, weight):

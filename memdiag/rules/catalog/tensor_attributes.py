@@ -71,7 +71,7 @@ class _LargeAttribute(NamedTuple):
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each node whose attributes take much memory."""
     tensors: dict[tuple[str, str], list[Weight]] = {}
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if weight.origin == "attribute" and weight.nbytes >= _MIN_ATTRIBUTE_TENSOR_BYTES:
             node_name = weight.name.rpartition(".")[0]
             tensors.setdefault((weight.graph, node_name), []).append(weight)
@@ -82,7 +82,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         for node in scope.nodes:
             if node.op_type == "Constant" or not node.has_attributes:
                 continue
-            kept = list(_large_attributes(ctx.model, node))
+            kept = list(_large_attributes(ctx.model_file, node))
             total = sum(attribute.nbytes for attribute in kept) * copies
             if total < _MIN_ATTRIBUTE_BYTES:
                 continue

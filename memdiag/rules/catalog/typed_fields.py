@@ -51,7 +51,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all weights in typed fields that are wider than the type."""
     wide_weights = [
         (weight, extra)
-        for weight in ctx.model.weights
+        for weight in ctx.model_file.weights
         if weight.storage == "typed" and (extra := _field_bytes(weight) - weight.nbytes) > 0
     ]
     peak = sum(extra * _parsed_copy_count(weight) for weight, extra in wide_weights)

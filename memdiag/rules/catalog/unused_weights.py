@@ -71,7 +71,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     unread: list[_UnneededCopies] = []
     of_dead_nodes: list[_UnneededCopies] = []
     dead_readers: list[WeightReader] = []
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if weight.origin not in ("initializer", "constant") or not weight.nbytes:
             continue
         values = [(scope, weight.name) for scope in ctx.graphs.scopes(weight)]
@@ -151,7 +151,7 @@ def _dropped_weight_findings(ctx: AnalysisContext, dropped: Sequence[Weight]) ->
         return
     unused = frozenset(dropped)
     # The largest weight is there twice while it is converted, with and without the others.
-    used = (weight for weight in ctx.model.weights if weight not in unused)
+    used = (weight for weight in ctx.model_file.weights if weight not in unused)
     largest = max((weight.nbytes for weight in used if weight.storage != "external"), default=0)
     peak = total - largest
     if peak < _MIN_UNUSED_PEAK_BYTES:

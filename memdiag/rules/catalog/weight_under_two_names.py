@@ -62,7 +62,7 @@ class _NamedCopy(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each weight that is copied because it is read under two names."""
-    for weight in ctx.model.weights:
+    for weight in ctx.model_file.weights:
         if (
             weight.nbytes >= _MIN_IDENTITY_COPY_BYTES
             and weight.origin in ("initializer", "constant")

@@ -11,7 +11,7 @@ from memdiag.rewrites import rewriters
 from memdiag.rules import model_detectors
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
-from memdiag.tuning.options import TuningOption, tuning_options
+from memdiag.tuning.tuning_options import TuningOption, tuning_options
 from tests.ort.ort_files import ort_file
 
 SampleModel = Callable[..., Path]

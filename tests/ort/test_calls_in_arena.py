@@ -3,7 +3,7 @@
 import pytest
 
 from memdiag.ort.arena import ArenaRequest, SimulatedArena
-from memdiag.ort.generation import MAX_SERVED_STEPS, CallsInArena, step_requests
+from memdiag.ort.calls_in_arena import MAX_SERVED_STEPS, CallsInArena, step_requests
 from memdiag.units import MIB
 
 

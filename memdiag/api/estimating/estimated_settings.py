@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from memdiag.ort.loading import OrtFile
-from memdiag.ort.session_estimate import EstimateOptions
+from memdiag.ort.session_estimate import EstimatedSettings
 from memdiag.records.profile import Session
 from memdiag.runner.job import SessionConfig
 from memdiag.session_options import (
@@ -32,7 +32,7 @@ _ESTIMATED_OPTIONS = (
 )
 
 
-def estimate_options(session: SessionConfig | Session, runs: int | None) -> EstimateOptions:
+def estimate_options(session: SessionConfig | Session, runs: int | None) -> EstimatedSettings:
     """Return the part of the session's configuration that the estimate considers.
 
     Args:
@@ -44,7 +44,7 @@ def estimate_options(session: SessionConfig | Session, runs: int | None) -> Esti
         UsageError: a value is neither true nor false, or there is no such level.
     """
     given = session.options
-    return EstimateOptions(
+    return EstimatedSettings(
         prepacks=not is_on(given, PREPACKING_OPTION, default=False),
         folds=FOLDING_OPTIMIZER not in session.disabled_optimizers,
         level=optimization_level(given.get(LEVEL_OPTION, "all")),
