@@ -18,7 +18,8 @@ from rich.console import Console
 import memdiag
 from memdiag.api import profile as profile_module
 from memdiag.api.check import RuleSelection
-from memdiag.api.profile import ProfileInterrupted, _analysis_steps
+from memdiag.api.profile import ProfileInterrupted
+from memdiag.api.profile_analysis import analysis_steps
 from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import open_model
@@ -94,7 +95,7 @@ def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(
     session = msgspec.structs.replace(on_cpu.session, providers=("MyProvider", CPU_PROVIDER))
     other = msgspec.structs.replace(on_cpu, session=session, findings=())
     with open_model(path) as file:
-        for add in _analysis_steps(other, file, RuleSelection(), {}):
+        for add in analysis_steps(other, file, RuleSelection(), {}):
             other = add(other)
     assert other.findings == ()
     assert other.notes[-1].startswith("no rule was applied: ")
@@ -346,7 +347,7 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
         return run
 
     monkeypatch.setattr("memdiag.api.profile._run_child", measured_and_forgotten)
-    monkeypatch.setattr("memdiag.api.profile.MAX_READ_BYTES", may_read)
+    monkeypatch.setattr("memdiag.api.profile_analysis.MAX_READ_BYTES", may_read)
     profile = memdiag.profile(two_equal_weights, memory_limit_bytes=100_000_000)
     assert profile.outcome.status != "completed"
     found = "identical-weights" in {finding.name for finding in profile.findings}
@@ -363,8 +364,8 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
     ("step", "has_estimate", "has_findings"),
     [
         ("memdiag.api.profile.measure_malloc_threshold", False, False),
-        ("memdiag.api.profile.with_estimate", False, False),
-        ("memdiag.api.profile.find_waste", True, False),
+        ("memdiag.api.profile_analysis.with_estimate", False, False),
+        ("memdiag.api.profile_analysis.find_waste", True, False),
         ("memdiag.api.profile.with_run_peak", True, True),
         ("memdiag.fixing.applicable.findings_with_rewrites", True, True),
     ],

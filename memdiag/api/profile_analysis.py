@@ -1,0 +1,111 @@
+"""Explain a measured profile: estimate, findings, and the rewrites that apply."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from memdiag.api.check import RuleSelection, analysis_context, find_waste, with_peak_shares
+from memdiag.api.estimating.profiled import with_estimate
+from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.model.count_inputs import count_inputs
+from memdiag.model.dimensions import axes_of
+from memdiag.model.model_file import ModelFile
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.prepacking import channel_block
+from memdiag.ort.releases import older_release_note
+from memdiag.ort.runtime import Runtime
+from memdiag.records.profile import Profile
+from memdiag.rules.match_measurement import match_profile
+
+MAX_READ_BYTES = 1 << 30
+"""Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes
+would delay the result of a run that a limit ended."""
+
+_NO_RULES = (
+    "no rule was applied: the rules of memdiag check describe the memory of the CPU provider"
+)
+
+
+def analysis_steps(
+    profile: Profile,
+    model_file: ModelFile,
+    selection: RuleSelection,
+    dims: Mapping[str, int],
+    *,
+    add_run_peak: Callable[..., Profile] | None = None,
+) -> Iterator[Callable[[Profile], Profile]]:
+    """Yield the steps that explain a measured `profile`: each adds its part to the one before.
+
+    `add_run_peak` measures the peak of a run, in another child; None to leave it out.
+    """
+    version = profile.environment.onnxruntime
+    if version is None:
+        return
+    if profile.inputs:
+        dims = _run_sizes(model_file, profile)
+    completed = profile.outcome.completed
+    runtime = Runtime.parse(version)
+    ctx = analysis_context(
+        model_file,
+        runtime,
+        dims=dims,
+        # onnxruntime and the X-ray have read all weights by then.
+        max_read_bytes=None if completed else MAX_READ_BYTES,
+        block=channel_block(profile.environment.machine),
+    )
+    older_release = older_release_note(runtime)
+    if older_release:
+        yield partial(with_notes, notes=(older_release,))
+    else:
+        yield partial(with_estimate, ctx=ctx)
+        yield partial(_with_findings, ctx=ctx, selection=selection)
+    if add_run_peak is not None:
+        yield partial(add_run_peak, ctx=ctx)
+    if completed:
+        yield partial(_with_rewrites, model_file=model_file)
+
+
+def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: RuleSelection) -> Profile:
+    """Return `profile` with the findings of the rules, matched with the measurement."""
+    if not _is_on_cpu(profile):
+        return with_notes(profile, (_NO_RULES,))
+    found, notes = find_waste(ctx, selection)
+    found = tuple(match_profile(finding, profile) for finding in found)
+    estimate = profile.estimate
+    found = with_peak_shares(found, None if estimate is None else estimate.peak_bytes)
+    return with_notes(msgspec.structs.replace(profile, findings=found), notes)
+
+
+def _with_rewrites(profile: Profile, *, model_file: ModelFile) -> Profile:
+    """Return `profile` whose findings name the rewrites that can be applied."""
+    if not profile.findings:
+        return profile
+    # Late: rewriting needs onnx_ir, which takes long to import.
+    from memdiag.fixing.applicable import findings_with_rewrites
+
+    return msgspec.structs.replace(
+        profile, findings=findings_with_rewrites(profile.findings, model_file)
+    )
+
+
+def with_notes(profile: Profile, notes: Sequence[str]) -> Profile:
+    """Return `profile` with `notes` after its own."""
+    return msgspec.structs.replace(profile, notes=(*profile.notes, *notes))
+
+
+def _is_on_cpu(profile: Profile) -> bool:
+    """Return whether the session prefers the CPU provider, whose memory the rules describe."""
+    return profile.session.providers[:1] == DEFAULT_PROVIDERS
+
+
+def _run_sizes(model_file: ModelFile, profile: Profile) -> dict[str, int]:
+    """Return the sizes that the free dimensions of the model had in the run."""
+    shapes = {value.name: value.shape or () for value in profile.inputs}
+    counts = count_inputs(model_file.graph)
+    return {each.name: each.size for each in profile.dimensions if each.name in counts} | {
+        axis.key: shapes[value.name][axis.position]
+        for value in model_file.graph.required_inputs
+        for axis in axes_of(value) or ()
+        if axis.size is None and axis.position < len(shapes.get(value.name, ()))
+    }
