@@ -9,9 +9,8 @@ code behind it may change as a whole:
     once).
 ``record FILE.json FOLDER…``
     For every model below the folders: the findings of ``check`` for five releases of onnxruntime,
-    the rewrites that ``fix`` would try and those that it refuses. With ``--profile``
-    also the copies of weights that ``profile`` finds, for the models whose path contains the word
-    given.
+    the rewrites that ``fix`` would try and those that it refuses. With ``--profile`` also the
+    copies of weights that ``profile`` finds, for the models whose path contains the word given.
 ``compare BEFORE.json AFTER.json``
     Print what differs, apart from wording and order, and end with 1 where something does.
 

@@ -74,7 +74,7 @@ class ChildXray:
     An error of an X-ray does not end the measurement.
 
     Args:
-        model: the model whose weights are searched for.
+        model_file: the model whose weights are searched for.
         job: the job of the child.
         scratch: a folder for temporary files.
 

@@ -9,7 +9,7 @@ order:
  # condition                                                             verdict
 == ===================================================================== ======================
  1 memory in use of an owner (`OWNERS_IN_USE`) grows steadily            ``leak``, or ``kept``
-   (`steady_slope`; not only where inputs do: `_grows_only_with_inputs`) (`_is_kept`)
+   (`steady_slope`; not only where inputs do: `_grows_only_with_inputs`) (`kept_values`)
  2 more sessions at each of the moments, by `MIN_MORE_SESSIONS`          ``kept``
  3 fewer than `MIN_MOMENTS` moments                                      ``undecided``
  4 growth below `MIN_RESIDENT_GROWTH_BYTES`, or                          ``flat``

@@ -93,7 +93,7 @@ class AxisRole(NamedTuple):
 
 
 def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, AxisRole]:
-    """Return the role of every free dimension of the inputs of `graph`, by `Axis.key`.
+    """Return the role of every free dimension of the inputs of `graph`, by `InputAxis.key`.
 
     Dimensions that are arithmetic over others (``past + sequence``) have no role of their own.
     """
@@ -244,7 +244,7 @@ def total_lengths(
     """Return the free dimensions that are the sum of a past and a new length.
 
     They are dimensions with total in their names, and lengths of masks. The result has the
-    `Axis.key` of each, with the keys of both summands.
+    `InputAxis.key` of each, with the keys of both summands.
     """
     past = next((key for key, role in roles.items() if role.name == "past"), None)
     new = [

@@ -112,12 +112,12 @@ def choose_sizes(
     totals: Mapping[str, tuple[str, str]] | None = None,
     roles: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
-    """Return a size for every axis of `inputs` that is not fixed, by `Axis.key`.
+    """Return a size for every axis of `inputs` that is not fixed, by `InputAxis.key`.
 
     The sources in order of precedence are `dims`, the shapes of the arrays `given`, and `usual`.
     Other axes get 1 if they look like a batch, else `free_dim`. The size of a symbol like ``past +
     1`` is computed from the symbols in it, and the size of a key of `totals` is the sum of two
-    other sizes. `roles` are the names of the roles of axes, by `Axis.key`, for messages.
+    other sizes. `roles` are the names of the roles of axes, by `InputAxis.key`, for messages.
 
     Raises:
         UsageError: `dims` names no dimension, has a negative size, or contradicts an array.
@@ -203,7 +203,7 @@ def unknown_dimension(
 ) -> UsageError:
     """Return the error for `key`, which is not a free dimension: those that are, and the nearest.
 
-    `roles` are the names of the roles of axes, by `Axis.key`.
+    `roles` are the names of the roles of axes, by `InputAxis.key`.
     """
     return UsageError(f"unknown dimension {key!r}: {_dimension_hint(key, inputs, roles)}")
 

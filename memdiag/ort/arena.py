@@ -4,7 +4,7 @@ The runtime's BFC arena takes regions from the system, the first of 1 MiB and la
 the size, up to 1 GiB, and divides them into chunks. A request takes the smallest free chunk that is
 large enough; the rest becomes a chunk of its own if the chunk is at least twice as large as the
 request, or the rest has 128 MiB or more. Free neighbours are merged. Regions are never returned,
-but only the pages that were written are resident: `Arena.resident_bytes`.
+but only the pages that were written are resident: `SimulatedArena.resident_bytes`.
 
 The first run of an input shape takes a chunk for each value. Later runs take one block for all
 values whose sizes are known, in which the values have the places that a best-fit planner gave

@@ -57,7 +57,7 @@ def becomes_gemm(graphs: GraphIndex, shapes: ModelShapes, scope: Scope, node: No
     """Return whether a MatMul and the Add behind it certainly become one Gemm.
 
     Products of matrices do, and products with more axes by a weight if all sizes are known.
-    `shapes` are those that the runtime knows when it loads the model (`Shapes.as_declared`).
+    `shapes` are those that the runtime knows when it loads the model (`ModelShapes.as_declared`).
     """
     if node.op_type != "MatMul" or len(node.input) != 2 or len(node.output) != 1:
         return False

@@ -217,7 +217,7 @@ class SessionLoading:
     """The creation of one session.
 
     Args:
-        model, graphs, session: the model, and what is predicted of its constants.
+        model_file, graphs, session: the model, and what is predicted of its constants.
         weights: the weights that are loaded, with their results of constant folding; all of the
             model by default. Of a part of them only their own bytes are counted: neither the rest
             of the file nor what malloc keeps. No run follows, so the timeline of a
@@ -691,7 +691,7 @@ def _kernel_buffers(
 ) -> Iterator[tuple[PackedUse, Hashable, PackedBuffer]]:
     """Yield the inputs whose kernels pack the constant, with the key of the buffer and the buffer.
 
-    The filters of `Loading._reorder_filters` are not among them.
+    The filters of `SessionLoading._reorder_filters` are not among them.
     """
     packed = (use for use in constant.uses if use.buffer is not None)
     for use, (key, buffer) in zip(packed, constant.buffers(), strict=True):

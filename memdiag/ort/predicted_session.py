@@ -66,7 +66,7 @@ class PredictedSession:
     """The constants of a session that one release would create from a model.
 
     Args:
-        model, graphs, shapes: the model.
+        model_file, graphs, shapes: the model.
         folds: what constant folding evaluates.
         readers: returns the readers of a weight.
         runtime: the release.

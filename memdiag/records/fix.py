@@ -16,8 +16,7 @@ REWRITE: Final = "rewrite"
 
 RemedyStatus = Literal["applied", "refused", "rejected", "untried"]
 """``applied``: in the new model, verified; ``refused``: cannot be applied to this model;
-``rejected``: built and measured, and not in the new model; ``untried``: the search ended
-before."""
+``rejected``: built and measured, and not in the new model; ``untried``: the search ended before."""
 
 
 class Remedy(Record, frozen=True, kw_only=True):

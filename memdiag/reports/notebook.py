@@ -138,10 +138,9 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
 
     An estimate has a row for each point. A profile has a row for each phase and each part of a
     phase, as its summary has; `part_of` is None for phases, whose sum is the run's. A comparison
-    has a row for each column, a fix for each measured point, a recorded
-    program for each session, a growth for each moment, a memory limit for each trial, a sweep for
-    each job, and an X-ray for each
-    copy, or for each owner if there are no copies.
+    has a row for each column, a fix for each measured point, a recorded program for each session, a
+    growth for each moment, a memory limit for each trial, a sweep for each job, and an X-ray for
+    each copy, or for each owner if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.

@@ -51,11 +51,11 @@ _fixed_names_by_file: "WeakKeyDictionary[ModelFile, frozenset[str]]" = WeakKeyDi
 class ModelEditor:
     """The graph of an open model, to be rewritten; the file itself is never changed.
 
-    Large tensors of `model` are `onnx_ir.ExternalTensor` objects that refer to the files by
+    Large tensors of the model are `onnx_ir.ExternalTensor` objects that refer to the files by
     absolute paths, so that neither time nor memory depends on their size.
 
     Args:
-        file: the original, which must stay open while weights are read.
+        model_file: the original, which must stay open while weights are read.
         reads_weights: whether weights that a rule found to be equal are compared again. False is
             enough to ask which rewrites can be applied.
 

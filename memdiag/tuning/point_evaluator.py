@@ -40,7 +40,7 @@ class PointEvaluator:
         bound: how far outputs may differ.
         scratch: a folder for files that options need.
         max_slowdown: the largest ratio of latencies that fits.
-        budget: bytes above the baseline by kind (see `BUDGETS`).
+        budget: bytes above the baseline by kind (see `BUDGET_FIGURES`).
         before: the figures of the defaults.
         without_hidden_names: returns a text without the names of models that are not published.
     """

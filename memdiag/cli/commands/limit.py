@@ -76,9 +76,9 @@ def run(options: Namespace) -> int:
     """Find the smallest memory limit under which a model loads and runs, or a program works.
 
     Each trial is a new process in a new control group with a real limit, and ends when it has taken
-    three times as long as without one. The result is the smallest
-    limit that works, the smallest without slowdown, the phase in which it is killed below, and a
-    suggestion for the request and limit of a container. The output of a program is discarded.
+    three times as long as without one. The result is the smallest limit that works, the smallest
+    without slowdown, the phase in which it is killed below, and a suggestion for the request and
+    limit of a container. The output of a program is discarded.
 
     Writes limit.json, limit.html, limit.md and limit.png. Ctrl-C ends the search; the record up to
     then is written. Exit codes: 0; 2 on errors, if the search ended early, and where no control

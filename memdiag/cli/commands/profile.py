@@ -35,6 +35,7 @@ from memdiag.errors import UsageError
 if TYPE_CHECKING:
     from memdiag.api.budget import BudgetResult
     from memdiag.api.profile_config import ProfileConfig
+    from memdiag.cli.output import ReportDestination
     from memdiag.model.genai_config import GenaiModel
     from memdiag.records.budget import Budget
     from memdiag.records.profile import Profile
@@ -93,37 +94,20 @@ def run(options: Namespace) -> int:
     [tool.memdiag] of pyproject.toml choose among them.
     """
     from memdiag.api.budget import refuse_other_configuration
-    from memdiag.cli.output import ReportDestination
     from memdiag.model.genai_config import find_genai_config
-    from memdiag.records.budget import Budget
 
     genai = find_genai_config(options.model)
-    model, baseline = options.model, options.baseline
-    folder = options.out or Path("reports") / _report_folder_name(model, genai)
-    if genai is not None:
-        model = options.model = genai.path
-    destination = ReportDestination(folder)
-    budget = read_budget(options.budget)
-    if baseline is None and options.update_baseline:
-        raise UsageError("--update-baseline needs a file. Add --baseline FILE.")
-    if baseline is not None and not options.update_baseline and not baseline.exists():
-        raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
-    if budget is None and baseline is not None:
-        budget = Budget()
-    config = _chosen_profile_config(options, genai, pinned=budget is not None)
-    has_earlier_profile = _has_completed_profile(folder)
-    early = ReportDestination(
-        folder.with_name(f"{folder.name}.killed") if has_earlier_profile else folder
+    folders = _ProfileFolders(
+        options.out or Path("reports") / _report_folder_name(options.model, genai)
     )
-    result, interrupted = _measure_profile(options, config, budget, early.save_early)
+    if genai is not None:
+        options.model = genai.path
+    budget = _chosen_budget(options)
+    config = _chosen_profile_config(options, genai, pinned=budget is not None)
+    result, interrupted = _measure_profile(options, config, budget, folders.save_early)
     profile = result.profile
-    completed = profile.outcome.completed
-    if has_earlier_profile and profile.outcome.status != "killed":
-        early.remove_early()
-    if not completed and has_earlier_profile:
-        # The reports of the earlier run are worth more than those of a run that ended early.
-        destination = ReportDestination(folder.with_name(f"{folder.name}.{profile.outcome.status}"))
-    if interrupted and completed:
+    destination = folders.destination_of(profile)
+    if interrupted and profile.outcome.completed:
         # Measured, but not wholly examined: a user who interrupts does not wait for reports.
         (record_path,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"What was measured and found until then is at {record_path}.")
@@ -131,13 +115,67 @@ def run(options: Namespace) -> int:
     def update_baseline_and_print(written: Sequence[Path]) -> int:
         status = None
         if result.update is not None:
-            refuse_other_configuration(result.update.path, str(model), profile)
+            refuse_other_configuration(result.update.path, str(options.model), profile)
             status = result.update.write()
         return _print_profile_result(
             result, status, written, format=options.format, detail=options.detail
         )
 
     return destination.write_and_print(profile, update_baseline_and_print)
+
+
+class _ProfileFolders:
+    """Where a profile is written: an earlier one that completed stays if this one does not.
+
+    Args:
+        folder: the folder of the reports.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from memdiag.cli.output import ReportDestination
+
+        self._folder = folder
+        self._usual = ReportDestination(folder)
+        self._has_earlier = _has_completed_profile(folder)
+        self._early = self._beside("killed") if self._has_earlier else ReportDestination(folder)
+
+    def save_early(self, profile: Profile) -> None:
+        """Save the profile up to now: the kernel may end this process."""
+        self._early.save_early(profile)
+
+    def destination_of(self, profile: Profile) -> ReportDestination:
+        """Return where the profile at the end of the run is written."""
+        status = profile.outcome.status
+        if self._has_earlier and status != "killed":
+            self._early.remove_early()
+        stays = self._has_earlier and not profile.outcome.completed
+        return self._beside(status) if stays else self._usual
+
+    def _beside(self, status: str) -> ReportDestination:
+        from memdiag.cli.output import ReportDestination
+
+        return ReportDestination(self._folder.with_name(f"{self._folder.name}.{status}"))
+
+
+def _chosen_budget(options: Namespace) -> Budget | None:
+    """Return the limits to compare with, which are none but a baseline's without ``--budget``.
+
+    Raises:
+        UsageError: as in `read_budget`, or the baseline file is not named, or not there.
+    """
+    from memdiag.records.budget import Budget
+
+    budget, baseline = read_budget(options.budget), options.baseline
+    if baseline is None:
+        if options.update_baseline:
+            raise UsageError("--update-baseline needs a file. Add --baseline FILE.")
+        return budget
+    if not options.update_baseline and not baseline.exists():
+        raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
+    return budget or Budget()
 
 
 def _measure_profile(
@@ -195,7 +233,7 @@ def read_budget(text: str | None) -> Budget | None:
     """Return the budget given to ``--budget``; None without one.
 
     Raises:
-        UsageError: as in `pairs`, a figure or size is unknown, or there is no figure.
+        UsageError: as in `read_pairs`, a figure or size is unknown, or there is no figure.
     """
     from memdiag.budgets.parsing import parse_budget
 
