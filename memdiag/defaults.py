@@ -47,9 +47,6 @@ DEFAULT_LEAK_DURATION_S = 60.0
 MIN_LEAK_RUNS = 40
 """Fewer runs leave too few between two readings of the memory."""
 
-MAX_REASON_LENGTH = 300
-"""Characters of a reason in the words of onnxruntime, of a tool or of an unexpected error."""
-
 MMAP_THRESHOLD_VARIABLE = "MALLOC_MMAP_THRESHOLD_"
 PINNED_ENVIRONMENT = {MMAP_THRESHOLD_VARIABLE: str(128 << 10)}
 PINNED_TEXT = f"{MMAP_THRESHOLD_VARIABLE}={PINNED_ENVIRONMENT[MMAP_THRESHOLD_VARIABLE]}"

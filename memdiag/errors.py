@@ -14,6 +14,9 @@ A session that fails *while it is being measured* raises none of these: that is 
 profile (`Profile.outcome`), so that the figures until then are kept.
 """
 
+MAX_REASON_LENGTH = 300
+"""Characters of a reason in the words of onnxruntime, of a tool or of an unexpected error."""
+
 
 class MemdiagError(Exception):
     """Base of every error memdiag raises; its text is one sentence for the user."""
@@ -57,3 +60,16 @@ class XrayError(MemdiagError):
 
 class ProvisionError(MemdiagError):
     """An environment that cannot be created, or a version that is not available."""
+
+
+def defect_reason(error: Exception) -> str:
+    """Return what a defect of memdiag says, for notes on what is missing because of it."""
+    return f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
+
+
+def rule_defect_note(rule: str, subject: str, error: Exception) -> str:
+    """Return the note that `rule` failed on `subject`, such as ``model``."""
+    return (
+        f"rule {rule} failed on this {subject}, which is a defect of memdiag. Please report it"
+        f" ({defect_reason(error)})"
+    )

@@ -10,8 +10,8 @@ from onnx import ValueInfoProto
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.api.inputs import chosen_dimensions
-from memdiag.defaults import DEFAULT_MIN_BYTES, MAX_REASON_LENGTH
-from memdiag.errors import ModelError, UsageError
+from memdiag.defaults import DEFAULT_MIN_BYTES
+from memdiag.errors import ModelError, UsageError, defect_reason, rule_defect_note
 from memdiag.garbage import collection_disabled
 from memdiag.model.axis_roles import check_dim_names, dims_by_name
 from memdiag.model.count_inputs import free_axes
@@ -215,11 +215,7 @@ def find_waste(
         except ModelError as error:  # its file changed, or is damaged in a part read only now
             ctx.notes.append(f"rule {detector.rule.name} could not check this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
-            reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
-            ctx.notes.append(
-                f"rule {detector.rule.name} failed on this model, which is a defect of memdiag."
-                f" Please report it ({reason})"
-            )
+            ctx.notes.append(rule_defect_note(detector.rule.name, "model", error))
         else:
             findings += filter(selection.keeps, found)
         if model.has_shrunk:
@@ -264,8 +260,7 @@ def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | 
         sizes = choose_dimensions(ctx.model_file, ctx.sizes).of
         return SessionEstimate(ctx, EstimatedSettings()).most_probable(sizes).peak_bytes
     except Exception as error:  # a defect of the estimate must not lose the findings
-        reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
-        ctx.notes.append(f"the peak could not be estimated ({reason})")
+        ctx.notes.append(f"the peak could not be estimated ({defect_reason(error)})")
         return None
 
 

@@ -24,8 +24,8 @@ from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_MIN_BYTES, MAX_REASON_LENGTH, XrayTime
-from memdiag.errors import ModelError
+from memdiag.defaults import DEFAULT_MIN_BYTES, XrayTime
+from memdiag.errors import MAX_REASON_LENGTH, ModelError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.file_state import FileStates
 from memdiag.model.genai_config import find_genai_config

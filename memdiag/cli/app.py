@@ -17,8 +17,7 @@ import memdiag
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
 from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.cli.worker import end_now
-from memdiag.defaults import MAX_REASON_LENGTH
-from memdiag.errors import MemdiagError
+from memdiag.errors import MAX_REASON_LENGTH, MemdiagError
 
 MAX_HELP_WIDTH = 100
 INTERRUPT_AGAIN_S = 0.05

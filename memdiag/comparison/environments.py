@@ -10,8 +10,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.defaults import MAX_REASON_LENGTH
-from memdiag.errors import ProvisionError
+from memdiag.errors import MAX_REASON_LENGTH, ProvisionError
 from memdiag.runner.temporary import ending_with_parent, remove_stale
 from memdiag.temporary_names import own_prefix
 from memdiag.units import MIB, format_size

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from memdiag.errors import MemdiagError, ModelError
+from memdiag.errors import MemdiagError, ModelError, defect_reason
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel, ModelWriter
 from memdiag.records.finding import Finding
@@ -96,7 +96,7 @@ class FixState:
         except MemdiagError:
             raise
         except Exception as error:  # a defect of one rewrite must not lose the others
-            reason = f"the rewrite has a defect ({type(error).__name__}: {error}). Please report it"
+            reason = f"the rewrite has a defect ({defect_reason(error)}). Please report it"
             self.record(change, "refused", reason)
             return None
         for reason, refused_findings in refused.items():

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.shape_inference import infer_shapes as infer_model
 
-from memdiag.defaults import MAX_REASON_LENGTH
+from memdiag.errors import MAX_REASON_LENGTH
 from memdiag.model.computed_shapes import ComputedShapes
 from memdiag.model.function_calls import inlined_calls, inlined_node_count
 from memdiag.model.graph_index import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from memdiag.defaults import MAX_REASON_LENGTH
+from memdiag.errors import defect_reason
 from memdiag.programs import events
 from memdiag.programs.event_socket import HookConnection, peer_process_id
 from memdiag.programs.process_sampling import ProcessSampling
@@ -85,9 +85,8 @@ class EventHandling:
             is_answered = self._handle_event(event, process, connection, answer)
         except Exception as error:  # one event must not end the recording
             is_lost = True
-            reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
             self._program.notes.append(
-                f"process {process.pid}: the event {name!r} was lost: {reason}"
+                f"process {process.pid}: the event {name!r} was lost: {defect_reason(error)}"
             )
         if asks and not is_answered:
             answer()

@@ -7,7 +7,8 @@ import msgspec
 from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
 from memdiag.api.estimating.generation import profiled_calls
 from memdiag.budgets.figures import late_bytes
-from memdiag.defaults import DEFAULT_PROVIDERS, MAX_REASON_LENGTH, MMAP_THRESHOLD_VARIABLE
+from memdiag.defaults import DEFAULT_PROVIDERS, MMAP_THRESHOLD_VARIABLE
+from memdiag.errors import defect_reason
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.records.phases import PhaseName
@@ -38,9 +39,9 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
         else:
             point = session.generate(profiled_calls(profile, ctx, generation))
     except Exception as error:  # a defect of the estimate must not lose a profile
-        reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
         note = (
-            f"no estimate: it failed, which is a defect of memdiag's; please report it ({reason})"
+            "no estimate: it failed, which is a defect of memdiag's; please report it"
+            f" ({defect_reason(error)})"
         )
         return msgspec.structs.replace(profile, notes=(*profile.notes, note))
     profile = msgspec.structs.replace(profile, estimate=point)

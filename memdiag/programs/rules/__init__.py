@@ -9,7 +9,7 @@ are evidence enough.
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from memdiag.defaults import MAX_REASON_LENGTH
+from memdiag.errors import rule_defect_note
 from memdiag.programs.rules.arena_slack import RULE as SLACK
 from memdiag.programs.rules.duplicate_session import RULE as DUPLICATE
 from memdiag.programs.rules.malloc_retained import RULE as RETAINED
@@ -43,11 +43,7 @@ def program_findings(recording: ProgramRun) -> tuple[tuple[ProgramFinding, ...],
         try:
             found += detector.detect(recording)
         except Exception as error:  # a defect of one rule must not lose the recording
-            reason = f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
-            notes.append(
-                f"rule {detector.rule.name} failed on this program, which is a defect of memdiag."
-                f" Please report it ({reason})"
-            )
+            notes.append(rule_defect_note(detector.rule.name, "program", error))
     notes += _unchecked_rule_notes(recording)
     return tuple(
         sorted(found, key=lambda finding: _finding_order(finding, recording, found))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from memdiag.comparison.changes import undecided_changes
 from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.copies import copy_change_text
-from memdiag.defaults import MAX_REASON_LENGTH
+from memdiag.errors import MAX_REASON_LENGTH
 from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.comparison import (
     Bisection,

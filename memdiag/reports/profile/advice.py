@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from memdiag.defaults import (
     DEFAULT_PROVIDERS,
-    MAX_REASON_LENGTH,
     MMAP_THRESHOLD_VARIABLE,
     PINNED_TEXT,
 )
+from memdiag.errors import MAX_REASON_LENGTH
 from memdiag.ort.releases import OLDEST_PREDICTED_RELEASE, PREDICTED_RELEASES
 from memdiag.ort.runtime import is_older
 from memdiag.records.attribution import OwnerKind
