@@ -221,13 +221,18 @@ class MeasuringOptions(TypedDict, total=False):
     ]
 
 
-class ProcessOptions(TypedDict, total=False):
-    """The process in which a session is created."""
+class InterpreterOptions(TypedDict, total=False):
+    """Where a session is created."""
 
     python: Annotated[
         Path | str | None,
         SharedOption("--python", "PYTHON", "Another Python interpreter that has onnxruntime."),
     ]
+
+
+class ProcessOptions(InterpreterOptions, total=False):
+    """The process in which a session is created."""
+
     environment: Annotated[
         Mapping[str, str],
         SharedOption("--env", "KEY=VALUE", "Environment variables of the child process.", {}),
@@ -251,7 +256,7 @@ class ModelLimitOptions(InputOptions, SessionSettings, total=False):
     """How `memdiag.limit` runs a model."""
 
 
-class LeakOptions(ArrayOptions, SessionSettings, total=False):
+class LeakOptions(ArrayOptions, SessionSettings, InterpreterOptions, total=False):
     """How `memdiag.leak` runs a model."""
 
 

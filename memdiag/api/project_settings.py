@@ -34,34 +34,26 @@ class ProjectSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    min_bytes: int | str | None = None
+    min_bytes: int | str = DEFAULT_MIN_BYTES
     for_onnxruntime: str | None = None
     dim: dict[str, int] = {}
     budgets: dict[str, dict[str, Any]] = {}
 
-    def selection(
-        self,
-        *,
-        select: Sequence[str] = (),
-        ignore: Sequence[str] = (),
-        min_bytes: int | None = None,
-    ) -> RuleSelection:
+    def selection(self, *, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> RuleSelection:
         """Return the selection of rules; the arguments override the settings.
 
         Raises:
             UsageError: there is no such rule, or `min_bytes` is not a size.
         """
-        if min_bytes is None:
-            min_bytes = self.min_size
         return RuleSelection(
             select=select or self.select,
             ignore=ignore or self.ignore,
-            min_bytes=DEFAULT_MIN_BYTES if min_bytes is None else min_bytes,
+            min_bytes=self.min_size,
         )
 
     @property
-    def min_size(self) -> int | None:
-        """The number of bytes of `min_bytes`; None if it is not set.
+    def min_size(self) -> int:
+        """The number of bytes of `min_bytes`.
 
         Raises:
             UsageError: the text is not a size.

@@ -397,7 +397,7 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> Non
         (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
         (
             ["a.onnx"],
-            {"bisect": "peak", "onnxruntime": ["1.32.0", "x"]},
+            {"bisect": "peak", "onnxruntime": ["1.32.0", "./x"]},
             "--bisect is between versions. Name no environments",
         ),
         (["a.onnx", "b.onnx"], {"repeats": 0}, "repeats must be at least 1"),

@@ -140,7 +140,7 @@ def test_a_function_reads_each_of_its_options(
         read.append(Read(options_with_defaults(group, options)))
         return read[-1]
 
-    monkeypatch.setattr(f"memdiag.api.{module}.filled", recorded)
+    monkeypatch.setattr(f"memdiag.api.{module}.options_with_defaults", recorded)
     function = getattr(memdiag, module.removesuffix("_config"))
     with pytest.raises(MemdiagError):
         function(*["missing.onnx"] * (2 if module == "compare" else 1))

@@ -48,7 +48,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--measure": ("flag", "Run the model"),
     "--memory": ("SIZE", "Memory that all jobs"),
     "--memory-limit": ("SIZE", "Stop a child process"),
-    "--min-bytes": ("SIZE", "Skip findings"),
     "--model": ("FILE", "The ONNX model"),
     "--no-run": ("flag", "Do not run the model"),
     "--on": ("PLACE", "this machine"),

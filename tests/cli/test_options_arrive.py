@@ -98,7 +98,6 @@ VALUES = {
     "--max-slowdown": "1.5",
     "--memory": "1GiB",
     "--memory-limit": "1GiB",
-    "--min-bytes": "1MiB",
     "--model": "m.onnx",
     "--on": "local-cluster",
     "--only": "options",

@@ -101,8 +101,8 @@ def test_a_killed_build_leaves_no_environment(packages: Path, tmp_path: Path) ->
         "    (folder / 'bin').mkdir(parents=True)\n"
         "    print('building', flush=True)\n"
         "    time.sleep(60)\n"
-        "environments._build = build\n"
-        "environments.environment(Path(sys.argv[1]), ['anything'])\n"
+        "environments._build_environment = build\n"
+        "environments.provided_interpreter(Path(sys.argv[1]), ['anything'])\n"
     )
     words = [sys.executable, "-c", program, str(home)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as building:

@@ -64,7 +64,7 @@ def test_a_version_for_numpy_1_is_made_with_it(
 
 @pytest.mark.parametrize("text", ["", "newest", "1.24.4; rm", "1"])
 def test_what_is_no_version_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"Write it like 1\.24\.4"):
+    with pytest.raises(UsageError, match="is neither a version of onnxruntime"):
         runtimes.runtime_interpreter(text)
 
 

@@ -16,7 +16,7 @@ SampleModel = Callable[..., Path]
 def test_findings_are_printed_and_end_with_1(
     memdiag: RunMemdiag, sample_model: SampleModel
 ) -> None:
-    finished = memdiag("check", sample_model("tied_if"), "--min-bytes", "0")
+    finished = memdiag("check", sample_model("tied_if"))
     assert finished.returncode == 1
     assert "[shared-weight-transposed]" in finished.stdout.replace("\n", "")
     assert finished.stderr == ""
@@ -32,7 +32,7 @@ def test_a_finding_that_costs_time_only_does_not_set_the_exit_code(
     assert "[denormal-weights]" in finished.stdout
     text = " ".join(memdiag("check", slow, "-v").stdout.split())
     assert "This costs time on some processors, and no memory." in text
-    both = memdiag("check", slow, sample_model("tied_if"), "--min-bytes", "0")
+    both = memdiag("check", slow, sample_model("tied_if"))
     assert both.returncode == 1
     assert "exits with 0" in " ".join(memdiag("explain", "denormal-weights").stdout.split())
 
@@ -101,7 +101,6 @@ def test_settings_come_from_pyproject_and_options_win(
     [
         (("--select", "nonsense"), "unknown rule 'nonsense'"),
         (("--for-onnxruntime", "newest"), "not a version of onnxruntime"),
-        (("--min-bytes", "much"), "is not a size"),
         (("--dim", "batch"), "NAME=VALUE"),
     ],
 )

@@ -132,7 +132,7 @@ def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Pat
     assert row["status"] == "unreadable"
     for words, message in [
         (("--budget", "copies=2x"), "copies cannot be a multiple of the weights"),
-        (("--onnxruntime", "abc"), "'abc' is not a version"),
+        (("--onnxruntime", "abc"), "'abc' is neither a version"),
         (("--against", "zoo"), "zoo: there is no store of sweeps"),
         (("--dim", "batch=4..1"), "4..1 is not a range of sizes"),
     ]:

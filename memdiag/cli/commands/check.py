@@ -15,7 +15,6 @@ from memdiag.cli.options import (
     comma_separated_parts,
     read_dims,
 )
-from memdiag.defaults import DEFAULT_MIN_BYTES
 
 ARGUMENTS = "MODEL..."
 
@@ -33,11 +32,6 @@ def configure(parser: ArgumentParser) -> None:
         help="Run only these rules (names, codes or prefixes of codes).",
     )
     add_list(parser, "--ignore", metavar="RULE", help="Skip these rules; can be repeated.")
-    parser.add_argument(
-        "--min-bytes",
-        metavar="SIZE",
-        help=f"Skip findings that cost less (default: {DEFAULT_MIN_BYTES >> 10}KiB).",
-    )
     add_dims(parser)
     add_format(
         parser,
@@ -55,14 +49,13 @@ def run(options: Namespace) -> int:
     that cost time only (denormal-weights) do not count, nor do findings about defects of releases
     of onnxruntime (rules MD802 and MD803).
 
-    Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, min-bytes,
-    for-onnxruntime, dim.
+    Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, for-onnxruntime, dim; and
+    min-bytes: findings that cost less are skipped (4 KiB).
     """
     from memdiag.api.check import check_models, wastes_memory
     from memdiag.api.project_settings import read_project_settings
     from memdiag.cli.output import print_check, save_record
     from memdiag.reports.text import plain
-    from memdiag.units import parse_size
 
     settings = read_project_settings()
     result = check_models(
@@ -70,7 +63,6 @@ def run(options: Namespace) -> int:
         selection=settings.selection(
             select=comma_separated_parts(",".join(options.select)),
             ignore=comma_separated_parts(",".join(options.ignore)),
-            min_bytes=None if options.min_bytes is None else parse_size(options.min_bytes),
         ),
         for_onnxruntime=options.for_onnxruntime or settings.for_onnxruntime,
         dims={**settings.dim, **read_dims(options.dims)},

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memdiag.api.options import ArrayOptions, LeakOptions, SessionSettings, options_of
+from memdiag.api.options import (
+    ArrayOptions,
+    InterpreterOptions,
+    LeakOptions,
+    SessionSettings,
+    options_of,
+)
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
@@ -97,7 +103,7 @@ def configure(parser: ArgumentParser) -> None:
     add_dims(group, ranges=True)
     add_options(group, ArrayOptions)
 
-    add_options(parser.add_argument_group("Session"), SessionSettings)
+    add_options(parser.add_argument_group("Session"), SessionSettings, InterpreterOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group, default="reports/MODEL, or memdiag-leak-PID")
