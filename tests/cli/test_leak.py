@@ -67,7 +67,7 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
     words = (
         "m.onnx --runs 50 --for 10m --vary content,shape --dim batch=1..8,t=4 --dim n=2..3"
         " --reload --session-option a.b=1"
-        " --provider P --provider-option P:k=v --run-option r=w"
+        " --provider P --provider-option P:k=v --run-option r=w --python p/python"
     )
     assert run(*words.split()) == 0
     ((kind, model, settings),) = fake.calls
@@ -83,6 +83,7 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
         "providers": ("P",),
         "provider_options": {"P": {"k": "v"}},
         "run_options": {"r": "w"},
+        "python": Path("p/python"),
     }
     assert Path("reports/m/growth.json").is_file()
 
