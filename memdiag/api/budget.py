@@ -78,7 +78,7 @@ class BudgetResult:
         return self.profile.judgement
 
 
-def pinned_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def with_pinned_malloc(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` for a child with reproducible figures; its own variables stay."""
     return {**PINNED_ENVIRONMENT, **environment}
 

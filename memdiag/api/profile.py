@@ -111,11 +111,11 @@ def profile_model(
         original = FileStates(model, model_file.files)
         measurement = _ModelMeasurement(model_file, config, scratch, on_progress, on_near_limit)
         run = measurement.run()
-        if run.measured.interrupted:
+        if run.measurement.interrupted:
             raise ProfileInterrupted(run.profile)
-        measured = result = run.profile
+        unexplained = result = run.profile
         try:
-            measured = result = measure_malloc_threshold(result, run.job, on_progress)
+            unexplained = result = measure_malloc_threshold(result, run.job, on_progress)
             add_run_peak = partial(with_run_peak, job=run.job, scratch=scratch)
             for add in analysis_steps(
                 result,
@@ -130,7 +130,7 @@ def profile_model(
         except ModelError:
             if not original.changed:
                 raise
-        return with_notes(measured, (original.sentence,)) if original.changed else result
+        return with_notes(unexplained, (original.sentence,)) if original.changed else result
 
 
 def profile_job(
@@ -159,7 +159,7 @@ def profile_job(
     description = RunDescription(inputs=inputs, dimensions=dimensions)
     with temporary_folder() as scratch:
         run = _run_child(model_file, job, description, scratch, "steady" if xray else "none")
-    if run.measured.interrupted:
+    if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = run.profile
     for add in analysis_steps(result, model_file, RuleSelection(), {}) if xray else ():
@@ -171,7 +171,7 @@ class _JobRun(NamedTuple):
     """A job, what was measured of its run in a child, and its profile without findings."""
 
     job: Job
-    measured: Measurement
+    measurement: Measurement
     profile: Profile
 
 
@@ -211,7 +211,7 @@ class _ModelMeasurement:
             return self._measure(calls.prompt, calls)
         usual = self._usual_inputs()
         run = self._measure(usual)
-        if not _needs_other_inputs(run.measured, usual):
+        if not _needs_other_inputs(run.measurement, usual):
             return run
         found = self._inputs_that_run(run, usual)
         return run if found is None else self._measure(found)
@@ -237,7 +237,7 @@ class _ModelMeasurement:
             raise ProfileInterrupted(run.profile) from interrupt
         if found is None:
             return None
-        return _inputs_with_reason(found, usual, run.measured.outcome.message)
+        return _inputs_with_reason(found, usual, run.measurement.outcome.message)
 
     @property
     def _dims(self) -> Mapping[str, int]:

@@ -14,7 +14,12 @@ from typing import Protocol
 import msgspec
 
 from memdiag.api.arguments import check_at_least_one, check_dims, child_process_limits
-from memdiag.api.estimating.sizes import DimSizes, size_steps
+from memdiag.api.estimating.sizes import (
+    MAX_RANGE_SIZES,
+    DimSizes,
+    check_size_range,
+    size_steps,
+)
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
 from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
@@ -42,9 +47,6 @@ from memdiag.system.memory_limit import most_available_bytes
 from memdiag.units import some_of
 
 LOCAL_EXECUTION = "local"
-
-MAX_SWEEP_RANGE_SIZES = 8
-"""Sizes of a dimension into which a range is divided at most."""
 
 FLUSH_S = 60.0
 """Seconds after which the rows of results are written at the latest."""
@@ -488,13 +490,8 @@ def _requested_sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for name, size in dims.items():
         if isinstance(size, tuple):
-            low, high = size
-            if not 0 <= low <= high:
-                raise UsageError(
-                    f"dimension {name!r}: {low}..{high} is not a range of sizes. Give the lowest"
-                    " size first."
-                )
-            found[name] = size_steps(low, high, MAX_SWEEP_RANGE_SIZES)
+            check_size_range(name, size)
+            found[name] = size_steps(*size, MAX_RANGE_SIZES)
         else:
             found[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
         for each in found[name]:

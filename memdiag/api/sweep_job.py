@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from memdiag.api.budget import pinned_environment
+from memdiag.api.budget import with_pinned_malloc
 from memdiag.api.estimate import estimate
 from memdiag.api.profile import profile
 from memdiag.comparison import runtimes
@@ -97,7 +97,7 @@ def _profiled_result(result: JobResult, model: Path, memory_limit_bytes: int | N
         runs=job.runs,
         dims=job.dims,
         session_options=job.options,
-        environment=pinned_environment({}),  # so that figures are reproducible
+        environment=with_pinned_malloc({}),
         python=_job_interpreter(job),
         timeout_s=job.timeout_s,
         memory_limit_bytes=memory_limit_bytes,

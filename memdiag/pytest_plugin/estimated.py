@@ -8,6 +8,7 @@ import pytest
 
 from memdiag.api.arguments import check_dims
 from memdiag.api.estimate import estimate
+from memdiag.api.options import ConfigOptions, GraphOptions, options_of
 from memdiag.budgets.estimates import ESTIMATED_FIGURES, judge_estimate
 from memdiag.budgets.parsing import merged_budgets, parse_budget
 from memdiag.errors import UsageError
@@ -20,13 +21,9 @@ from memdiag.reports.budget import judgement_lines
 
 ESTIMATED_ARGUMENT = "estimated"
 ESTIMATE_OPTIONS = (
-    "dims",
-    "for_onnxruntime",
-    "session_options",
-    "disabled_optimizers",
-    "load_from",
-    "runs",
-    "upper",
+    *("dims", "for_onnxruntime", "runs", "upper"),
+    *options_of(ConfigOptions),
+    *options_of(GraphOptions),
 )
 """Arguments of `memdiag.estimate` that a marker with ``estimated=True`` accepts."""
 

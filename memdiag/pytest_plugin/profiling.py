@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import memdiag
-from memdiag.api.budget import pinned_environment as with_pinned_malloc
+from memdiag.api.budget import with_pinned_malloc
 from memdiag.api.measurement_lock import measurement_lock
 from memdiag.defaults import XrayTime
 from memdiag.errors import MeasurementError

@@ -13,6 +13,7 @@ from memdiag.reports.text import mebibytes_text
 from memdiag.units import MIB, format_duration
 
 SAMPLED_MARK = "~"
+SAMPLED_CAPTION = f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
 """Mark of a peak that is the largest sample, not the kernel's own figure."""
 
 OTHER_STEPS_LABEL = "other steps"
@@ -216,7 +217,7 @@ def phase_row_table(
     scale_bytes = max((row.peak_bytes or 0 for row in rows), default=0)
     kinds = {row.peak_kind for row in rows if row.peak_bytes is not None}
     if explains_samples and "sampled" in kinds:
-        caption += f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
+        caption += SAMPLED_CAPTION
     kind = kinds.pop() if len(kinds) == 1 else f"{SAMPLED_MARK} sampled" if kinds else ""
     peak_heading = f"peak ({kind})" if kind else "peak"
     # On a terminal the phase where a run ended is marked in the last column.

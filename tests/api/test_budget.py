@@ -9,8 +9,8 @@ import pytest
 from memdiag.api.budget import (
     BudgetResult,
     check_budget,
-    pinned_environment,
     refuse_other_configuration,
+    with_pinned_malloc,
 )
 from memdiag.budgets.baselines import BaselineStatus, read_baseline
 from memdiag.errors import UsageError
@@ -198,6 +198,6 @@ def test_another_class_of_machine_is_not_compared(tmp_path: Path) -> None:
 
 
 def test_the_allocators_threshold_is_pinned_unless_it_is_set() -> None:
-    assert pinned_environment({"A": "1"}) == {"A": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    assert with_pinned_malloc({"A": "1"}) == {"A": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
     own = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-    assert pinned_environment(own) == own
+    assert with_pinned_malloc(own) == own

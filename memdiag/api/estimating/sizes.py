@@ -114,7 +114,7 @@ def size_grid(model_file: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
         if not sizes:
             raise UsageError(f"dimension {name!r} has no size. Give one size or more.")
     for name, each in ranges.items():
-        _check_range(name, each)
+        check_size_range(name, each)
     single = {n: size for n, size in dims.items() if n not in lists and n not in ranges}
     check_dims(single)
     steps = {name: list(dict.fromkeys(sizes)) for name, sizes in lists.items()}
@@ -182,7 +182,7 @@ def _steps_of_ranges(ranges: Mapping[str, tuple[int, int]], others: int) -> dict
     return {name: size_steps(*ends, 2) for name, ends in ranges.items()}
 
 
-def _check_range(name: str, ends: tuple[int, ...]) -> None:
+def check_size_range(name: str, ends: tuple[int, ...]) -> None:
     """Check that `ends` are the ends of a range of sizes.
 
     Raises:

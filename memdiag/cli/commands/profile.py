@@ -253,7 +253,7 @@ def _report_folder_name(model: Path, genai: GenaiModel | None) -> str:
 def _chosen_profile_config(
     options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
 ) -> ProfileConfig:
-    from memdiag.api.budget import pinned_environment as with_pinned_malloc
+    from memdiag.api.budget import with_pinned_malloc
     from memdiag.api.profile_config import profile_config
     from memdiag.api.project_settings import read_project_settings
 

@@ -12,7 +12,7 @@ from memdiag.reports.comparison.picture import column_color
 from memdiag.reports.comparison.sentences import column_decimals, latency_ratio_text
 from memdiag.reports.page import SIZE_BAR_LEGEND, SizeBar, size_bar_cells
 from memdiag.reports.palette import LIGHT_PALETTE
-from memdiag.reports.phase_table import SAMPLED_MARK
+from memdiag.reports.phase_table import SAMPLED_CAPTION, SAMPLED_MARK
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import mebibytes_text, plain
 from memdiag.units import MIB, format_duration, format_size
@@ -103,7 +103,7 @@ def _memory_table(columns: Sequence[records.ComparisonColumn]) -> Table:
         count = f"{times[-1]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
         caption += f"; medians of {count} fresh processes, ± half their range if above 2%"
     if any(column.measured.peak_kind == "sampled" for column in columns if column.measured):
-        caption += f"; {SAMPLED_MARK}: the largest sample, the true peak may be higher"
+        caption += SAMPLED_CAPTION
     peak, *others = _figure_columns("peak", "steady", "anonymous", "mapped")
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _compared_columns_table(
