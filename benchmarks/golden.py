@@ -117,14 +117,18 @@ def _external_files(path: Path) -> set[str]:
 
 def record(file: Path, folders: Sequence[Path], profile: str | None) -> int:
     """Write to `file` what memdiag says of each model below `folders`."""
+    file, folders = file.absolute(), [folder.absolute() for folder in folders]
     _import_before_forking()
     models = sorted(
         {path for folder in folders for path in folder.rglob("*.onnx")}, key=lambda path: str(path)
     )
     results: dict[str, Any] = {}
-    for number, path in enumerate(models, 1):
-        print(f"\r{number}/{len(models)}", end="", file=sys.stderr, flush=True)
-        results[_name(path, folders)] = dict(_of_model(path, profile))
+    with tempfile.TemporaryDirectory() as settings, contextlib.chdir(settings):
+        # Of the smallest models, too.
+        Path("pyproject.toml").write_text("[tool.memdiag]\nmin-bytes = 0\n")
+        for number, path in enumerate(models, 1):
+            print(f"\r{number}/{len(models)}", end="", file=sys.stderr, flush=True)
+            results[_name(path, folders)] = dict(_of_model(path, profile))
     print(file=sys.stderr)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(results, indent=1, sort_keys=True))
@@ -140,20 +144,13 @@ def _name(path: Path, folders: Sequence[Path]) -> str:
 
 def _of_model(path: Path, profile: str | None) -> Iterator[tuple[str, Any]]:
     for release in RELEASES:
-        options = ("--min-bytes", "0", "--for-onnxruntime", release)
-        code, found = _memdiag("check", *options, str(path))
+        code, found = _memdiag("check", "--for-onnxruntime", release, str(path))
         yield f"check {release}", {"exit": code, **_check(found)}
     code, rewrites = _in_fork(partial(_print_rewrites, path))
     yield "fix", {"exit": code, "rewrites": rewrites}
     if profile is not None and profile in str(path):
-        pinned = (
-            "--runs",
-            "2",
-            "--session-option",
-            "intra_op_num_threads=1",
-            "--env",
-            "MALLOC_MMAP_THRESHOLD_=65536",
-        )
+        threads = ("--session-option", "intra_op_num_threads=1")
+        pinned = ("--runs", "2", *threads, "--env", "MALLOC_MMAP_THRESHOLD_=65536")
         with tempfile.TemporaryDirectory() as out:
             code, found = _memdiag("profile", *pinned, "--out", out, str(path))
         yield "profile", {"exit": code, "copies": _copies(found)}
