@@ -32,7 +32,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-RELEASES = ("1.24.4", "1.31.1")
+RELEASES = ("1.24.4", "1.32.0")
 MAX_MODEL_BYTES = 16_000_000
 MAX_SECONDS = 120
 _FINDING = ("name", "graph", "bytes", "peak_bytes", "phase", "evidence")
@@ -123,12 +123,15 @@ def record(file: Path, folders: Sequence[Path], profile: str | None) -> int:
         {path for folder in folders for path in folder.rglob("*.onnx")}, key=lambda path: str(path)
     )
     results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as settings, contextlib.chdir(settings):
+    # Not a TemporaryDirectory, which the end of each fork would remove.
+    settings = tempfile.mkdtemp()
+    with contextlib.chdir(settings):
         # Of the smallest models, too.
         Path("pyproject.toml").write_text("[tool.memdiag]\nmin-bytes = 0\n")
         for number, path in enumerate(models, 1):
             print(f"\r{number}/{len(models)}", end="", file=sys.stderr, flush=True)
             results[_name(path, folders)] = dict(_of_model(path, profile))
+    shutil.rmtree(settings)
     print(file=sys.stderr)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(results, indent=1, sort_keys=True))
