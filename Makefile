@@ -38,7 +38,7 @@ test: $(READY) ## everything that must pass: lint, types, layers, tests
 test-all: static models ## the same with slow tests: real models, other runtimes, oldest dependencies
 	$(BIN)/python -m benchmarks.runtimes
 	MEMDIAG_RUNTIMES="$$($(BIN)/python -m benchmarks.runtimes --list 1.22.1 1.24.4)" \
-	  $(BIN)/python -m pytest -q --hypothesis-profile=thorough
+	  MEMDIAG_REAL_CHILDREN=1 $(BIN)/python -m pytest -q --hypothesis-profile=thorough
 	$(BIN)/python -m benchmarks.release_check --only lower-bounds
 
 release-check: $(READY) ## build the distributions, and install and run them as users do

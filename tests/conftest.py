@@ -20,6 +20,7 @@ from benchmarks.real_models import real_models as fetch_real_models
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
 from sample_models import load_recipes
+from tests.fork_server import forking_subprocess
 
 if TYPE_CHECKING:
     from memdiag.api.profile_config import ProfileConfig
@@ -71,6 +72,14 @@ CI_VARIABLES = (
     "TRAVIS",
     "JENKINS_URL",
 )
+
+
+@pytest.fixture(autouse=True)
+def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the children of measurements where a test does not need them as users start them."""
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if "MEMDIAG_REAL_CHILDREN" not in os.environ and not marks & {"slow", "measures"}:
+        monkeypatch.setattr("memdiag.runner.child.subprocess", forking_subprocess())
 
 
 @pytest.fixture
