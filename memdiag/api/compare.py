@@ -261,7 +261,9 @@ def _comparison_kind(
     if versions and optimizers:
         raise UsageError("versions and optimizers cannot be compared together. Choose one.")
     if (versions or optimizers) and (len(files) > 1 or all(is_saved)):
-        raise UsageError("versions and optimizers are compared on one model. Name one model.")
+        raise UsageError(
+            "versions and optimizers are compared on one model. Name one, or use memdiag sweep."
+        )
     if versions:
         return "onnxruntime"
     if optimizers:

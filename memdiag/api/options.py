@@ -126,7 +126,7 @@ class ConfigOptions(TypedDict, total=False):
     """The settings of a session by name."""
 
     session_options: Annotated[
-        Mapping[str, str],
+        Mapping[str, str | int],
         SharedOption(
             "--session-option", "KEY=VALUE", "SessionOptions attributes and config entries.", {}
         ),

@@ -144,13 +144,13 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             )
 
 
-def check_session_options(session_options: Mapping[str, str]) -> dict[str, str]:
-    """Return the SessionOptions attributes and config entries by name.
+def check_session_options(session_options: Mapping[str, str | int]) -> dict[str, str]:
+    """Return the SessionOptions attributes and config entries by name, as texts.
 
     Raises:
         UsageError: an option cannot be set, there is no such level, or a value is no text.
     """
-    options = dict(session_options)
+    options = {name: _option_text(value) for name, value in session_options.items()}
     for name in _LOG_OPTIONS:
         if name in options:
             raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
@@ -158,6 +158,13 @@ def check_session_options(session_options: Mapping[str, str]) -> dict[str, str]:
     if LEVEL_OPTION in options:
         optimization_level(options[LEVEL_OPTION])
     return options
+
+
+def _option_text(value: Any) -> Any:
+    """Return a number or a truth as onnxruntime reads it; anything else as it is."""
+    if isinstance(value, bool | int):
+        return str(int(value))
+    return value
 
 
 def _check_provider_options(

@@ -237,7 +237,9 @@ def read_pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in each_pair(option, values):
         if name in found:
-            raise UsageError(f"{option}: {name} is given twice. Give it once.")
+            is_swept = option == "--session-option"
+            several = ", or several values to memdiag sweep" if is_swept else ""
+            raise UsageError(f"{option}: {name} is given twice. Give it once{several}.")
         found[name] = value
     return found
 

@@ -289,6 +289,12 @@ def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
     return not _loads_differ(old.load, new.load)
 
 
+def is_mostly_retained(before: ComparisonColumn, after: ComparisonColumn, size: int) -> bool:
+    """Return whether what malloc retains is half of the change of memory by `size` or more."""
+    by_malloc = _retained_by_chance(after, after) - _retained_by_chance(before, before)
+    return size != 0 and by_malloc / size >= 0.5
+
+
 def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
     """Yield a sentence for each column of whose steady memory malloc keeps a large part freed."""
     for each in columns:

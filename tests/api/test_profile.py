@@ -20,6 +20,7 @@ from memdiag.api import profile as profile_module
 from memdiag.api.check import RuleSelection
 from memdiag.api.profile import ProfileInterrupted
 from memdiag.api.profile_analysis import analysis_steps
+from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import open_model
@@ -152,6 +153,21 @@ def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:
     assert profile.model.opsets == {"ai.onnx": 17}
     assert profile.steady is not None
     assert profile.steady.rss_bytes == profile.steady_rss_bytes
+
+
+def test_numbers_and_truths_of_session_options_are_read_as_texts() -> None:
+    given = {
+        "intra_op_num_threads": 1,
+        "enable_mem_pattern": False,
+        "session.disable_prepacking": True,
+    }
+    assert check_session_options(given) == {
+        "intra_op_num_threads": "1",
+        "enable_mem_pattern": "0",
+        "session.disable_prepacking": "1",
+    }
+    with pytest.raises(UsageError, match="must be strings"):
+        check_session_options({"intra_op_num_threads": 1.5})  # type: ignore[dict-item] # wrong
 
 
 def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) -> None:
@@ -473,7 +489,7 @@ def test_variables_that_no_process_can_have_are_refused(environment: dict[str, s
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"session_options": {"session.disable_prepacking": 1}}, "session_options must be strings"),
+        ({"session_options": {"session.disable_prepacking": 1.5}}, "session_options must be strings"),
         ({"dims": {"batch": "x"}}, "dims must be numbers by name, not 'batch': 'x'"),
         ({"inputs": {"x": 1}}, "input 'x' must be an array or the path of a .npy file, not 1"),
         ({"runs": 0}, r"run=False"),

@@ -19,12 +19,17 @@ def test_pairs_split_at_the_first_equals_sign() -> None:
     assert read_pairs("--env", ["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
 
 
+def test_what_sweeps_several_values_of_a_session_option_is_named() -> None:
+    with pytest.raises(UsageError, match="Give it once, or several values to memdiag sweep"):
+        read_pairs("--session-option", ["A=1", "A=2"])
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         (["A"], "'A' is not NAME=VALUE"),
         (["=1"], "'=1' is not NAME=VALUE"),
-        (["A=1", "A=2"], "A is given twice"),
+        (["A=1", "A=2"], "A is given twice. Give it once.$"),
     ],
 )
 def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:

@@ -566,3 +566,28 @@ def test_a_finding_that_one_column_has_is_named_with_what_to_do(
     # What the rules know of another release may be less.
     newer = msgspec.structs.replace(columns[1], onnxruntime="1.32.0")
     assert finding_sentences(comparisons.comparison(columns[0], newer, kind="models")) == []
+
+
+@pytest.mark.parametrize(("retained", "is_said"), [(20, True), (5, False)])
+def test_a_change_that_is_mostly_what_malloc_keeps_is_called_so(
+    retained: int, is_said: bool
+) -> None:
+    before = retaining(column("1.24.4", measured(188, 170), profile=profiles.tied_if()), 10)
+    after = column("1.32.0", measured(188, 200), profile=profiles.tied_if())
+    change = comparisons.change("steady", "1.32.0", bytes=30 * MIB)
+    answer = comparison_answer(
+        comparisons.comparison(before, retaining(after, 10 + retained), changes=(change,))
+    )
+    assert ("mostly freed memory that malloc keeps" in answer) is is_said
+    assert ("MALLOC_MMAP_THRESHOLD_=131072" in answer) is is_said
+
+
+def test_models_that_did_not_run_are_not_said_to_be_alike() -> None:
+    made = profiles.tied_if()
+    session = msgspec.structs.replace(made.session, runs=None)
+    created = msgspec.structs.replace(made, session=session)
+    columns = [column(name, measured(90, 87), profile=created) for name in ("1.24.4", "1.32.0")]
+    answer = comparison_answer(comparisons.comparison(*columns))
+    assert answer.startswith("the model does not run with these inputs: the sessions were only")
+    saved = comparison_answer(comparisons.comparison(*columns, kind="profiles"))
+    assert "does not run" not in saved

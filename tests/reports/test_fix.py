@@ -17,6 +17,7 @@ from memdiag.reports.fix.sentences import (
     offered_point_sentences,
     result_conditions,
     saving_reason,
+    untried_changes_sentence,
 )
 from memdiag.units import MIB
 from tests.reports import fix_records
@@ -420,3 +421,26 @@ def test_all_that_a_point_sets_is_named() -> None:
 
 def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
     assert "m.onnx" in fix_answer(fix_records.fix(chosen=("another",)))
+
+
+def test_where_latency_was_compared_at_one_of_several_sizes_it_is_said() -> None:
+    few = msgspec.structs.replace(fix_records.latency("size 4", 0.9, 0.3, 1.9), pairs=4)
+    fix = fix_records.fix(latencies=(few,), further_sizes=("size 1",))
+    assert (
+        "latency 0.90 × (0.30–1.90, 4 pairs of runs) with size 4 only: these runs don't tell it"
+        " from the allowed 1.05 ×"
+    ) in fix_answer(fix)
+    many = fix_records.fix(latencies=(fix_records.latency("size 4", 0.9, 0.3, 1.9),))
+    assert "latency 0.90 × (0.30–1.90)," not in fix_answer(many)
+    assert "latency 0.90 × (0.30–1.90)" in fix_answer(many)
+    assert " only" not in fix_answer(fix_records.verified(further_sizes=("size 1",)))
+
+
+def test_what_there_was_no_time_for_is_counted_beside_a_result_with_how_to_go_on() -> None:
+    fix = fix_records.fix(
+        untried=("arena-off", "onnxslim"), ended_by="time_limit", sufficient_time_limit_s=240.0
+    )
+    left = untried_changes_sentence(fix)
+    assert left.startswith("2 changes not tried: ")
+    assert "240" in left or "4 min" in left
+    assert untried_changes_sentence(fix_records.fix()) == ""

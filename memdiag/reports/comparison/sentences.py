@@ -4,9 +4,10 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from memdiag.comparison.changes import undecided_changes
+from memdiag.comparison.changes import is_mostly_retained, undecided_changes
 from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.copies import copy_change_text
+from memdiag.defaults import PINNED_TEXT
 from memdiag.errors import MAX_REASON_LENGTH
 from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.comparison import (
@@ -127,7 +128,9 @@ def comparison_answer(comparison: Comparison) -> str:
     barred = _no_memory_reasons(comparison, measured)
     compared = [column for column in measured if column.label not in barred]
     if not barred:
-        return _compared_memory_answer(comparison, compared)
+        answer = _compared_memory_answer(comparison, compared)
+        created = "the model does not run with these inputs: the sessions were only created"
+        return f"{created}; {answer}" if _is_never_run(comparison, measured) else answer
     reasons = listed_names([*barred.values()], limit=1, separator="; ")
     if len(compared) == 1:
         return f"{_metric_range_text('steady', measured)}; no causes are named, as {reasons}"
@@ -137,6 +140,12 @@ def comparison_answer(comparison: Comparison) -> str:
         f" {listed_names([*barred], limit=3)}"
         f" ({steady}) is not compared: {reasons}"
     )
+
+
+def _is_never_run(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> bool:
+    """Return whether models were to be run, and no column's model was."""
+    sessions = [each.profile.session for each in columns if each.profile is not None]
+    return comparison.kind != "profiles" and all(each.runs is None for each in sessions)
 
 
 def _compared_memory_answer(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
@@ -151,9 +160,9 @@ def _compared_memory_answer(comparison: Comparison, measured: Sequence[Compariso
         for name in _MEMORY_METRICS
         if name in changed | doubted
     ]
-    if ranges:
-        return "; ".join(ranges)
     first, *others = measured
+    if ranges:
+        return f"{'; '.join(ranges)}{_retained_change_clause(comparison, first, others)}"
     is_known = all(_column_comparability(comparison, first, each).allows("peak") for each in others)
     what = " in peak and steady memory" if is_known else " in steady memory"
     if not changed and comparison.kind != "profiles":  # of which more was compared
@@ -168,6 +177,21 @@ def _compared_memory_answer(comparison: Comparison, measured: Sequence[Compariso
         for change in comparison.changes
     )
     return f"{same}; differences in {', '.join(names)}" if names else same
+
+
+def _retained_change_clause(
+    comparison: Comparison, first: ComparisonColumn, others: Sequence[ComparisonColumn]
+) -> str:
+    """Return the clause on a change that is mostly what malloc retains; empty for any other."""
+    steady = [change.bytes for change in comparison.changes if change.metric == "steady"]
+    if len(others) != 1 or len(steady) != 1:
+        return ""
+    if not is_mostly_retained(first, others[0], steady[0]):
+        return ""
+    return (
+        ", mostly freed memory that malloc keeps: it varies with the order of allocations, and"
+        f" {PINNED_TEXT} in the environment leaves it out"
+    )
 
 
 def _no_memory_reasons(

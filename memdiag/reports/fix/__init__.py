@@ -33,7 +33,7 @@ from memdiag.reports.fix.sentences import (
     result_conditions,
     saving_reason,
     search_cost_text,
-    untried_rewrites_sentence,
+    untried_changes_sentence,
     written_files_text,
 )
 from memdiag.reports.fix.tables import points_table, remedy_table, requested_change_table
@@ -58,7 +58,7 @@ def document(fix: Fix) -> Document:
         blocks=[
             SentenceBlock(title="Why", text=saving_reason(fix), detail=Detail.ANSWER),
             SentenceBlock(title="Do", text=next_step_sentence(fix), detail=Detail.ANSWER),
-            SentenceBlock(title="Left", text=untried_rewrites_sentence(fix)),
+            SentenceBlock(title="Left", text=untried_changes_sentence(fix)),
             *(
                 SentenceBlock(title=name, text=text, formats=NOT_ON_TERMINALS)
                 for name, text in result_conditions(fix)

@@ -115,20 +115,35 @@ def saving_text(changes: Sequence[BeforeAndAfter]) -> str:
     )
 
 
-def latency_clause(latencies: Sequence[LatencyAt]) -> str:
+def latency_clause(fix: Fix) -> str:
     """Return ``latency 1.02 × (0.99–1.04)``; empty if none was compared.
 
-    Of several comparisons it is the one with the largest ratio, which is said. So is a small number
-    of pairs of runs.
+    Of several comparisons it is the one with the largest ratio, which is said. So are a small
+    number of pairs of runs, and the sizes where it was compared with fewer than the memory.
     """
+    latencies = fix.latencies
     if not latencies:
         return ""
     slowest = _slowest_latency(latencies)
+    only = f" with {plain(slowest.inputs)} only" if is_compared_at_one_size(fix) else ""
     further = [
         *([f"{slowest.pairs} pairs of runs"] if slowest.pairs < _FEW_RUN_PAIRS else []),
         *([f"the worst of {len(latencies)} comparisons"] if len(latencies) > 1 else []),
     ]
-    return f"latency {', '.join([_ratio_and_interval(slowest).removesuffix(')'), *further])})"
+    ratio = _ratio_and_interval(slowest).removesuffix(")")
+    return f"latency {', '.join([ratio, *further])}){only}"
+
+
+def is_compared_at_one_size(fix: Fix) -> bool:
+    """Return whether latency was compared at one of the sizes at which memory was measured."""
+    return bool(fix.further_sizes) and len(fix.latencies) == 1
+
+
+def is_few_pairs_and_wide(fix: Fix) -> bool:
+    """Return whether few pairs of runs were compared, and their ratios reach above the allowed."""
+    return any(
+        each.pairs < _FEW_RUN_PAIRS and each.high > fix.max_slowdown for each in fix.latencies
+    )
 
 
 def joined_names(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from memdiag.records.fix import REWRITE, Fix, Point, RemedyStatus
 from memdiag.reports.fix.before_and_after import (
+    is_few_pairs_and_wide,
     joined_names,
     latency_clause,
     mapped_tables_clause,
@@ -64,7 +65,7 @@ def fix_answer(fix: Fix) -> str:
         return f"{start}the defaults are the best that was found ({sizes}{at})."
     if fix.write_problem and chosen.fits:
         start += "the new model was not written; with it "
-    clause = latency_clause(fix.latencies)
+    clause = latency_clause(fix)
     ratio = f", {clause}" if clause else ""
     if ratio:
         ratio += _latency_doubt(fix, chosen)
@@ -78,9 +79,11 @@ def _latency_doubt(fix: Fix, chosen: Point) -> str:
     is_above = chosen.ratio is not None and chosen.ratio > fix.max_slowdown
     if is_above and chosen.unnoticed:
         return ": too little longer to notice"
-    if not (chosen.undecided or (is_above and chosen.same_kernels)):
+    is_known = not (chosen.undecided or (is_above and chosen.same_kernels))
+    if is_known and (chosen.same_kernels or not is_few_pairs_and_wide(fix)):
         return ""
-    kernels = "; the same kernels run" if chosen.same_kernels else ", so it is undecided"
+    kernels = "; the same kernels run" if chosen.same_kernels else ""
+    kernels = kernels or (", so it is undecided" if chosen.undecided else "")
     return f": these runs don't tell it from the allowed {fix.max_slowdown:.2f} ×{kernels}"
 
 
@@ -99,11 +102,17 @@ def saving_reason(fix: Fix) -> str:
     return f"{outcomes}."
 
 
-def untried_rewrites_sentence(fix: Fix) -> str:
-    """Return which rewrites there was no time for, beside a result; empty for none."""
-    names = dict.fromkeys(each.name for each in fix.remedies if each.status == "untried")
-    if not names or not fix.chosen:
+def untried_changes_sentence(fix: Fix) -> str:
+    """Return what there was no time for, beside a result, and how to go on; empty for nothing."""
+    if not fix.chosen:
         return ""
+    names = dict.fromkeys(each.name for each in fix.remedies if each.status == "untried")
+    if not names:
+        offered = len(_offered_points(fix))
+        untried = f"{counted(len(fix.untried), 'change')} not tried" if fix.untried else ""
+        uncompared = f"{counted(offered, 'combination')} not compared" if offered else ""
+        left = " and ".join(filter(None, (untried, uncompared)))
+        return f"{left}: {_continuation_advice(fix)}." if left else ""
     verb = "was" if len(names) == 1 else "were"
     first = plain(next(iter(names)))
     again = f"memdiag fix {shlex.quote(plain(fix.model))} --only {first}"

@@ -144,14 +144,18 @@ def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
         elif "." in name:
             options.add_session_config_entry(name, text)
         else:
+            import difflib  # its memory would count to the measured process
+
             names = [
                 known
                 for known in dir(options)
                 if not known.startswith("_") and not callable(getattr(options, known))
             ]
+            close = difflib.get_close_matches(name, names, 1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
             raise ValueError(
-                "there is no session option called {}; this onnxruntime has {} and config entries"
-                " such as session.disable_prepacking".format(name, ", ".join(names))
+                "there is no session option called {}{}; this onnxruntime has {} and config entries"
+                " such as session.disable_prepacking".format(name, meant, ", ".join(names))
             )
     if job.get("shared_arena"):
         share_arena(onnxruntime, options)
