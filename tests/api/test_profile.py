@@ -489,7 +489,10 @@ def test_variables_that_no_process_can_have_are_refused(environment: dict[str, s
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"session_options": {"session.disable_prepacking": 1.5}}, "session_options must be strings"),
+        (
+            {"session_options": {"session.disable_prepacking": 1.5}},
+            "session_options must be strings",
+        ),
         ({"dims": {"batch": "x"}}, "dims must be numbers by name, not 'batch': 'x'"),
         ({"inputs": {"x": 1}}, "input 'x' must be an array or the path of a .npy file, not 1"),
         ({"runs": 0}, r"run=False"),
