@@ -149,7 +149,7 @@ class ModelEvaluator:
         self.session_count = 0
         self._input_sets = input_sets
         self._timed = tuple(_timed_inputs(input_sets))
-        self._quick_timed = tuple(dict.fromkeys((self._timed[0], self._timed[-1])))
+        self._quick_timed = _quick_timed_inputs(self._timed, input_sets)
         self._comparing = DurationRatio()
         started = time.monotonic()
         self._server = self._started_session(job)
@@ -230,8 +230,8 @@ class ModelEvaluator:
         model is slower, it is slower whatever its CPU time. Inputs after the first with which the
         model is slower are not compared.
 
-        With `is_quick` only the first timed inputs and the last are compared, which are all sizes
-        in turn where there are several and time allows, and nothing is confirmed in new sessions.
+        With `is_quick` only the first timed inputs are compared, and where time allows those of the
+        other sizes in turn; nothing is confirmed in new sessions.
 
         Where a time limit is near, the comparisons share the remaining time: fewer pairs decide
         more often than none.
@@ -454,11 +454,11 @@ class ModelEvaluator:
         return FEWEST_PAIRS if is_quick else QUICK_PAIRS
 
     def _quick_inputs(self) -> tuple[_TimedInputs, ...]:
-        """Return the inputs of a quick comparison: the first, and all in turn if there is time."""
-        first, *in_turn = self._quick_timed
+        """Return the inputs of a quick comparison: the first, and others if there is time."""
+        first, *others = self._quick_timed
         most_s = _QUICK_COMPARISON_SHARE * self.job.limits.deadline.remaining_s
         return first, *(
-            each for each in in_turn if self._inputs_comparison_s(each, FEWEST_PAIRS) <= most_s
+            each for each in others if self._inputs_comparison_s(each, FEWEST_PAIRS) <= most_s
         )
 
     def _max_comparison_s(self, most_s: float, parts: int) -> float:
@@ -520,3 +520,16 @@ def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
             yield _TimedInputs(each.name, index)
     if len({each.sizes for each in input_sets}) > 1:
         yield _TimedInputs("all inputs in turn (sum)", 0, tuple(range(1, len(input_sets))))
+
+
+def _quick_timed_inputs(
+    timed: Sequence[_TimedInputs], input_sets: Sequence[InputSet]
+) -> tuple[_TimedInputs, ...]:
+    """Return the first of `timed`, and those of the other sizes in turn; of one size, the last."""
+    sizes = input_sets[0].sizes
+    others = [index for index, each in enumerate(input_sets) if each.timed and each.sizes != sizes]
+    if not others:
+        return tuple(dict.fromkeys((timed[0], timed[-1])))
+    first, *rest = others
+    name = "the other sizes in turn (sum)" if rest else input_sets[first].name
+    return timed[0], _TimedInputs(name, first, tuple(rest))
