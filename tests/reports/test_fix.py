@@ -444,3 +444,11 @@ def test_what_there_was_no_time_for_is_counted_beside_a_result_with_how_to_go_on
     assert left.startswith("2 changes not tried: ")
     assert "240" in left or "4 min" in left
     assert untried_changes_sentence(fix_records.fix()) == ""
+
+
+def test_combinations_that_were_not_compared_come_before_rewrites_that_were_not_tried() -> None:
+    offered = msgspec.structs.replace(point("mmap-threshold", at=(90, 60)), offered=True)
+    untried = fix_records.remedy("late-one", "w", status="untried")
+    fix = fix_records.fix(points=(*POINTS, offered), remedies=(untried,), ended_by="time_limit")
+    left = untried_changes_sentence(fix)
+    assert left.startswith("1 combination not compared and 1 change not tried: run it again")

@@ -107,11 +107,14 @@ def untried_changes_sentence(fix: Fix) -> str:
     if not fix.chosen:
         return ""
     names = dict.fromkeys(each.name for each in fix.remedies if each.status == "untried")
-    if not names:
-        offered = len(_offered_points(fix))
-        untried = f"{counted(len(fix.untried), 'change')} not tried" if fix.untried else ""
-        uncompared = f"{counted(offered, 'combination')} not compared" if offered else ""
-        left = " and ".join(filter(None, (untried, uncompared)))
+    offered = len(_offered_points(fix))
+    if offered or not names:
+        untried = len(names) + len(fix.untried)
+        parts = (
+            f"{counted(offered, 'combination')} not compared" if offered else "",
+            f"{counted(untried, 'change')} not tried" if untried else "",
+        )
+        left = " and ".join(filter(None, parts))
         return f"{left}: {_continuation_advice(fix)}." if left else ""
     verb = "was" if len(names) == 1 else "were"
     first = plain(next(iter(names)))
