@@ -141,9 +141,10 @@ def is_compared_at_one_size(fix: Fix) -> bool:
 
 def is_few_pairs_and_wide(fix: Fix) -> bool:
     """Return whether few pairs of runs were compared, and their ratios reach above the allowed."""
-    return any(
-        each.pairs < _FEW_RUN_PAIRS and each.high > fix.max_slowdown for each in fix.latencies
-    )
+    if not fix.latencies:
+        return False
+    slowest = _slowest_latency(fix.latencies)
+    return slowest.pairs < _FEW_RUN_PAIRS and slowest.high > fix.max_slowdown
 
 
 def joined_names(names: Sequence[str]) -> str:
