@@ -6,10 +6,12 @@ how much memory it takes, is then known by construction.
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from memdiag.runner.job import Job, Limits, SessionConfig
@@ -126,3 +128,12 @@ def fake_job(tmp_path: Path) -> Callable[..., Job]:
         return replace(job, **groups, **{"runs": 3, **changes})
 
     return make
+
+
+def running_scripts() -> list[psutil.Process]:
+    """Return our children that run a script; a browser of other tests may be one, or have ended."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.ZombieProcess):
+            found += [child] if any("scripts" in word for word in child.cmdline()) else []
+    return found

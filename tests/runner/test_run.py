@@ -25,6 +25,7 @@ from memdiag.runner.run import (
     ReadMoment,
     measure_job,
 )
+from tests.runner.conftest import running_scripts
 
 MB = 1_000_000
 SLACK = 3 * MB  # what the interpreter itself may allocate, and the kernel's lazy counters
@@ -57,12 +58,6 @@ SESSION: list[dict[str, object]] = [
 def phase(measured: Measurement, name: str) -> Phase:
     (found,) = [phase for phase in measured.phases if phase.name == name]
     return found
-
-
-def running_scripts() -> list[psutil.Process]:
-    """Return our children that run a script; a browser of other tests may be one as well."""
-    children = psutil.Process().children()
-    return [child for child in children if any("scripts" in word for word in child.cmdline())]
 
 
 def near(value: int, megabytes: float) -> bool:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 from onnx import helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Deadline, Feed, Job, TimeLimitReached
 from memdiag.runner.session_server import SessionServer
+from tests.runner.conftest import running_scripts
 
 
 def save(path: Path, body: str) -> Path:
@@ -90,6 +90,4 @@ def test_a_session_that_hangs_is_ended_at_the_deadline(fake_job: Callable[..., J
     job = fake_job({"create": [{"sleep": 600}]}, deadline=Deadline(time.monotonic() + 1))
     with pytest.raises(TimeLimitReached):
         SessionServer(job, [])
-    # A browser of other tests may be a child as well.
-    commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
-    assert [command for command in commands if "scripts" in command] == []
+    assert running_scripts() == []
