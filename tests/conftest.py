@@ -74,11 +74,17 @@ CI_VARIABLES = (
 )
 
 
+_ROOMS_OF_FIGURES = {"attribution", "growth", "ort", "rules", "runner"}
+"""The folders of tests that compare the memory of children with what was predicted or written."""
+
+
 @pytest.fixture(autouse=True)
 def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the children of measurements where a test does not need them as users start them."""
     marks = {mark.name for mark in request.node.iter_markers()}
-    if "MEMDIAG_REAL_CHILDREN" not in os.environ and not marks & {"slow", "measures"}:
+    room = request.node.path.relative_to(Path(__file__).parent).parts[0]
+    needs_real = marks & {"slow", "measures"} or room in _ROOMS_OF_FIGURES
+    if "MEMDIAG_REAL_CHILDREN" not in os.environ and not needs_real:
         monkeypatch.setattr("memdiag.runner.child.subprocess", forking_subprocess())
 
 

@@ -3,8 +3,9 @@
 Python takes half a second of CPU time to import numpy and onnxruntime, a fork takes milliseconds,
 and hundreds of tests measure a child. A forked child is the same program in the same environment:
 what it imported was imported before it began. Where that matters, `memdiag.runner.child` starts
-Python as usual: for tests that are marked ``slow`` or ``measures``, for other interpreters, and
-where the environment, the limits or the CPUs of the process differ from those of the server.
+Python as usual: for tests that are marked ``slow`` or ``measures`` or are in a folder of tests that
+assert figures of memory, for other interpreters, and where the environment, the limits or the CPUs
+of the process differ from those of the server.
 """
 
 import atexit
