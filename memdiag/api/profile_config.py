@@ -162,7 +162,7 @@ def check_session_options(session_options: Mapping[str, str | int]) -> dict[str,
 
 def _option_text(value: Any) -> Any:
     """Return a number or a truth as onnxruntime reads it; anything else as it is."""
-    if isinstance(value, bool | int):
+    if isinstance(value, int):
         return str(int(value))
     return value
 

@@ -103,7 +103,7 @@ def saving_reason(fix: Fix) -> str:
 
 
 def untried_changes_sentence(fix: Fix) -> str:
-    """Return what there was no time for, beside a result, and how to go on; empty for nothing."""
+    """Return what a search with a result had no time for, and how to go on; empty for nothing."""
     if not fix.chosen:
         return ""
     names = dict.fromkeys(each.name for each in fix.remedies if each.status == "untried")
