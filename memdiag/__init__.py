@@ -9,71 +9,46 @@ Importing this package loads nothing else: each name below is loaded when it is 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from memdiag.api.check import check
-    from memdiag.api.compare import compare
-    from memdiag.api.estimate import estimate
-    from memdiag.api.fix import fix
-    from memdiag.api.leak import leak
-    from memdiag.api.limit import limit
-    from memdiag.api.load import load, load_profile
-    from memdiag.api.profile import profile
-    from memdiag.api.recording import recording
-    from memdiag.api.run import run
-    from memdiag.api.sweep import sweep
-    from memdiag.api.xray import xray
-    from memdiag.errors import MemdiagError
-    from memdiag.records.comparison import Comparison
-    from memdiag.records.estimate import Estimate
-    from memdiag.records.finding import Finding, Findings
-    from memdiag.records.fix import Fix
-    from memdiag.records.growth import Growth
-    from memdiag.records.limit import MemoryLimit
-    from memdiag.records.profile import Profile
-    from memdiag.records.run import ProgramRun
-    from memdiag.records.sweep import Sweep
+if TYPE_CHECKING:  # "as" makes a name public for type checkers
+    from memdiag.api.check import check as check
+    from memdiag.api.compare import compare as compare
+    from memdiag.api.estimate import estimate as estimate
+    from memdiag.api.fix import fix as fix
+    from memdiag.api.leak import leak as leak
+    from memdiag.api.limit import limit as limit
+    from memdiag.api.load import load as load
+    from memdiag.api.load import load_profile as load_profile
+    from memdiag.api.profile import profile as profile
+    from memdiag.api.recording import recording as recording
+    from memdiag.api.run import run as run
+    from memdiag.api.sweep import sweep as sweep
+    from memdiag.api.xray import xray as xray
+    from memdiag.errors import MemdiagError as MemdiagError
+    from memdiag.records.comparison import Comparison as Comparison
+    from memdiag.records.estimate import Estimate as Estimate
+    from memdiag.records.finding import Finding as Finding
+    from memdiag.records.finding import Findings as Findings
+    from memdiag.records.fix import Fix as Fix
+    from memdiag.records.growth import Growth as Growth
+    from memdiag.records.limit import MemoryLimit as MemoryLimit
+    from memdiag.records.profile import Profile as Profile
+    from memdiag.records.run import ProgramRun as ProgramRun
+    from memdiag.records.sweep import Sweep as Sweep
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Comparison",
-    "Estimate",
-    "Finding",
-    "Findings",
-    "Fix",
-    "Growth",
-    "MemdiagError",
-    "MemoryLimit",
-    "Profile",
-    "ProgramRun",
-    "Sweep",
-    "check",
-    "compare",
-    "estimate",
-    "fix",
-    "leak",
-    "limit",
-    "load",
-    "load_profile",
-    "profile",
-    "recording",
-    "run",
-    "sweep",
-    "xray",
-]
-
 _MODULE_OF_NAME = {
-    "MemdiagError": "memdiag.errors",
-    "MemoryLimit": "memdiag.records.limit",
-    "Profile": "memdiag.records.profile",
-    "ProgramRun": "memdiag.records.run",
-    "Sweep": "memdiag.records.sweep",
     "Comparison": "memdiag.records.comparison",
     "Estimate": "memdiag.records.estimate",
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
     "Fix": "memdiag.records.fix",
     "Growth": "memdiag.records.growth",
+    "MemdiagError": "memdiag.errors",
+    "MemoryLimit": "memdiag.records.limit",
+    "Profile": "memdiag.records.profile",
+    "ProgramRun": "memdiag.records.run",
+    "Sweep": "memdiag.records.sweep",
     "check": "memdiag.api.check",
     "compare": "memdiag.api.compare",
     "estimate": "memdiag.api.estimate",
@@ -88,6 +63,7 @@ _MODULE_OF_NAME = {
     "sweep": "memdiag.api.sweep",
     "xray": "memdiag.api.xray",
 }
+__all__ = list(_MODULE_OF_NAME)
 
 
 def __getattr__(name: str) -> Any:
