@@ -24,6 +24,9 @@ DEFAULT_LIMIT_RUNS = 5
 DEFAULT_TIMEOUT_S: float = 1800
 """Seconds after which a child process is ended."""
 
+LOCAL_EXECUTION = "local"
+"""The place of a sweep's jobs that is this machine."""
+
 DEFAULT_MIN_BYTES = 4 << 10
 """Findings that cost fewer bytes are skipped."""
 

@@ -29,6 +29,7 @@ from memdiag.defaults import (
     DEFAULT_RUNS,
     DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
+    LOCAL_EXECUTION,
     LoadFrom,
     XrayTime,
 )
@@ -169,8 +170,8 @@ class GraphOptions(TypedDict, total=False):
     ]
 
 
-class LimitOptions(TypedDict, total=False):
-    """When a child process is stopped."""
+class TimeoutOptions(TypedDict, total=False):
+    """How long a child process may take."""
 
     timeout_s: Annotated[
         float,
@@ -178,6 +179,11 @@ class LimitOptions(TypedDict, total=False):
             "--timeout", "TIME", "Stop a child process after this time.", DEFAULT_TIMEOUT_S
         ),
     ]
+
+
+class LimitOptions(TimeoutOptions, total=False):
+    """When a child process is stopped."""
+
     memory_limit_bytes: Annotated[
         int | None,
         SharedOption(
@@ -186,8 +192,8 @@ class LimitOptions(TypedDict, total=False):
     ]
 
 
-class MeasuringOptions(TypedDict, total=False):
-    """What is run and examined in a profile."""
+class RunCountOptions(TypedDict, total=False):
+    """How often a model is run."""
 
     runs: Annotated[
         int,
@@ -195,6 +201,11 @@ class MeasuringOptions(TypedDict, total=False):
             "--runs", "N", "Number of runs after the first run, in each process.", DEFAULT_RUNS
         ),
     ]
+
+
+class MeasuringOptions(RunCountOptions, total=False):
+    """What is run and examined in a profile."""
+
     run: Annotated[
         bool,
         SharedOption("--run", "", "Run the model; --no-run stops after session creation.", True),
@@ -268,7 +279,52 @@ class EstimateArguments(GenerationOptions, ConfigOptions, GraphOptions, total=Fa
     """What `memdiag.estimate` assumes."""
 
 
-class CommandOptions(ProfileOptions, total=False):
+class SweepOptions(RunCountOptions, TimeoutOptions, total=False):
+    """How `memdiag.sweep` measures models."""
+
+    onnxruntime: Annotated[
+        Sequence[str],
+        SharedOption(
+            "--onnxruntime",
+            "VERSION,…",
+            "Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest, installed where missing; and paths"
+            " of Python interpreters or environments that have onnxruntime.",
+            (),
+        ),
+    ]
+    retry_failed: Annotated[
+        bool, SharedOption("--retry-failed", "", "Do jobs again that failed before.", False)
+    ]
+    on: Annotated[
+        str,
+        SharedOption(
+            "--on",
+            "PLACE",
+            "local for this machine, or a Dask cluster whose workers have memdiag: local-cluster,"
+            " or dask://HOST:PORT of its scheduler.",
+            LOCAL_EXECUTION,
+        ),
+    ]
+    processes: Annotated[
+        int | None,
+        SharedOption(
+            "--jobs",
+            "N",
+            "Number of jobs at once, as far as they fit into the memory (default: the CPUs). With"
+            " 1, latencies are recorded too.",
+        ),
+    ]
+    memory_bytes: Annotated[
+        int | None,
+        SharedOption(
+            "--memory",
+            "SIZE",
+            "Memory that all jobs may take together (default: nine tenths of what is available).",
+        ),
+    ]
+
+
+class CommandOptions(ProfileOptions, SweepOptions, total=False):
     """Options of commands, which may add to a sentence, and have other defaults."""
 
     time_limit_s: Annotated[
@@ -281,16 +337,6 @@ class CommandOptions(ProfileOptions, total=False):
     ]
     pause: Annotated[
         bool, SharedOption("--pause", "", "Stop the process while its memory is read.", False)
-    ]
-    onnxruntime: Annotated[
-        Sequence[str],
-        SharedOption(
-            "--onnxruntime",
-            "VERSION,…",
-            "Versions of onnxruntime, e.g. 1.22.1,1.24.4,latest, installed where missing; and paths"
-            " of Python interpreters or environments that have onnxruntime.",
-            (),
-        ),
     ]
     for_onnxruntime: Annotated[
         str | None,

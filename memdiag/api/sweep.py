@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, Unpack
 
 import msgspec
 
@@ -20,9 +21,10 @@ from memdiag.api.estimating.sizes import (
     check_size_range,
     size_steps,
 )
+from memdiag.api.options import SweepOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
-from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import LOCAL_EXECUTION
 from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.sweep import ExceededBudget, Placement, Sweep
@@ -45,8 +47,6 @@ from memdiag.sweeps.summary import summarize_sweep
 from memdiag.system.cpu_limit import cpus_allowed
 from memdiag.system.memory_limit import most_available_bytes
 from memdiag.units import some_of
-
-LOCAL_EXECUTION = "local"
 
 FLUSH_S = 60.0
 """Seconds after which the rows of results are written at the latest."""
@@ -118,21 +118,16 @@ class SweepExecution(Protocol):
         """Yield the result of each job as soon as it is done."""
 
 
+@takes_options(SweepOptions)
 def sweep(
     *paths: str | Path,
     store: str | Path = "sweep",
-    onnxruntime: Sequence[str] = (),
     dims: Mapping[str, DimSizes] | None = None,
     session_options: Mapping[str, str | Sequence[str]] | None = None,
-    runs: int = DEFAULT_RUNS,
-    retry_failed: bool = False,
-    on: str = LOCAL_EXECUTION,
-    processes: int | None = None,
-    memory_bytes: int | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
     against: str | Path | None = None,
     place: str | Sequence[int] = (),
     on_progress: OnSweepProgress = lambda progress: None,
+    **options: Unpack[SweepOptions],
 ) -> Sweep:
     """Measure many models under releases, sizes and options, and return the answers of the store.
 
@@ -142,26 +137,17 @@ def sweep(
     Args:
         paths: models, folders, patterns, lists (``.toml``), or URLs.
         store: the folder of the store; created if missing.
-        onnxruntime: versions such as ``1.24.4``, ``latest``, and paths of interpreters or folders
-            of environments that have onnxruntime; the installed one if empty.
         dims: by name of a free dimension its size, a list of sizes, or a range (low, high) that is
             divided into powers of two. Names may be roles, such as ``batch``. Models without the
             dimension are run without it; at least one has to have it.
         session_options: the value, or a list of values, of SessionOptions attributes and config
             entries by name.
-        runs: number of runs after the first one.
-        retry_failed: do jobs again that failed before.
-        on: ``local`` for this machine, or a Dask cluster: ``local-cluster``, or
-            ``dask://host:port`` of a scheduler. Its workers need memdiag.
-        processes: number of jobs at once; the number of CPUs if None. Latencies are stored only
-            with 1.
-        memory_bytes: the memory that all jobs may take together; 90 % of what is available if None.
-        timeout_s: seconds after which a measured process is ended.
         against: a store to compare with: points that it does not have are new, and so are the
             steps before them.
         place: machines such as ``4x8GiB,16GiB``, or the bytes of each machine, on which the models
             are placed together.
         on_progress: called after each job.
+        options: see `takes_options`.
 
     Raises:
         UsageError: an argument does not fit, a package is not installed, or no release is
@@ -175,16 +161,10 @@ def sweep(
     outcome = run_sweep(
         paths,
         store=store,
-        onnxruntime=onnxruntime,
         dims=dims,
         session_options=session_options,
-        runs=runs,
-        retry_failed=retry_failed,
-        on=on,
-        processes=processes,
-        memory_bytes=memory_bytes,
-        timeout_s=timeout_s,
         on_progress=on_progress,
+        **options,
     )
     if outcome.interrupted:
         raise KeyboardInterrupt
@@ -216,69 +196,54 @@ def sweep_answers(
     is_same = against is not None and Path(against).resolve() == outcome.store.resolve()
     if against is not None and not is_same:
         check_version(Path(against))
-    found = summarize_sweep(
+    answers = summarize_sweep(
         outcome.store,
         against=outcome.store if is_same else None if against is None else Path(against),
         new_keys=outcome.new_keys if is_same else None,
         requested_keys=outcome.keys,
         place=place if machines else None,
     )
-    notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))
-    return msgspec.structs.replace(found, notes=notes, exceeded=tuple(outcome.exceeded))
+    notes = tuple(dict.fromkeys((*outcome.notes, *answers.notes)))
+    return msgspec.structs.replace(answers, notes=notes, exceeded=tuple(outcome.exceeded))
 
 
 def run_sweep(
     paths: Sequence[str | Path],
     *,
     store: str | Path,
-    onnxruntime: Sequence[str] = (),
     dims: Mapping[str, DimSizes] | None = None,
     session_options: Mapping[str, str | Sequence[str]] | None = None,
-    runs: int = DEFAULT_RUNS,
     budget: Mapping[str, str] | None = None,
-    retry_failed: bool = False,
-    on: str = LOCAL_EXECUTION,
-    processes: int | None = None,
-    memory_bytes: int | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
     on_progress: OnSweepProgress = lambda progress: None,
+    **options: Unpack[SweepOptions],
 ) -> SweepOutcome:
     """Measure models under releases, sizes and options, and return what was done.
 
-    The arguments are as in `sweep`.
+    The arguments are as in `sweep`; `budget` has a limit of each figure by name.
 
     Raises:
         UsageError, RecordError, ReportError: as in `sweep`.
     """
-    child_process_limits(timeout_s=timeout_s)
-    if math.isinf(timeout_s):
-        raise UsageError("--timeout must be a number of seconds.")
-    if memory_bytes is not None and memory_bytes <= 0:
-        raise UsageError("--memory must be greater than 0.")
-    if not all(map(str, paths)):
-        raise UsageError("a path is empty. Check the variables of the command.")
-    check_at_least_one("--runs", runs)
-    check_at_least_one("--jobs", processes)
-    if not paths:
-        raise UsageError("no model was given. Name models, folders, patterns, lists or URLs.")
-    sizes = _requested_sizes(dims or {})
-    options = _requested_options(session_options or {})
+    values = options_with_defaults(SweepOptions, options)
+    _check_sweep_options(paths, values)
+    dim_sizes = _requested_sizes(dims or {})
+    option_values = _requested_options(session_options or {})
     model_budget = parse_model_budget(budget) if budget is not None else None
     opened = SweepStore(Path(store))
     outcome = SweepOutcome(store=Path(store))
     on_progress(SweepProgress(step="reading the store"))
     opened.repair()
-    releases = _requested_releases(onnxruntime, outcome.notes, on_progress)
+    releases = _requested_releases(values["onnxruntime"], outcome.notes, on_progress)
     models = find_sweep_models(
         [str(path) for path in paths],
         on_progress=lambda name: on_progress(SweepProgress(step=f"reading {name}")),
     )
-    _check_dim_names(models, sizes)
-    outcome.notes += _model_notes(models, sizes)
-    settings = JobSettings(runs=runs, timeout_s=timeout_s)
-    jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
+    _check_dim_names(models, dim_sizes)
+    outcome.notes += _model_notes(models, dim_sizes)
+    settings = JobSettings(runs=values["runs"], timeout_s=values["timeout_s"])
+    jobs = plan_jobs(models, releases, dims=dim_sizes, options=option_values, settings=settings)
     file_bytes = {model.digest: model.file_bytes for model in models}
-    with _open_execution(on, processes, memory_bytes) as execution:
+    with _open_execution(values["on"], values["processes"], values["memory_bytes"]) as execution:
         on_progress(SweepProgress(step="looking for the machines"))
         machines = execution.machine_classes()
         # What could not be read, as a path that was wrong, is no answer of a later sweep.
@@ -292,11 +257,11 @@ def run_sweep(
         for job in jobs:
             keys = [job.key(machine) for machine in machines]
             key = next((key for key in keys if key in statuses), None)
-            if key is None or (retry_failed and statuses[key] != "completed"):
+            if key is None or (values["retry_failed"] and statuses[key] != "completed"):
                 new.append(job)
             else:
                 done.append(key)
-        if retry_failed:
+        if values["retry_failed"]:
             keys = [job.key(machine) for job in new for machine in machines]
             opened.remove([key for key in keys if key in statuses])
         for key in done:
@@ -310,6 +275,25 @@ def run_sweep(
         finally:
             opened.flush()
     return outcome
+
+
+def _check_sweep_options(paths: Sequence[str | Path], values: Mapping[str, Any]) -> None:
+    """Check the paths, and the values of `SweepOptions`.
+
+    Raises:
+        UsageError: one does not fit.
+    """
+    child_process_limits(timeout_s=values["timeout_s"])
+    if math.isinf(values["timeout_s"]):
+        raise UsageError("--timeout must be a number of seconds.")
+    if values["memory_bytes"] is not None and values["memory_bytes"] <= 0:
+        raise UsageError("--memory must be greater than 0.")
+    if not all(map(str, paths)):
+        raise UsageError("a path is empty. Check the variables of the command.")
+    check_at_least_one("--runs", values["runs"])
+    check_at_least_one("--jobs", values["processes"])
+    if not paths:
+        raise UsageError("no model was given. Name models, folders, patterns, lists or URLs.")
 
 
 def _run_jobs(
@@ -328,11 +312,11 @@ def _run_jobs(
     def not_done() -> Iterator[PlannedJob]:
         """Yield the jobs that no other sweep has done by the time of their turn."""
         nonlocal done
-        for each in planned:
-            keys = [each.job.key(machine) for machine in machines]
+        for planned_job in planned:
+            keys = [planned_job.job.key(machine) for machine in machines]
             key = next(filter(store.has, keys), None)
             if key is None:
-                yield each
+                yield planned_job
             else:
                 _count_job(outcome, store, key, store.result(key).status, budget)
                 done += 1
@@ -388,24 +372,6 @@ def _count_job(
         outcome.exceeded.append(ExceededBudget(key=key, sentences=sentences))
 
 
-def _unreadable_jobs(
-    models: Sequence[ModelSource], releases: Mapping[str, str], settings: JobSettings
-) -> list[SweepJob]:
-    """Return a job without a digest for each model and release."""
-    return [
-        SweepJob(
-            model=model.name,
-            address=model.address,
-            digest="",
-            onnxruntime=release,
-            runs=settings.runs,
-            timeout_s=settings.timeout_s,
-        )
-        for model in models
-        for release in releases
-    ]
-
-
 def _store_unreadable(
     store: SweepStore,
     models: Sequence[ModelSource],
@@ -413,14 +379,22 @@ def _store_unreadable(
     settings: JobSettings,
     outcome: SweepOutcome,
 ) -> None:
-    """Store a result for each model that cannot be read, and each release."""
-    for model in models:
-        for job in _unreadable_jobs([model], releases, settings) if model.problem else ():
-            result = unfinished_result(job, status="unreadable", sentence=model.problem)
-            store.add(result)
-            outcome.keys.append(result.key)
-            outcome.new_keys.add(result.key)
-            outcome.failed += 1
+    """Store a result without a digest for each model that cannot be read, and each release."""
+    unreadable = [model for model in models if model.problem]
+    for model, release in product(unreadable, releases):
+        job = SweepJob(
+            model=model.name,
+            address=model.address,
+            digest="",
+            onnxruntime=release,
+            runs=settings.runs,
+            timeout_s=settings.timeout_s,
+        )
+        result = unfinished_result(job, status="unreadable", sentence=model.problem)
+        store.add(result)
+        outcome.keys.append(result.key)
+        outcome.new_keys.add(result.key)
+        outcome.failed += 1
 
 
 @contextmanager
@@ -452,7 +426,7 @@ def _requested_releases(
     Raises:
         UsageError: a text is not a version, an environment has no onnxruntime, or nothing is left.
     """
-    found: dict[str, str] = {}
+    releases: dict[str, str] = {}
     versions, environments = runtimes.versions_and_environments(onnxruntime)
     for version in versions:
         on_progress(SweepProgress(step=f"looking for onnxruntime {version}"))
@@ -464,21 +438,21 @@ def _requested_releases(
         except ProvisionError as error:
             notes.append(f"onnxruntime {version} is left out: {error}")
         else:
-            found[version] = ""
+            releases[version] = ""
     for path in environments:
         python = runtimes.existing_interpreter(path)
         release = runtimes.interpreter_version(python)
         if release is None:
             raise UsageError(f"{path}: it has no onnxruntime. Install it there.")
-        found[release] = str(python)
+        releases[release] = str(python)
     if not onnxruntime:
         require_runtime("name releases with --onnxruntime")
         release = str(Runtime.installed())
         own = runtimes.distribution_version() or ""
-        found[own or release] = "" if own else sys.executable
-    if not found:
+        releases[own or release] = "" if own else sys.executable
+    if not releases:
         raise UsageError(" ".join(notes))
-    return found
+    return releases
 
 
 def _requested_sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
@@ -487,18 +461,18 @@ def _requested_sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
     Raises:
         UsageError: one is no size.
     """
-    found: dict[str, list[int]] = {}
+    sizes: dict[str, list[int]] = {}
     for name, size in dims.items():
         if isinstance(size, tuple):
             check_size_range(name, size)
-            found[name] = size_steps(*size, MAX_RANGE_SIZES)
+            sizes[name] = size_steps(*size, MAX_RANGE_SIZES)
         else:
-            found[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
-        for each in found[name]:
-            check_dims({name: each})
-            if each < 0:
-                raise UsageError(f"dimension {name!r} must be 0 or greater, not {each}.")
-    return found
+            sizes[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
+        for number in sizes[name]:
+            check_dims({name: number})
+            if number < 0:
+                raise UsageError(f"dimension {name!r} must be 0 or greater, not {number}.")
+    return sizes
 
 
 def _requested_options(session_options: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
@@ -507,14 +481,14 @@ def _requested_options(session_options: Mapping[str, str | Sequence[str]]) -> di
     Raises:
         UsageError: an option cannot be set.
     """
-    found = {
+    values_by_name = {
         name: [value] if isinstance(value, str) else list(dict.fromkeys(value))
         for name, value in session_options.items()
     }
-    for name, values in found.items():
+    for name, values in values_by_name.items():
         for value in values:
             check_session_options({name: value})
-    return found
+    return values_by_name
 
 
 def _model_notes(models: Sequence[ModelSource], sizes: Mapping[str, Sequence[int]]) -> list[str]:
@@ -540,7 +514,9 @@ def _check_dim_names(models: Sequence[ModelSource], names: Iterable[str]) -> Non
         UsageError: no model has one; the message names a similar one, or those that exist.
     """
     readable = [model for model in models if not model.problem]
-    known = sorted({each for m in readable for each in (*(m.dim_names or ()), *m.dim_roles)})
+    known = sorted(
+        {name for model in readable for name in (*(model.dim_names or ()), *model.dim_roles)}
+    )
     for name in names:
         if readable and len(models_without(readable, name)) == len(readable):
             similar = get_close_matches(name, known, n=1)

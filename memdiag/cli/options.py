@@ -429,6 +429,7 @@ _TYPE_BY_METAVAR: dict[str, Callable[[str], Any]] = {
     "N": whole_number_reader(0),
     "TIME": read_duration_s,
     "SIZE": read_byte_size,
+    "PLACE": str,
     "PYTHON": Path,
     "VERSION": str,
     "VERSION,…": comma_separated_parts,

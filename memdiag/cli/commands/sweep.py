@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memdiag.api.options import ConfigOptions
+from memdiag.api.options import ConfigOptions, SweepOptions
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
@@ -19,7 +19,7 @@ from memdiag.cli.options import (
     read_comma_pairs,
     read_dim_sizes,
     read_folder,
-    whole_number_reader,
+    read_options,
 )
 
 if TYPE_CHECKING:
@@ -44,30 +44,10 @@ def configure(parser: ArgumentParser) -> None:
     add_dims(group, ranges=True, lists=True)
     add_options(group, ConfigOptions)
     add_option(group, "runs")
-    group.add_argument(
-        "--retry-failed", action="store_true", help="Do jobs again that failed before."
-    )
+    add_option(group, "retry_failed")
     group = parser.add_argument_group("Machines")
-    group.add_argument(
-        "--on",
-        metavar="PLACE",
-        default="local",
-        help="local for this machine, or a Dask cluster whose workers have memdiag: local-cluster,"
-        " or dask://HOST:PORT of its scheduler.",
-    )
-    group.add_argument(
-        "--jobs",
-        metavar="N",
-        type=whole_number_reader(1),
-        help="Number of jobs at once, as far as they fit into the memory (default: the CPUs)."
-        " With 1, latencies are recorded too.",
-    )
-    group.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help="Memory that all jobs may take together (default: nine tenths of what is available).",
-    )
-    add_option(group, "timeout_s")
+    for name in ("on", "processes", "memory_bytes", "timeout_s"):
+        add_option(group, name)
     group = parser.add_argument_group("Answers")
     group.add_argument(
         "--budget",
@@ -161,23 +141,16 @@ def _measure_sweep(options: Namespace) -> SweepOutcome:
     """Measure what the store does not have, and return what was done."""
     from memdiag.api.sweep import run_sweep
     from memdiag.cli.progress import SweepLine
-    from memdiag.units import parse_size
 
     with SweepLine() as line:
         return run_sweep(
             options.paths,
             store=options.out,
-            onnxruntime=options.onnxruntime,
             dims=read_dim_sizes(options.dims),
             session_options=_session_option_values(options.session_options),
-            runs=options.runs,
             budget=read_comma_pairs("--budget", options.budget) if options.budget else None,
-            retry_failed=options.retry_failed,
-            on=options.on,
-            processes=options.jobs,
-            memory_bytes=parse_size(options.memory) if options.memory else None,
-            timeout_s=options.timeout_s,
             on_progress=line.show,
+            **read_options(options, SweepOptions),
         )
 
 
