@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Unpack
@@ -13,6 +14,7 @@ from memdiag.api.arguments import (
     check_by_name,
     generation_config,
     ignore_progress,
+    input_config,
     model_path,
 )
 from memdiag.api.check import RuleSelection, find_waste
@@ -26,7 +28,7 @@ from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
 from memdiag.api.options import EstimateArguments, options_with_defaults, takes_options
-from memdiag.api.profile_config import session_config
+from memdiag.api.profile_config import ProfileConfig, session_config
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.genai_config import find_genai_config
@@ -101,27 +103,26 @@ def estimate(
             than 1.24.
         MeasurementError: the model does not run at a point that is measured.
     """
-    started = time.perf_counter()
     path = model_path(model)
     genai = find_genai_config(path)
     path = path if genai is None else genai.path
     check_by_name(dims)
-    given = options_with_defaults(EstimateArguments, options)
-    config = session_config(given)
+    values = options_with_defaults(EstimateArguments, options)
+    session = session_config(values)
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
         raise UsageError("--fit must be greater than 0.")
     if fit_bytes is None and not run:
         raise UsageError("--no-run has no effect without --fit. Leave it out.")
-    calls = generation_config(
-        feed=given["feed"],
-        steps=given["steps"],
-        prefill=given["prefill"],
+    generation = generation_config(
+        feed=values["feed"],
+        steps=values["steps"],
+        prefill=values["prefill"],
         genai=None if genai is None else genai.config,
         runs=runs,
     )
-    if calls is not None:
+    if generation is not None:
         _check_generation(dims or {}, is_searched=measure or fit_bytes is not None)
     runtime = release_to_predict(for_onnxruntime)
     if measure and runtime != Runtime.installed():
@@ -129,28 +130,72 @@ def estimate(
             f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
             " Leave out --for-onnxruntime."
         )
-    asked = _EstimateArguments(
-        dims or {}, config, runtime, runs, fit_bytes, run, measure, details, on_progress
+    config = EstimateConfig(
+        dims=dims or {},
+        session=session,
+        runtime=runtime,
+        runs=runs,
+        upper=upper,
+        fit_bytes=fit_bytes,
+        run=run,
+        measure=measure,
+        details=details,
+        generation=generation,
+        on_progress=on_progress,
     )
+    return estimate_model(path, config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateConfig:
+    """The arguments of `estimate`, checked.
+
+    Attributes:
+        session: the session that is estimated.
+        runtime: the release to predict for.
+        generation: the calls of a decoder; None for runs of the same shapes.
+    """
+
+    dims: Mapping[str, DimSizes]
+    session: SessionConfig
+    runtime: Runtime
+    runs: int = DEFAULT_RUNS
+    upper: bool = False
+    fit_bytes: int | None = None
+    run: bool = True
+    measure: bool = False
+    details: bool = True
+    generation: GenerationConfig | None = None
+    on_progress: OnProgress = ignore_progress
+
+
+def estimate_model(path: Path, config: EstimateConfig) -> Estimate:
+    """Return the memory that a session of the model at `path` needs, as `estimate` does.
+
+    Raises:
+        ModelError, UsageError, MeasurementError: as in `estimate`.
+    """
+    started = time.perf_counter()
     with open_model(path) as model_file:
         predicted = (
-            _sized_parts(model_file, asked)
-            if calls is None
-            else _generation_parts(model_file, asked, calls)
+            _sized_parts(model_file, config)
+            if config.generation is None
+            else _generation_parts(model_file, config, config.generation)
         )
         model_file.release()  # an error where the file became shorter
     points = predicted.points
+    session = config.session
     return Estimate(
         model=path_text(path),
-        onnxruntime=str(runtime),
-        options=dict(config.options),
-        disabled_optimizers=config.disabled_optimizers,
-        load_from=config.load_from,
-        runs=runs,
-        baseline_bytes=_runtime_baseline(runtime),
-        is_upper=upper,
+        onnxruntime=str(config.runtime),
+        options=dict(session.options),
+        disabled_optimizers=session.disabled_optimizers,
+        load_from=session.load_from,
+        runs=config.runs,
+        baseline_bytes=_runtime_baseline(config.runtime),
+        is_upper=config.upper,
         dimensions=predicted.dimensions,
-        points=tuple(map(_upper_bound_point, points)) if upper else points,
+        points=tuple(map(_upper_bound_point, points)) if config.upper else points,
         fit=predicted.fit,
         reductions=predicted.reductions,
         findings=predicted.findings,
@@ -160,20 +205,6 @@ def estimate(
         size_inputs=dict(predicted.size_inputs),
         generation=predicted.generation,
     )
-
-
-class _EstimateArguments(NamedTuple):
-    """The arguments of `estimate`, checked."""
-
-    dims: Mapping[str, DimSizes]
-    config: SessionConfig
-    runtime: Runtime
-    runs: int
-    fit_bytes: int | None
-    run: bool
-    measure: bool
-    details: bool
-    on_progress: OnProgress
 
 
 class _EstimateParts(NamedTuple):
@@ -191,45 +222,47 @@ class _EstimateParts(NamedTuple):
 
 
 def _generation_parts(
-    model_file: ModelFile, asked: _EstimateArguments, calls: GenerationConfig
+    model_file: ModelFile, config: EstimateConfig, calls: GenerationConfig
 ) -> _EstimateParts:
     """Return the memory of the calls of a generation."""
-    asked.on_progress("sizes")
-    single = {name: size for name, size in asked.dims.items() if isinstance(size, int)}
+    config.on_progress("sizes")
+    single = {name: size for name, size in config.dims.items() if isinstance(size, int)}
     chosen = choose_calls(model_file, calls, dims=single, given={})
     sizes = generation_sizes(chosen.decoder, calls.prefill_tokens, calls.steps)
-    session = _estimated_session(model_file, asked, sizes.prompt)
-    asked.on_progress("memory")
+    session = _estimated_session(model_file, config, sizes.prompt)
+    config.on_progress("memory")
     return _EstimateParts(
         dimensions=chosen.prompt.dimensions,
         points=(session.generate(sizes),),
-        findings=_half_precision_findings(session) if asked.details else (),
-        notes=[*chosen.prompt.notes, *_estimate_notes(session.ctx, asked.config)],
+        findings=_half_precision_findings(session) if config.details else (),
+        notes=[*chosen.prompt.notes, *_estimate_notes(session.ctx, config.session)],
         generation=chosen.record,
     )
 
 
-def _sized_parts(model_file: ModelFile, asked: _EstimateArguments) -> _EstimateParts:
+def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimateParts:
     """Return the memory of runs at each combination of sizes, and the largest size that fits."""
-    asked.on_progress("sizes")
-    grid = size_grid(model_file, asked.dims)
-    session = _estimated_session(model_file, asked, grid.at({}))
-    asked.on_progress("memory")
+    config.on_progress("sizes")
+    grid = size_grid(model_file, config.dims)
+    session = _estimated_session(model_file, config, grid.at({}))
+    config.on_progress("memory")
     points = tuple(session.at(sizes) for sizes in grid.points())
     first = points[0]
     lower: tuple[Reduction, ...] = ()
     findings: tuple[Finding, ...] = ()
-    if asked.details:
+    if config.details:
         points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
         lower = peak_reductions(session.ctx, session.options, grid, first)
         findings = _half_precision_findings(session)
         if findings:
             # At lower levels weights in fp16 are cast in each run: more stays resident after it.
-            lower = tuple(each for each in lower if "optimization_level" not in each.change)
+            lower = tuple(
+                reduction for reduction in lower if "optimization_level" not in reduction.change
+            )
     corrections = (
-        _measured_points(model_file, points, asked) if asked.measure else PointCorrections()
+        _measured_points(model_file, points, config) if config.measure else PointCorrections()
     )
-    fit = _tried_fit(model_file, session, grid, first, corrections, asked)
+    fit = _tried_fit(model_file, session, grid, first, corrections, config)
     points = tuple(map(corrections.applied_to, points))
     ratio = points[0].peak_bytes / max(1, first.peak_bytes)
     return _EstimateParts(
@@ -237,14 +270,14 @@ def _sized_parts(model_file: ModelFile, asked: _EstimateArguments) -> _EstimateP
         points=points,
         notes=[
             *grid.notes,
-            *_estimate_notes(session.ctx, asked.config),
-            *_unknown_notes(session.ctx, first, is_measured=asked.measure),
+            *_estimate_notes(session.ctx, config.session),
+            *_unknown_notes(session.ctx, first, is_measured=config.measure),
             *corrections.notes,
         ],
         fit=fit,
         reductions=tuple(
-            msgspec.structs.replace(each, peak_bytes=round(ratio * each.peak_bytes))
-            for each in lower
+            msgspec.structs.replace(reduction, peak_bytes=round(ratio * reduction.peak_bytes))
+            for reduction in lower
         ),
         findings=findings,
         calibration=corrections.measured,
@@ -253,14 +286,14 @@ def _sized_parts(model_file: ModelFile, asked: _EstimateArguments) -> _EstimateP
 
 
 def _estimated_session(
-    model_file: ModelFile, asked: _EstimateArguments, sizes: Mapping[str, int]
+    model_file: ModelFile, config: EstimateConfig, sizes: Mapping[str, int]
 ) -> SessionEstimate:
-    ctx = AnalysisContext(model_file, asked.runtime, sizes=sizes, reads_weights=False)
-    return SessionEstimate(ctx, estimate_options(asked.config, asked.runs))
+    ctx = AnalysisContext(model_file, config.runtime, sizes=sizes, reads_weights=False)
+    return SessionEstimate(ctx, estimate_options(config.session, config.runs))
 
 
 def _measured_points(
-    model_file: ModelFile, points: Sequence[EstimatedPoint], asked: _EstimateArguments
+    model_file: ModelFile, points: Sequence[EstimatedPoint], config: EstimateConfig
 ) -> PointCorrections:
     """Return what measurements of some of `points` change.
 
@@ -270,8 +303,8 @@ def _measured_points(
     """
 
     def measured(sizes: Mapping[str, int]) -> int:
-        asked.on_progress(f"run at {_dim_sizes_text(sizes)}" if sizes else "run")
-        return _measured_peak(model_file.path, sizes, asked.config)
+        config.on_progress(f"run at {_dim_sizes_text(sizes)}" if sizes else "run")
+        return _measured_peak(model_file.path, sizes, config.session)
 
     _check_memory(model_file, points)
     return calibrate_points(points, measured)
@@ -283,16 +316,16 @@ def _tried_fit(
     grid: SizeGrid,
     first: EstimatedPoint,
     corrections: PointCorrections,
-    asked: _EstimateArguments,
+    config: EstimateConfig,
 ) -> Fit | None:
     """Return the largest size that fits, and whether the model ran there; None if not asked for."""
-    if asked.fit_bytes is None:
+    if config.fit_bytes is None:
         return None
     if first.is_floor:
         problem = f"the size of {counted(first.unknown_values, 'value')} is not known before a run"
-        return Fit(limit_bytes=asked.fit_bytes, problem=problem)
-    asked.on_progress("sizes that fit")
-    baseline = _runtime_baseline(asked.runtime) or 0
+        return Fit(limit_bytes=config.fit_bytes, problem=problem)
+    config.on_progress("sizes that fit")
+    baseline = _runtime_baseline(config.runtime) or 0
 
     def peaks_at(sizes: Mapping[str, int]) -> ProcessPeaks | None:
         point = session.at(sizes)
@@ -300,11 +333,11 @@ def _tried_fit(
             return None
         return peaks_of(corrections.applied_to(point), baseline)
 
-    fit = find_fit(grid, asked.fit_bytes, peaks_at)
-    if not asked.run:
+    fit = find_fit(grid, config.fit_bytes, peaks_at)
+    if not config.run:
         return fit
-    asked.on_progress("run at the size that fits")
-    return with_trial(fit, model_file, grid, asked.config)
+    config.on_progress("run at the size that fits")
+    return with_trial(fit, model_file, grid, config.session)
 
 
 def _check_generation(dims: Mapping[str, DimSizes], *, is_searched: bool) -> None:
@@ -334,12 +367,12 @@ def _unknown_notes(ctx: AnalysisContext, point: EstimatedPoint, *, is_measured: 
     return [note]
 
 
-def _estimate_notes(ctx: AnalysisContext, config: SessionConfig) -> list[str]:
+def _estimate_notes(ctx: AnalysisContext, session: SessionConfig) -> list[str]:
     notes = []
     newer_release = newer_release_note(ctx.runtime)
     if newer_release:
         notes.append(newer_release)
-    notes += ignored_option_notes(config)
+    notes += ignored_option_notes(session)
     notes += ctx.notes
     return notes
 
@@ -375,27 +408,20 @@ def _check_memory(model_file: ModelFile, points: Sequence[EstimatedPoint]) -> No
         )
 
 
-def _measured_peak(path: Path, sizes: Mapping[str, int], config: SessionConfig) -> int:
+def _measured_peak(path: Path, sizes: Mapping[str, int], session: SessionConfig) -> int:
     """Return the measured peak above the process before the session.
 
     Raises:
         MeasurementError: the run does not complete.
     """
-    from memdiag.api.profile import profile
+    from memdiag.api.profile import profile_model
 
-    found = profile(
-        path,
-        dims=sizes,
-        runs=MEASURED_RUNS,
-        session_options=config.options,
-        disabled_optimizers=config.disabled_optimizers,
-        load_from=config.load_from,
-        xray="none",
-    )
-    if not found.outcome.completed:
+    inputs = input_config(dims=sizes, runs=MEASURED_RUNS)
+    profile = profile_model(path, ProfileConfig(session=session, inputs=inputs, xray="none"))
+    if not profile.outcome.completed:
         at = f" at {_dim_sizes_text(sizes)}" if sizes else ""
-        raise MeasurementError(f"{path}: it does not run{at}: {found.outcome.message}")
-    return found.peak_above_bytes
+        raise MeasurementError(f"{path}: it does not run{at}: {profile.outcome.message}")
+    return profile.peak_above_bytes
 
 
 def _dim_sizes_text(sizes: Mapping[str, int]) -> str:

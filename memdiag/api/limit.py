@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from memdiag.api.arguments import OnProgress, deadline_after, ignore_progress, model_path
-from memdiag.api.estimate import estimate
+from memdiag.api.estimate import EstimateConfig, estimate_model
 from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_inputs
 from memdiag.api.limit_search import (
     LimitSearch,
@@ -23,9 +23,10 @@ from memdiag.deploy.model_trial import ModelTrials
 from memdiag.errors import MemdiagError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.releases import release_to_predict
 from memdiag.paths import path_text
 from memdiag.records.limit import MemoryLimit
-from memdiag.runner.job import Deadline, Job
+from memdiag.runner.job import Deadline, Job, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 
 
@@ -134,7 +135,7 @@ def _search_limit(
         parent,
         subject=name,
         kind="model",
-        estimated_bytes=_estimated_bytes(model_file.path, config, inputs)
+        estimated_bytes=_estimated_bytes(model_file.path, config.session, inputs)
         if parent is None
         else None,
         dimensions=inputs.dimensions,
@@ -157,16 +158,18 @@ def _trial_job(
     )
 
 
-def _estimated_bytes(model: Path, config: ProfileConfig, inputs: ChosenInputs) -> int | None:
+def _estimated_bytes(model: Path, session: SessionConfig, inputs: ChosenInputs) -> int | None:
     """Return the largest peak that is predicted; None if nothing is."""
+    sizes = {dim.name: dim.size for dim in inputs.dimensions if dim.role != "sum"}
     try:
-        predicted = estimate(
+        predicted = estimate_model(
             model,
-            dims={each.name: each.size for each in inputs.dimensions if each.role != "sum"},
-            session_options=config.session.options,
-            disabled_optimizers=config.session.disabled_optimizers,
-            load_from=config.session.load_from,
-            details=False,
+            EstimateConfig(
+                dims=sizes,
+                session=session,
+                runtime=release_to_predict(None),
+                details=False,
+            ),
         )
     except MemdiagError:  # a release or an operator that is not known
         return None

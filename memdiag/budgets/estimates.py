@@ -76,9 +76,7 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
     explained = (
         point.phase(main.phase) if main and main.phase and main.figure in PEAK_FIGURES else None
     )
-    arguments = command_arguments(
-        estimate.dimensions, estimate.options, estimate.disabled_optimizers, estimate.load_from
-    )
+    arguments = command_arguments(estimate.dimensions, estimate)
     return Judgement(
         model=estimate.model,
         onnxruntime=estimate.onnxruntime,

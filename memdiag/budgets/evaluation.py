@@ -23,11 +23,11 @@ from memdiag.records.attribution import Attribution, Owner
 from memdiag.records.baseline import BaselineEntry, CopyTotal
 from memdiag.records.budget import Breach, Budget, Judgement, Suspect
 from memdiag.records.dimension import Dimension
-from memdiag.records.estimate import PINNED_NOTE, EstimatedPhase, EstimatedTerm
+from memdiag.records.estimate import PINNED_NOTE, Estimate, EstimatedPhase, EstimatedTerm
 from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.probe import Probe
-from memdiag.records.profile import Profile
+from memdiag.records.profile import Profile, Session
 from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 
 MIN_NOTABLE_ERROR = 10 * MIB
@@ -116,33 +116,25 @@ def judge_budget(
         if breaches and profile.attribution
         else (),
         peak_terms=_estimated_parts(profile, main_breach(breaches)) if breaches else (),
-        arguments=command_arguments(
-            profile.dimensions,
-            profile.session.options,
-            profile.session.disabled_optimizers,
-            profile.session.load_from,
-        ),
+        arguments=command_arguments(profile.dimensions, profile.session),
     )
 
 
 def command_arguments(
-    dimensions: Sequence[Dimension],
-    session_options: Mapping[str, str],
-    disabled_optimizers: Sequence[str],
-    load_from: str,
+    dimensions: Sequence[Dimension], session: Session | Estimate
 ) -> tuple[str, ...]:
-    """Return the arguments of ``memdiag estimate`` for these sizes and options, as words.
+    """Return the arguments of ``memdiag estimate`` for these sizes and this session, as words.
 
     Sizes that memdiag chose are left out: the command chooses the same.
     """
-    sizes = [f"{each.name}={each.size}" for each in dimensions if each.source == "given"]
+    sizes = [f"{dim.name}={dim.size}" for dim in dimensions if dim.source == "given"]
     words = ["--dim", ",".join(sizes)] if sizes else []
-    for name, value in session_options.items():
+    for name, value in session.options.items():
         words += ["--session-option", f"{name}={value}"]
-    for name in disabled_optimizers:
+    for name in session.disabled_optimizers:
         words += ["--disable-optimizer", name]
-    if load_from == "bytes":
-        words += ["--load-from", load_from]
+    if session.load_from == "bytes":
+        words += ["--load-from", session.load_from]
     return tuple(words)
 
 
