@@ -38,7 +38,7 @@ from memdiag.errors import MeasurementError
 from memdiag.model.model_file import open_model
 from memdiag.records.fix import REWRITE, Fix
 from memdiag.records.measured_change import Figures, LatencyAt
-from memdiag.runner.job import Job
+from memdiag.runner.job import InputConfig, Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.session_server import SessionServer
 from memdiag.tuning.prepared_models import PreparedModels
@@ -143,7 +143,7 @@ def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
     """Return the job of running `model` with inputs of all sizes, kept in `folder`."""
     job = Job(model=model)
     with open_model(model) as file:
-        sets = find_comparison_inputs(file, job, folder, dims={}, given={}, sizes=sizes).sets
+        sets = find_comparison_inputs(file, job, folder, InputConfig(), sizes=sizes).sets
     feeds = tuple(each.feeds for each in sets)
     return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds)) if feeds else None
 

@@ -24,7 +24,7 @@ from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make_array, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, dimensions_text
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, InputConfig, Job
 from memdiag.runner.try_inputs import InputTrial, inputs_that_run, try_once
 from memdiag.stored_arrays import GivenArray
 from memdiag.verify.model_evaluator import InputSet
@@ -54,9 +54,8 @@ def find_comparison_inputs(
     model_file: ModelFile,
     job: Job,
     folder: Path,
+    inputs: InputConfig,
     *,
-    dims: Mapping[str, int],
-    given: Mapping[str, GivenArray],
     sizes: Sequence[int] | None = None,
 ) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
@@ -66,16 +65,16 @@ def find_comparison_inputs(
     once false. Inputs that are all given are one set. The contents of generated inputs differ in
     each run that is measured.
 
-    By default `sizes` are `DEFAULT_SIZES`, or none with `dims`: what was asked for is what is
-    measured. With a deadline they are left out if running once with all is expected to take more
-    than `_SHORT_TRIAL` of the time: that follows in each of many processes. So is the second set of
-    realistic sizes, unless its flags differ, if the first takes more.
+    By default `sizes` are `DEFAULT_SIZES`, or none if `inputs` has sizes: what was asked for is
+    what is measured. With a deadline they are left out if running once with all is expected to take
+    more than `_SHORT_TRIAL` of the time: that follows in each of many processes. So is the second
+    set of realistic sizes, unless its flags differ, if the first takes more.
     """
     further = sizes
     if further is None:
-        further = () if dims else DEFAULT_SIZES
-    dims = dims_by_name(model_file.graph, model_file.functions, dims)
-
+        further = () if inputs.dims else DEFAULT_SIZES
+    dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
+    given = inputs.arrays
     left_out: dict[str, None] = {}
     is_slow = False
 
@@ -110,15 +109,15 @@ def find_comparison_inputs(
         left_out.update((each.sizes, None) for each in candidates if each.sizes not in running)
         return sets
 
-    chosen = choose_inputs(model_file, dims=dims, given=given)
+    chosen = choose_inputs(model_file, inputs)
     sets = sets_that_run(chosen)
     if not sets:
-        found = find_inputs(model_file, job, folder, dims=dims, given=given, first=chosen)
-        sets = sets_that_run(found) if found is not None else ()
-        if found is None or not sets:  # what ran once may not run again if memory is short
+        others = find_inputs(model_file, job, folder, inputs, first=chosen)
+        sets = sets_that_run(others) if others is not None else ()
+        if others is None or not sets:  # what ran once may not run again if memory is short
             feeds = save_inputs(chosen.plans, given, folder / "first")
             return ComparisonInputs(trial=try_once(job, feeds))
-        chosen = found
+        chosen = others
     notes = chosen.notes
     if left_out:
         why = "runs are too slow for the time limit" if is_slow else "the model does not run"

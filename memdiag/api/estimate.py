@@ -49,7 +49,7 @@ from memdiag.records.estimate import (
 )
 from memdiag.records.finding import Finding
 from memdiag.records.generation import Generation
-from memdiag.runner.job import GenerationConfig, SessionConfig
+from memdiag.runner.job import GenerationConfig, InputConfig, SessionConfig
 from memdiag.units import counted, format_size
 
 MEASURED_RUNS = 3
@@ -227,7 +227,7 @@ def _generation_parts(
     """Return the memory of the calls of a generation."""
     config.on_progress("sizes")
     single = {name: size for name, size in config.dims.items() if isinstance(size, int)}
-    chosen = choose_calls(model_file, calls, dims=single, given={})
+    chosen = choose_calls(model_file, calls, InputConfig(dims=single))
     sizes = generation_sizes(chosen.decoder, calls.prefill_tokens, calls.steps)
     session = _estimated_session(model_file, config, sizes.prompt)
     config.on_progress("memory")

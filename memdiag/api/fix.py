@@ -37,7 +37,7 @@ from memdiag.ort.releases import release_to_predict
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.runner.job import Job, Limits, TimeLimitReached
+from memdiag.runner.job import InputConfig, Job, Limits, TimeLimitReached
 from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGET_FIGURES
@@ -135,13 +135,13 @@ def fix(
         if new_models is not None:
             new_models.writer.check_writable()
             exits.callback(new_models.writer.discard_staged)
+        inputs = InputConfig(dims=config.dims, arrays=read_given(config.inputs))
         try:
             base = measured_original(
                 exits,
                 model_file,
                 job,
-                dims=config.dims,
-                given=read_given(config.inputs),
+                inputs,
                 sizes=config.sizes,
                 report_progress=progress,
             )
@@ -150,10 +150,8 @@ def fix(
                 why = "the time limit passed before the original was measured"
                 new_models.state.record_untried(new_models.rules, why)
             unsearched = _unsearched_record(model_file, job, config, new_models, started)
-            inputs = choose_inputs(model_file, dims=config.dims, given=read_given(config.inputs))
-            return msgspec.structs.replace(
-                unsearched, ended_by="time_limit", dimensions=inputs.dimensions
-            )
+            dimensions = choose_inputs(model_file, inputs).dimensions
+            return msgspec.structs.replace(unsearched, ended_by="time_limit", dimensions=dimensions)
         return _FixSearch(base, config, new_models, progress, started).run()
 
 

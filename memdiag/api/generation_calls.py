@@ -1,6 +1,6 @@
 """The calls of a generation: their inputs, saved for the child, and their record."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from memdiag.model.inputs import InputPlan
 from memdiag.model.model_file import ModelFile
 from memdiag.records.generation import GenaiConfig, Generation, KeyValueCache
 from memdiag.runner.job import Feed, GenerationConfig, GenerationJob, InputConfig, StepInput
-from memdiag.stored_arrays import GivenArray
 
 
 class GenerationCalls(NamedTuple):
@@ -35,24 +34,20 @@ class GenerationCalls(NamedTuple):
 
 
 def choose_calls(
-    model_file: ModelFile,
-    config: GenerationConfig,
-    *,
-    dims: Mapping[str, int],
-    given: Mapping[str, GivenArray],
+    model_file: ModelFile, config: GenerationConfig, inputs: InputConfig
 ) -> GenerationCalls:
     """Return the calls of the generation that `config` describes.
 
     Args:
         model_file: the open model.
         config: how many tokens are run, and the pairs.
-        dims: sizes of free dimensions that do not count tokens, by name or role.
-        given: arrays for inputs that are the same in all calls.
+        inputs: sizes of free dimensions that do not count tokens, and arrays for inputs that are
+            the same in all calls.
 
     Raises:
         UsageError: the model has no cache that can be fed, or an argument does not fit it.
     """
-    decoder = find_decoder(model_file, feed=config.feed, dims=dims, given=given)
+    decoder = find_decoder(model_file, feed=config.feed, dims=inputs.dims, given=inputs.arrays)
     prefill, steps = config.prefill_tokens, config.steps
     genai = config.genai
     max_tokens = None if genai is None else genai.max_tokens
@@ -68,9 +63,9 @@ def choose_calls(
     # Those that count tokens have another size in each call.
     counting = decoder.past | decoder.new | decoder.totals
     dimensions = tuple(
-        each
-        for each in chosen_dimensions(model_file, plans, decoder.dims, given)
-        if each.name not in counting and each.role != "sum"
+        dimension
+        for dimension in chosen_dimensions(model_file, plans, decoder.dims, inputs.arrays)
+        if dimension.name not in counting and dimension.role != "sum"
     )
     last = decoder.plans(past=prefill + steps - 1, new=1)
     return GenerationCalls(
@@ -81,9 +76,11 @@ def choose_calls(
             prefill_tokens=prefill,
             step_inputs=tuple(
                 StepInput(
-                    name=each.name, grows_along=each.grows_along, past_offset=each.past_offset
+                    name=step_input.name,
+                    grows_along=step_input.grows_along,
+                    past_offset=step_input.past_offset,
                 )
-                for each in decoder.step_inputs()
+                for step_input in decoder.step_inputs()
             ),
             cache=record.cache.formula(record.tokens),
             prefill_cache=record.cache.formula(prefill),
@@ -118,9 +115,9 @@ def _cache_difference_notes(cache: KeyValueCache, genai: GenaiConfig | None) -> 
     if genai is None or not cache.layers:
         return
     stated = (genai.layers, genai.heads, genai.head_size)
-    found = (cache.layers, cache.heads, cache.head_size)
+    actual = (cache.layers, cache.heads, cache.head_size)
     names = ("layers", "key and value heads", "elements in a head")
-    for name, in_config, in_model in zip(names, stated, found, strict=True):
+    for name, in_config, in_model in zip(names, stated, actual, strict=True):
         if in_config is not None and in_config != in_model:
             yield (
                 f"{CONFIG_NAME} states {in_config:,} {name}, but the cache of the model has"

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from memdiag.errors import UsageError
-from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
+from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, dims_by_name, total_lengths
 from memdiag.model.contradictions import is_contradictory
 from memdiag.model.count_inputs import free_axes, given_counts
 from memdiag.model.inputs import InputPlan, make_array, plan_inputs
@@ -18,7 +18,7 @@ from memdiag.model.tensor_types import ELEMENT_TYPES, STRING_ELEMENT
 from memdiag.ort.activations import activation_bytes
 from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.profile import Input
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Feed, InputConfig, Job
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.stored_arrays import GivenArray, StoredArray, stored_array
 from memdiag.system.memory_limit import total_memory_bytes
@@ -145,9 +145,7 @@ class ChosenInputs(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def choose_inputs(
-    model_file: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, GivenArray]
-) -> ChosenInputs:
+def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
     """Return inputs of realistic sizes; others if these cannot run or need too much memory.
 
     Where the shapes of the model contradict each other at the realistic sizes, the first sizes at
@@ -156,8 +154,10 @@ def choose_inputs(
     not enough, all free dimensions are 1.
 
     Raises:
-        UsageError: as `plan_inputs`.
+        UsageError: as `dims_by_name` and `plan_inputs`.
     """
+    dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
+    given = inputs.arrays
     plans = plan_inputs(model_file, dims=dims, given=given)
     chosen = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given))
     free = _chosen_sizes(chosen)
@@ -205,15 +205,16 @@ def find_inputs(
     model_file: ModelFile,
     job: Job,
     folder: Path,
+    inputs: InputConfig,
     *,
-    dims: Mapping[str, int],
-    given: Mapping[str, GivenArray],
     first: ChosenInputs,
 ) -> ChosenInputs | None:
     """Return the first inputs that `model_file` runs with: `first`, or inputs of other sizes.
 
     Return None if it runs with none of them.
     """
+    dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
+    given = inputs.arrays
     others = _alternative_inputs(
         model_file, dims, given, first, "the model does not run", "this is the first size that runs"
     )

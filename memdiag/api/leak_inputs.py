@@ -53,9 +53,8 @@ def sized_inputs(
         UsageError: the model runs with none of them, or no dimension can vary.
         MeasurementError: the session cannot be created.
     """
-    dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
+    chosen = choose_inputs(model_file, inputs)
     given = inputs.arrays
-    chosen = choose_inputs(model_file, dims=dims, given=given)
     same = inputs.same_inputs
     first = tuple(save_inputs(chosen.plans, given, scratch / "inputs", same_inputs=same))
     trial = try_once(job, first)
@@ -64,13 +63,13 @@ def sized_inputs(
             f"{model_file.path}: the session cannot be created ({trial.problem})."
         )
     if not trial.runs:
-        found = find_inputs(model_file, job, scratch, dims=dims, given=given, first=chosen)
-        if found is None:
+        others = find_inputs(model_file, job, scratch, inputs, first=chosen)
+        if others is None:
             raise UsageError(
                 f"{model_file.path}: it does not run with these inputs ({trial.problem}). Give"
                 " --dim or --input."
             )
-        chosen = found
+        chosen = others
         first = tuple(save_inputs(chosen.plans, given, scratch / "found", same_inputs=same))
     ranges = dims_by_name(model_file.graph, model_file.functions, ranges)
     if vary_shapes:
@@ -84,6 +83,7 @@ def sized_inputs(
     sets = [SizedInputs(_ranged_dim_sizes(chosen, ranges), first)]
     if not ranges:
         return sets
+    dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
     candidates = []
     for number, sizes in enumerate(_size_combinations(ranges)):
         plans = plan_inputs(model_file, dims={**dims, **sizes}, given=given)

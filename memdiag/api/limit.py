@@ -21,7 +21,6 @@ from memdiag.defaults import DEFAULT_LIMIT_RUNS
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
 from memdiag.deploy.model_trial import ModelTrials
 from memdiag.errors import MemdiagError
-from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.releases import release_to_predict
 from memdiag.paths import path_text
@@ -104,9 +103,7 @@ def _search_limit(
     on_progress: OnProgress,
 ) -> MemoryLimit:
     started = time.monotonic()
-    given = config.inputs.arrays
-    dims = dims_by_name(model_file.graph, model_file.functions, config.inputs.dims)
-    inputs = choose_inputs(model_file, dims=dims, given=given)
+    inputs = choose_inputs(model_file, config.inputs)
     trials = ModelTrials(
         parent=parent,
         job=_trial_job(model_file, config, inputs, scratch / "inputs"),
@@ -117,9 +114,9 @@ def _search_limit(
     begun = time.monotonic()
     first = trials.measure(None)
     if first.phase == "first_run" and first.outcome == "failed" and inputs.dimensions:
-        found = find_inputs(model_file, trials.job, scratch, dims=dims, given=given, first=inputs)
-        if found is not None:
-            inputs = found
+        others = find_inputs(model_file, trials.job, scratch, config.inputs, first=inputs)
+        if others is not None:
+            inputs = others
             trials.job = _trial_job(model_file, config, inputs, scratch / "found")
             begun = time.monotonic()
             first = trials.measure(None)

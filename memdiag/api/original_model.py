@@ -1,6 +1,6 @@
 """The original of a search: its file, its inputs, and the evaluator of changed models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,8 @@ from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inpu
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import ModelFile
 from memdiag.runner.failure_text import CUSTOM_OPS_OPTION
-from memdiag.runner.job import Job
+from memdiag.runner.job import InputConfig, Job
 from memdiag.runner.temporary import temporary_folder
-from memdiag.stored_arrays import GivenArray
 from memdiag.verify.model_evaluator import ModelEvaluator
 
 
@@ -57,9 +56,8 @@ def measured_original(
     exits: ExitStack,
     model_file: ModelFile,
     job: Job,
+    config: InputConfig,
     *,
-    dims: Mapping[str, int],
-    given: Mapping[str, GivenArray],
     sizes: Sequence[int] | None,
     report_progress: Callable[[str], None],
 ) -> OriginalModel:
@@ -71,14 +69,7 @@ def measured_original(
     """
     scratch = exits.enter_context(temporary_folder())
     report_progress("finding inputs that the model runs with")
-    inputs = find_comparison_inputs(
-        model_file,
-        job,
-        scratch / "inputs",
-        dims=dims,
-        given=given,
-        sizes=sizes,
-    )
+    inputs = find_comparison_inputs(model_file, job, scratch / "inputs", config, sizes=sizes)
     if not inputs.sets:
         return OriginalModel(
             file=model_file, job=job, scratch=scratch, inputs=inputs, evaluator=None

@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -26,7 +26,6 @@ from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_MIN_BYTES, XrayTime
 from memdiag.errors import MAX_REASON_LENGTH, ModelError
-from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.file_state import FileStates
 from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
@@ -205,45 +204,32 @@ class _ModelMeasurement:
         """
         generation = self._config.inputs.generation
         if generation is not None:
-            given = self._config.inputs.arrays
-            dims = self._config.inputs.dims
-            calls = choose_calls(self._model_file, generation, dims=dims, given=given)
+            calls = choose_calls(self._model_file, generation, self._config.inputs)
             return self._measure(calls.prompt, calls)
         usual = self._usual_inputs()
         run = self._measure(usual)
         if not _needs_other_inputs(run.measurement, usual):
             return run
-        found = self._inputs_that_run(run, usual)
-        return run if found is None else self._measure(found)
+        others = self._inputs_that_run(run, usual)
+        return run if others is None else self._measure(others)
 
     def _usual_inputs(self) -> ChosenInputs:
         """Return inputs of realistic sizes."""
         if self._config.inputs.runs is None:
             return ChosenInputs((), ())
-        return choose_inputs(self._model_file, dims=self._dims, given=self._config.inputs.arrays)
+        return choose_inputs(self._model_file, self._config.inputs)
 
     def _inputs_that_run(self, run: _JobRun, usual: ChosenInputs) -> ChosenInputs | None:
         """Return inputs with which the model runs, which failed in `run`; None without any."""
         try:
-            found = find_inputs(
-                self._model_file,
-                run.job,
-                self._scratch,
-                dims=self._dims,
-                given=self._config.inputs.arrays,
-                first=usual,
+            others = find_inputs(
+                self._model_file, run.job, self._scratch, self._config.inputs, first=usual
             )
         except KeyboardInterrupt as interrupt:
             raise ProfileInterrupted(run.profile) from interrupt
-        if found is None:
+        if others is None:
             return None
-        return _inputs_with_reason(found, usual, run.measurement.outcome.message)
-
-    @property
-    def _dims(self) -> Mapping[str, int]:
-        """The given sizes of free dimensions, by name."""
-        graph, functions = self._model_file.graph, self._model_file.functions
-        return dims_by_name(graph, functions, self._config.inputs.dims)
+        return _inputs_with_reason(others, usual, run.measurement.outcome.message)
 
     def _measure(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> _JobRun:
         """Save `inputs`, and measure a child that runs the model with them.
@@ -321,8 +307,8 @@ def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:
     return failed_to_run and bool(inputs.dimensions)
 
 
-def _inputs_with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
-    """Return the inputs `found`, with the error of the model at its usual inputs in the notes."""
+def _inputs_with_reason(others: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
+    """Return the inputs `others`, with the error of the model at its usual inputs in the notes."""
     reason = textwrap.shorten(message, MAX_REASON_LENGTH, placeholder=" …")
     note = f"the model does not run at {dimensions_text(usual.dimensions)}: {reason}"
-    return found._replace(notes=(*found.notes, note))
+    return others._replace(notes=(*others.notes, note))

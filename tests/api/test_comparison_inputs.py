@@ -9,7 +9,7 @@ from onnx import parser
 
 from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.model.model_file import open_model
-from memdiag.runner.job import Deadline, Job, Limits
+from memdiag.runner.job import Deadline, InputConfig, Job, Limits
 from memdiag.verify.model_evaluator import InputSet
 
 
@@ -29,8 +29,7 @@ def chosen(
             file,
             Job(model=path, limits=limits or Limits()),
             folder / "in",
-            dims=dims or {},
-            given=given or {},
+            InputConfig(dims=dims or {}, arrays=given or {}),
             sizes=sizes,
         )
 
@@ -185,6 +184,6 @@ def test_sizes_with_which_the_model_fails_are_left_out(tmp_path: Path) -> None:
     onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
     with open_model(path) as file:
         sets = find_comparison_inputs(
-            file, Job(model=path), tmp_path / "in", dims={}, given={}, sizes=(4, 6)
+            file, Job(model=path), tmp_path / "in", InputConfig(), sizes=(4, 6)
         ).sets
     assert [arrays(each)[0].shape[0] for each in sets] == [1, 1, 6, 6]

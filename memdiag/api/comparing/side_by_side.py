@@ -320,14 +320,7 @@ class SideBySide:
             for name, size in self._given_plan_dims(plan, self.inputs.dims).items()
             if name in names or name not in all_names
         }
-        return find_comparison_inputs(
-            file,
-            job,
-            folder,
-            dims=dims,
-            given=self.inputs.arrays,
-            sizes=(),
-        )
+        return find_comparison_inputs(file, job, folder, replace(self.inputs, dims=dims), sizes=())
 
     def _profile_plan(self, plan: ColumnPlan, *, is_first: bool) -> Profile:
         # A model that runs with no inputs gets the first model's inputs: the profile has the error.

@@ -13,6 +13,7 @@ from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import InputAxis, choose_sizes, is_expression
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension
+from memdiag.runner.job import InputConfig
 
 MAX_RANGE_SIZES = 8
 """Sizes of a dimension into which a range is divided at most."""
@@ -131,7 +132,7 @@ def size_grid(model_file: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
     for name, sizes in steps.items():
         if min(sizes) < 0:
             raise UsageError(f"dimension {name!r} must be 0 or greater, not {min(sizes)}.")
-    chosen = choose_inputs(model_file, dims=first, given={})
+    chosen = choose_inputs(model_file, InputConfig(dims=first))
     inputs = free_axes(model_file.graph)
     roles = axis_roles(model_file.graph, model_file.functions)
     grid = SizeGrid(
