@@ -108,39 +108,28 @@ def compare(
         ProvisionError: the newest version is an end of the range to bisect, and is not known.
     """
     started = time.perf_counter()
-    given = options_with_defaults(CompareOptions, options)
+    values = options_with_defaults(CompareOptions, options)
     files = _compared_paths(paths)
     kind = _comparison_kind(files, onnxruntime, optimizers, bisect)
-    growth_runs = runs if bisect == "growth" else None
-    if growth_runs is not None:
-        check_runs(growth_runs)
-    else:
-        check_at_least_one("runs", runs)
-    check_at_least_one("repeats", repeats)
-    if bisect == "load" and repeats == 1:
-        raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
-    child_limits = Limits(
+    _check_counts(runs, repeats, bisect)
+    limits = Limits(
         timeout_s=max(DEFAULT_TIMEOUT_S, time_limit_s or 0.0), deadline=deadline_after(time_limit_s)
     )
-    config = input_config(
-        dims=given["dims"],
-        inputs=given["inputs"],
+    inputs = input_config(
+        dims=values["dims"],
+        inputs=values["inputs"],
         runs=DEFAULT_RUNS if bisect == "growth" else runs or DEFAULT_RUNS,
     )
-    session = session_config(given)
+    session = session_config(values)
     if kind == "profiles":
         return _comparison_record(kind, _saved_columns(files), None, [], started)
     if kind != "onnxruntime":
         require_runtime("compare releases with --onnxruntime")
-    optimizer_names = choose_optimizers(optimizers)
-    if optimizer_names and files[0].suffix.lower() == ORT_SUFFIX:
-        raise UsageError(
-            f"{files[0]}: optimizers do not read models in ORT format. Name the ONNX model."
-        )
+    optimizer_names = _usable_optimizers(optimizers, files[0])
     if bisect is not None:  # no release can run a damaged model
         open_model(files[0]).close()
     originals = [_file_states(path) for path in files]
-    job = Job(model=files[0], session=session, limits=child_limits)
+    job = Job(model=files[0], session=session, limits=limits)
     on_progress = on_progress or ignore_progress
     with temporary_folder() as scratch, ExitStack() as exits:
         for original in originals:
@@ -148,7 +137,7 @@ def compare(
         side_by_side = SideBySide(
             scratch=scratch,
             exits=exits,
-            inputs=config,
+            inputs=inputs,
             repeats=repeats,
             all_runs=runs is not None,
             xray=xray,
@@ -163,26 +152,60 @@ def compare(
                 metric=bisect,
                 side_by_side=side_by_side,
                 on_progress=on_progress,
-                growth_runs=growth_runs,
+                growth_runs=runs if bisect == "growth" else None,
             )
             columns, bisection = search.run(onnxruntime)
         else:
             if kind == "onnxruntime":
-                found = _runtime_plans(job, onnxruntime, on_progress)
+                plans = _runtime_plans(job, onnxruntime, on_progress)
             elif kind == "optimizers":
-                with child_limits.deadline.at_most(_SHARE_OF_OPTIMIZING):
-                    found = [
-                        *column_plans.optimizer_plans(job, optimizer_names, scratch, on_progress)
-                    ]
+                plans = _optimizer_plans(job, optimizer_names, scratch, on_progress)
             else:
-                found = [*column_plans.model_plans(job, files)]
-            columns = side_by_side.measure(_uniquely_labelled_plans(found))
-        notes = list(dict.fromkeys((*unknown_key_notes(session.options), *side_by_side.notes)))
-        if side_by_side.ended_by != "completion":
-            ended = {"interrupt": "interrupted", "time_limit": "the time limit was reached"}
-            notes.append(f"{ended[side_by_side.ended_by]}: what was measured until then is listed")
+                plans = [*column_plans.model_plans(job, files)]
+            columns = side_by_side.measure(_uniquely_labelled_plans(plans))
+        notes = [
+            *unknown_key_notes(session.options),
+            *side_by_side.notes,
+            *_end_notes(side_by_side),
+        ]
         result = _comparison_record(kind, columns, bisection, notes, started)
         return msgspec.structs.replace(result, dimensions=side_by_side.dimensions)
+
+
+def _check_counts(runs: int | None, repeats: int | None, bisect: Metric | None) -> None:
+    """Check the numbers of runs and of processes.
+
+    Raises:
+        UsageError: there are too few.
+    """
+    if bisect == "growth" and runs is not None:
+        check_runs(runs)
+    check_at_least_one("runs", runs)
+    check_at_least_one("repeats", repeats)
+    if bisect == "load" and repeats == 1:
+        raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
+
+
+def _usable_optimizers(names: Sequence[str], model: Path) -> tuple[str, ...]:
+    """Return the names of the optimizers to apply to `model`.
+
+    Raises:
+        UsageError: there is no such optimizer, or it does not read the format of the model.
+    """
+    optimizers = choose_optimizers(names)
+    if optimizers and model.suffix.lower() == ORT_SUFFIX:
+        raise UsageError(
+            f"{model}: optimizers do not read models in ORT format. Name the ONNX model."
+        )
+    return optimizers
+
+
+def _end_notes(side_by_side: SideBySide) -> list[str]:
+    """Return a note if the measurement ended early."""
+    if side_by_side.ended_by == "completion":
+        return []
+    reason = {"interrupt": "interrupted", "time_limit": "the time limit was reached"}
+    return [f"{reason[side_by_side.ended_by]}: what was measured until then is listed"]
 
 
 def _compared_paths(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
@@ -223,16 +246,24 @@ def _runtime_plans(
 ) -> list[ColumnPlan]:
     """Return the plans for versions and environments, the oldest version first."""
     versions, environments = runtimes.versions_and_environments(onnxruntime)
-    found = [
+    plans = [
         *column_plans.version_plans(job, versions, on_progress),
         *column_plans.environment_plans(job, environments),
     ]
-    return sorted(found, key=lambda plan: runtimes.version_sort_key(plan.label))
+    return sorted(plans, key=lambda plan: runtimes.version_sort_key(plan.label))
 
 
-def _uniquely_labelled_plans(found: Sequence[ColumnPlan]) -> list[ColumnPlan]:
-    labels = column_plans.numbered_labels([plan.label for plan in found])
-    return [replace(plan, label=label) for plan, label in zip(found, labels, strict=True)]
+def _optimizer_plans(
+    job: Job, optimizers: Sequence[str], scratch: Path, on_progress: OnProgress
+) -> list[ColumnPlan]:
+    """Return the plans for the original and the optimized models, within a share of the time."""
+    with job.limits.deadline.at_most(_SHARE_OF_OPTIMIZING):
+        return [*column_plans.optimizer_plans(job, optimizers, scratch, on_progress)]
+
+
+def _uniquely_labelled_plans(plans: Sequence[ColumnPlan]) -> list[ColumnPlan]:
+    labels = column_plans.numbered_labels([plan.label for plan in plans])
+    return [replace(plan, label=label) for plan, label in zip(plans, labels, strict=True)]
 
 
 def _comparison_kind(
@@ -304,27 +335,22 @@ def _comparison_record(
     started: float,
 ) -> Comparison:
     """Return the record, with the differences between columns that were measured."""
-    usable = [each for each in columns if each.measured is not None]
-    pairs = (
-        pairwise(usable) if kind == "onnxruntime" else ((usable[0], each) for each in usable[1:])
-    )
+    measured = [column for column in columns if column.measured is not None]
+    with_first = ((measured[0], column) for column in measured[1:])
+    pairs = pairwise(measured) if kind == "onnxruntime" else with_first
     changes: list[FigureChange] = []
     copies: list[CopyChange] = []
-    all_notes = list(notes)
+    all_notes = list(dict.fromkeys(notes))
     for before, after in pairs:
-        interleaved = before is usable[0] or (before.latency is not None and before.latency.pairs)
-        comparable = ComparableFigures()
-        if not interleaved:
-            comparable = ComparableFigures(excluded={"latency": "their runs did not alternate"})
-        if kind == "profiles" and before.profile is not None and after.profile is not None:
-            comparable = comparability_of(before.profile, after.profile)
+        comparable = _comparable_figures(kind, before, after, first=measured[0])
+        if kind == "profiles":
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]
         note = undecided_note(before, after, comparable, are_saved=kind == "profiles")
         all_notes += [note] if note else []
         new_changes, new_copies = changes_of(before, after, comparable)
         changes += new_changes
         copies += new_copies
-    all_notes += retained_notes(usable)
+    all_notes += retained_notes(measured)
     return Comparison(
         schema=COMPARISON_SCHEMA,
         kind=kind,
@@ -335,3 +361,18 @@ def _comparison_record(
         notes=tuple(all_notes),
         duration_s=round(time.perf_counter() - started, 6),
     )
+
+
+def _comparable_figures(
+    kind: ComparisonKind,
+    before: ComparisonColumn,
+    after: ComparisonColumn,
+    *,
+    first: ComparisonColumn,
+) -> ComparableFigures:
+    """Return which figures of two columns can be compared; runs alternate with those of `first`."""
+    if kind == "profiles" and before.profile is not None and after.profile is not None:
+        return comparability_of(before.profile, after.profile)
+    if before is first or (before.latency is not None and before.latency.pairs):
+        return ComparableFigures()
+    return ComparableFigures(excluded={"latency": "their runs did not alternate"})
