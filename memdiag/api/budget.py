@@ -181,22 +181,22 @@ def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None
 
 
 def _other_baselines(path: Path, model: str) -> str:
-    """Return a clause that names the baselines of `model` beside the missing file `path`."""
+    """Return a clause that names the baselines of `model` next to the missing file `path`."""
     start = f"{Path(model).name}."
     names = [file.name for file in sorted(path.parent.glob("*.json"))]
     # A file is named after the model and the options that differ from the defaults.
-    found = [
+    others = [
         f"{name} ({name.removeprefix(start).removesuffix('json').rstrip('.') or 'the defaults'})"
         for name in names
         if name.startswith(start)
     ]
-    if not found:
+    if not others:
         return ""
     here = Path.cwd()
     folder = path.parent.relative_to(here) if path.is_relative_to(here) else path.parent
     return (
         f" for these options. Baselines for other options in {folder}:"
-        f" {some_of(found, MAX_OTHER_BASELINES)}"
+        f" {some_of(others, MAX_OTHER_BASELINES)}"
     )
 
 

@@ -104,10 +104,10 @@ def check(
     with collection_disabled(), open_model(path) as opened:
         check_dim_names(opened.graph, opened.functions, dims or ())
         ctx = analysis_context(opened, release_to_predict(for_onnxruntime), dims=dims)
-        found, _ = find_waste(ctx, selection)
-        found = with_peak_shares(found, _estimated_peak(ctx, found))
+        waste, _ = find_waste(ctx, selection)
+        waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
         opened.release()  # an error where the file became shorter
-        return Findings(found)
+        return Findings(waste)
 
 
 def check_models(
@@ -145,14 +145,14 @@ def check_models(
                     except UsageError as problem:
                         misnamed.setdefault(name, problem)
                 ctx = analysis_context(opened, runtime, dims=dims)
-                found, _ = find_waste(ctx, selection)
-                found = with_peak_shares(found, _estimated_peak(ctx, found))
+                waste, _ = find_waste(ctx, selection)
+                waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
                 opened.release()  # an error where the file became shorter
                 checked.append(_checked_model(opened, ctx.sizes, tuple(dict.fromkeys(ctx.notes))))
         except ModelError as error:
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
-            findings += found
+            findings += waste
     for name, unknown in misnamed.items():
         if name not in named:
             raise unknown
@@ -167,7 +167,7 @@ def check_models(
 
 def wastes_memory(check: Check) -> bool:
     """Return whether a finding of `check` costs memory; others cost only time, or advise."""
-    rules = [each.rule for each in model_detectors()]
+    rules = [detector.rule for detector in model_detectors()]
     spared = {rule.code for rule in rules if rule.costs == "time" or rule.is_advisory}
     return any(finding.rule not in spared for finding in check.findings)
 
@@ -210,14 +210,14 @@ def find_waste(
     findings: list[Finding] = []
     for detector in selection.chosen:
         try:
-            found = list(detector.detect(ctx))
+            findings_of_rule = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged in a part read only now
             ctx.notes.append(f"rule {detector.rule.name} could not check this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             ctx.notes.append(rule_defect_note(detector.rule.name, "model", error))
         else:
-            findings += filter(selection.keeps, found)
+            findings += filter(selection.keeps, findings_of_rule)
         if model.has_shrunk:
             break
         trim_heap()
@@ -289,8 +289,8 @@ def _rule_codes(names: Iterable[str]) -> set[str]:
     rules = [detector.rule for detector in model_detectors()]
     for name in names:
         prefix = name.upper()
-        found = {rule.code for rule in rules if prefix and rule.code.startswith(prefix)}
-        codes |= found or {find_detector(name).rule.code}
+        codes_in_group = {rule.code for rule in rules if prefix and rule.code.startswith(prefix)}
+        codes |= codes_in_group or {find_detector(name).rule.code}
     return codes
 
 
@@ -322,7 +322,11 @@ def _model_input(value: ValueInfoProto) -> ModelInput:
 
 
 def _model_dimensions(model_file: ModelFile, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
-    axes = [axis for each in free_axes(model_file.graph).values() for axis in each or ()]
+    axes = [
+        axis
+        for axes_of_input in free_axes(model_file.graph).values()
+        for axis in axes_of_input or ()
+    ]
     own = {
         axis.key: dims[axis.key] for axis in axes if axis.key in dims
     }  # the others are of other models

@@ -86,8 +86,8 @@ def find_comparison_inputs(
             )
             for candidate in _input_sets(plans, given, folder / f"size-{number}", text)
         ]
-        feeds = [each.feeds for each in candidates]
-        first_size = sum(each.sizes == candidates[0].sizes for each in candidates)
+        feeds = [candidate.feeds for candidate in candidates]
+        first_size = sum(candidate.sizes == candidates[0].sizes for candidate in candidates)
         work = list(accumulate(map(_feed_file_bytes, feeds)))
         started, short_s = time.monotonic(), _SHORT_TRIAL * job.limits.deadline.remaining_s
 
@@ -104,9 +104,11 @@ def find_comparison_inputs(
         # One child tries all: loading a model takes longer than most runs.
         trials = inputs_that_run(job, feeds, needs_first=True, is_enough=is_enough)
         sets = tuple(candidates[index] for index in trials)
-        running = {each.sizes for each in sets}
+        running = {input_set.sizes for input_set in sets}
         left_out.clear()
-        left_out.update((each.sizes, None) for each in candidates if each.sizes not in running)
+        left_out.update(
+            (candidate.sizes, None) for candidate in candidates if candidate.sizes not in running
+        )
         return sets
 
     chosen = choose_inputs(model_file, inputs)
@@ -157,7 +159,9 @@ def _sized_input_plans(
         return
     if all(plan.fill == "given" for plan in realistic.plans):
         return
-    sides = (each for each in realistic.dimensions if each.role in ("height", "width"))
+    sides = (
+        dimension for dimension in realistic.dimensions if dimension.role in ("height", "width")
+    )
     dims = {**{side.name: side.size for side in sides}, **dims}
     ones = plan_inputs(model_file, dims=dims, given=given, free_dim=1)
     seen = {_plan_shapes(realistic.plans): dimensions_text(realistic.dimensions)}

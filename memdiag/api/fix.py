@@ -112,14 +112,14 @@ def fix(
     """
     started = time.perf_counter()
     deadline = deadline_after(time_limit_s)
-    given = options_with_defaults(InputOptions, options)
+    values = options_with_defaults(InputOptions, options)
     config = FixConfig(
         scope=FixScope(only, changes_values=max_difference is not None),
         budget=dict(budget or {}),
         max_slowdown=max_slowdown,
         max_difference=max_difference,
-        dims=dict(given["dims"]),
-        inputs=given["inputs"],
+        dims=dict(values["dims"]),
+        inputs=values["inputs"],
         sizes=sizes,
     )
     config.check()
@@ -248,7 +248,7 @@ def _new_models(
     findings, notes = find_waste(context, RuleSelection(min_bytes=0))
     state.notes += notes
     wanted = (filter(config.scope.has_change, changes) for changes in changes_by_rule(findings))
-    rules: list[tuple[Change, ...]] = [changes for each in wanted if (changes := tuple(each))]
+    rules: list[tuple[Change, ...]] = [changes for allowed in wanted if (changes := tuple(allowed))]
     for rewrite in config.scope.rewrites():
         if not any(change.name == rewrite.name for changes in rules for change in changes):
             state.record_needless(rewrite)
@@ -379,9 +379,9 @@ class _FixSearch:
             trial_s = self._points.measuring_s + self._points.comparing_s
             share = min(1.0, max(share, _FIRST_TRIAL * trial_s / deadline.remaining_s))
         with deadline.at_most(share):
-            found = new_models.rewrite(self._points, self._progress)
-        if found is not None:
-            self._search.add_compared(*found)
+            compared = new_models.rewrite(self._points, self._progress)
+        if compared is not None:
+            self._search.add_compared(*compared)
         if new_models.state.ended_by == "interrupt":
             self._search.ended_by = "interrupt"
 

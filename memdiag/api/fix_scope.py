@@ -55,9 +55,9 @@ class FixScope:
         rules = self._rule_names()
         return tuple(
             dict.fromkeys(
-                each
+                rule_name
                 for name in self.names
-                for each in (
+                for rule_name in (
                     [detector.rule.name for detector in RuleSelection(select=(name,)).chosen]
                     if name in rules
                     else [name]

@@ -161,7 +161,7 @@ def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
     plans = plan_inputs(model_file, dims=dims, given=given)
     chosen = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given))
     free = _chosen_sizes(chosen)
-    if all(each.source == "given" or each.size == 1 for each in chosen.dimensions):
+    if all(dimension.source == "given" or dimension.size == 1 for dimension in chosen.dimensions):
         return chosen
     if is_contradictory(model_file, free):
         others = _alternative_inputs(
@@ -173,7 +173,11 @@ def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
             "this is the first size at which they do not",
         )
         return next(
-            (each for each in others if not is_contradictory(model_file, _chosen_sizes(each))),
+            (
+                alternative
+                for alternative in others
+                if not is_contradictory(model_file, _chosen_sizes(alternative))
+            ),
             chosen,
         )
     needed = _needed_bytes(model_file, plans, free)
@@ -184,16 +188,18 @@ def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
         f" {format_size(needed)}, more than a quarter of this machine's memory"
     )
     large = {
-        each.name: IMAGE_SIDE
-        for each in chosen.dimensions
-        if each.source == "chosen" and each.role in ("height", "width") and each.size > IMAGE_SIDE
+        dimension.name: IMAGE_SIDE
+        for dimension in chosen.dimensions
+        if dimension.source == "chosen"
+        and dimension.role in ("height", "width")
+        and dimension.size > IMAGE_SIDE
     }
     if large:
         plans = plan_inputs(model_file, dims={**dims, **large}, given=given)
         if _needed_bytes(model_file, plans, free | large) <= _memory_limit():
-            found = chosen_dimensions(model_file, plans, dims, given, "too large otherwise")
+            dimensions = chosen_dimensions(model_file, plans, dims, given, "too large otherwise")
             note = f"{reason}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
-            return ChosenInputs(plans, found, (note,))
+            return ChosenInputs(plans, dimensions, (note,))
     ones = plan_inputs(model_file, dims=dims, given=given, free_dim=1)
     note = f"{reason}: free dimensions are 1 instead. Set them with --dim."
     return ChosenInputs(
@@ -220,10 +226,11 @@ def find_inputs(
     )
     candidates = [first, *others]
     feeds = [
-        save_inputs(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)
+        save_inputs(candidate.plans, given, folder / f"try-{i}")
+        for i, candidate in enumerate(candidates)
     ]
-    found = try_inputs(job, feeds)
-    return None if found is None else candidates[found]
+    index = try_inputs(job, feeds)
+    return None if index is None else candidates[index]
 
 
 def _alternative_inputs(
@@ -240,12 +247,14 @@ def _alternative_inputs(
     """
     usual = dimensions_text(first.dimensions)
     tried = {tuple(plan.shape for plan in first.plans)}
-    sides = [each.name for each in first.dimensions if each.role in ("height", "width")]
+    sides = [
+        dimension.name for dimension in first.dimensions if dimension.role in ("height", "width")
+    ]
     sides = [name for name in sides if name not in dims]
     free: list[tuple[Mapping[str, int], int | None]] = [
         ({**dims, **dict.fromkeys(sides, side)}, None) for side in IMAGE_SIDES if sides
     ]
-    is_audio = any(each.role == "samples" for each in first.dimensions)
+    is_audio = any(dimension.role == "samples" for dimension in first.dimensions)
     sizes_to_try = (*dims.values(), *(AUDIO_CHUNKS if is_audio else ()), *FREE_SIZES)
     free += [(dims, size) for size in dict.fromkeys(sizes_to_try)]
     for sizes, free_dim in free:
@@ -258,14 +267,16 @@ def _alternative_inputs(
             continue
         tried.add(shapes)
         reason = f"{problem} at {usual}"
-        found = chosen_dimensions(model_file, plans, dims, given, reason)
-        free_sizes = {dimension.name: dimension.size for dimension in found}
+        dimensions = chosen_dimensions(model_file, plans, dims, given, reason)
+        free_sizes = {dimension.name: dimension.size for dimension in dimensions}
         if _planned_input_bytes(plans) > _planned_input_bytes(first.plans) and (
             _needed_bytes(model_file, plans, free_sizes) > _memory_limit()
         ):
             continue
         note = f"{reason}; {remedy}. Set others with --dim"
-        yield ChosenInputs(plans, found, (*first.notes, f"at {dimensions_text(found)}: {note}"))
+        yield ChosenInputs(
+            plans, dimensions, (*first.notes, f"at {dimensions_text(dimensions)}: {note}")
+        )
 
 
 def chosen_dimensions(
@@ -287,14 +298,14 @@ def chosen_dimensions(
     counts = given_counts(model_file.graph, given)
     counts |= {plan.name: plan.value for plan in plans if isinstance(plan.value, int)}
     set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
-    found: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = {}
     for axes in inputs.values():
         for axis in axes or ():
-            if axis.size is not None or axis.key in found:
+            if axis.size is not None or axis.key in dimensions:
                 continue
             role = roles.get(axis.key)
             is_given = axis.key in set_by_user
-            found[axis.key] = Dimension(
+            dimensions[axis.key] = Dimension(
                 name=axis.key,
                 size=shapes[axis.input][axis.position] if axis.rank else counts[axis.key],
                 role=role.name if role and axis.key not in totals else "sum",
@@ -303,7 +314,7 @@ def chosen_dimensions(
                 if is_given
                 else reason or (role.reason if role else "a sum of others"),
             )
-    return tuple(found.values())
+    return tuple(dimensions.values())
 
 
 def _chosen_sizes(inputs: ChosenInputs) -> dict[str, int]:

@@ -134,7 +134,7 @@ def observe_model(
             scratch=scratch,
         )
         plan = RunPlan(
-            feed_sets=tuple(each.feeds for each in sets),
+            feed_sets=tuple(input_set.feeds for input_set in sets),
             input_order=input_order(len(sets)),
             reload=config.reload,
         )
@@ -201,7 +201,7 @@ def _model_growth(
     runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInputs], inputs: InputConfig
 ) -> Growth:
     plan = runs.plan
-    moments = tuple(each.moment for each in observed.moments)
+    moments = tuple(reading.moment for reading in observed.moments)
     count = len(runs.samples)
     varied: list[Varied] = []
     if any(feed.vary for feeds in plan.feed_sets for feed in feeds):

@@ -97,7 +97,11 @@ def sized_inputs(
 def _ranged_dim_sizes(
     chosen: ChosenInputs, ranges: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    return {each.name: each.size for each in chosen.dimensions if each.name in ranges}
+    return {
+        dimension.name: dimension.size
+        for dimension in chosen.dimensions
+        if dimension.name in ranges
+    }
 
 
 def _size_combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
@@ -129,17 +133,17 @@ def runs_with_new_largest(
 ) -> frozenset[int]:
     """Return the numbers of the runs in which a dimension was larger than in all runs before."""
     largest: dict[str, int] = {}
-    found = set()
+    numbers = set()
     for run in range(1, runs + 1):
         sizes = sets[order[(run - 1) % len(order)]].sizes
         if any(size > largest.get(name, 0) for name, size in sizes.items()):
-            found.add(run)
+            numbers.add(run)
         for name, size in sizes.items():
             largest[name] = max(size, largest.get(name, 0))
-    return frozenset(found)
+    return frozenset(numbers)
 
 
 def varied_sizes(sets: Sequence[SizedInputs]) -> dict[str, tuple[int, int]]:
     """Return the smallest and the largest size of each dimension that varies, by name."""
-    sizes = {name: [each.sizes[name] for each in sets] for name in sets[0].sizes}
-    return {name: (min(found), max(found)) for name, found in sizes.items()}
+    sizes = {name: [input_set.sizes[name] for input_set in sets] for name in sets[0].sizes}
+    return {name: (min(values), max(values)) for name, values in sizes.items()}

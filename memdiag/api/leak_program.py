@@ -145,7 +145,7 @@ def leak_process(
         growth = histories.with_stopped_note(growth, run.duration_s)
     else:
         growth = with_pause_advice(growth)
-    ended_s = next((each.ended_s for each in run.processes if each.pid == pid), None)
+    ended_s = next((process.ended_s for process in run.processes if process.pid == pid), None)
     if duration_s is not None and ended_s is not None:
         wanted = f"{format_duration(ended_s)} of {format_duration(duration_s)}"
         growth = msgspec.structs.replace(growth, message=f"the process ended after {wanted}")
@@ -208,10 +208,10 @@ def leak_program(
 def _require_onnxruntime(pid: int, recorder: Recorder) -> None:
     """Raise XrayError if no recorded process has onnxruntime, and all of them began long ago."""
     try:
-        started = [psutil.Process(each.pid).create_time() for each in recorder.processes]
+        started = [psutil.Process(process.pid).create_time() for process in recorder.processes]
     except psutil.Error:  # one has ended
         return
-    has_none = all(each.runtime is None for each in recorder.processes)
+    has_none = all(process.runtime is None for process in recorder.processes)
     if has_none and recorder.peak_rss_bytes and time.time() - max(started) >= STARTUP_S:
         raise XrayError(
             f"process {pid}: onnxruntime was not recognized in it, nor in its descendants. If it"
@@ -225,7 +225,7 @@ def _cpu_time_s(root: int) -> float | None:
         times = [psutil.Process(pid).cpu_times() for pid in descendants(root)]
     except psutil.Error:
         return None
-    return float(sum(each.user + each.system for each in times))
+    return float(sum(cpu_times.user + cpu_times.system for cpu_times in times))
 
 
 def _period_s(duration_s: float | None, default_s: float) -> float:
@@ -297,7 +297,7 @@ class _ProcessHistories:
 
     def with_stopped_note(self, growth: Growth, duration_s: float) -> Growth:
         """Return `growth` with a note on the time for which its process was stopped."""
-        stopped_s = max((each.stopped_s for each in self._histories.values()), default=0.0)
+        stopped_s = max((history.stopped_s for history in self._histories.values()), default=0.0)
         if not MIN_STOPPED_SHARE * duration_s <= stopped_s < duration_s:
             return growth
         faster = duration_s / (duration_s - stopped_s)
@@ -322,7 +322,7 @@ class _ProcessHistories:
             if history.moments
         ]
         if not growths:
-            reasons = [each.failure for each in self._histories.values() if each.failure]
+            reasons = [history.failure for history in self._histories.values() if history.failure]
             reason = (
                 reasons[0]
                 if reasons
@@ -367,7 +367,7 @@ def visible_growth(growth: Growth) -> str:
         "heap": [moment.heap_bytes for moment in moments],
         "arena": [moment.arena_used_bytes for moment in moments],
     }
-    found = ""
+    text = ""
     for owner, known in in_use.items():
         sizes = [size for size in known if size is not None]
         if len(sizes) < len(known):  # some readings failed
@@ -376,8 +376,8 @@ def visible_growth(growth: Growth) -> str:
         if len(sizes) >= MIN_POINTS and rises and sizes[-1] - sizes[0] >= MIN_VISIBLE_BYTES:
             runs = counted(moments[-1].run - moments[0].run, "run")
             grown = format_size(sizes[-1] - sizes[0])
-            found += f". It may leak: {OWNER_LABELS[owner]} grew by {grown} in {runs}"
-    return found
+            text += f". It may leak: {OWNER_LABELS[owner]} grew by {grown} in {runs}"
+    return text
 
 
 def with_pause_advice(growth: Growth) -> Growth:
@@ -447,12 +447,14 @@ def process_growth(
 ) -> Growth:
     """Return the growth of one process, which has at least one moment."""
     memory = history.moments
-    moments = tuple(each.moment for each in memory)
+    moments = tuple(reading.moment for reading in memory)
     warm_up = max(1, round(WARM_UP_SHARE * len(moments)))
     unit: Unit = "run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second"
     blocks: tuple[GrowingBlocks, ...] = ()
     heap_bytes: tuple[int | None, ...] | None = None
-    read = [each for each in memory[warm_up:] if each.moment.heap_bytes is not None] or memory[-1:]
+    read = [
+        reading for reading in memory[warm_up:] if reading.moment.heap_bytes is not None
+    ] or memory[-1:]
     if len(memory) > warm_up:
         before, after = read[0], read[-1]
         min_growth = min_growth_of_program(PROGRAM_THREADS, after.moment.run - before.moment.run)
@@ -460,8 +462,8 @@ def process_growth(
         contents = repeated_contents(history.contents, growing)
         blocks = grown_blocks(before, after, sizes=growing, contents=contents)
     kept = kept_values(process.alive_values, blocks, process.value_bytes)
-    sites = [call_site(each) for name, each in process.kept_from.items() if name in kept.names]
-    sites = [each for each in dict.fromkeys(sites) if each]
+    sites = [call_site(frames) for name, frames in process.kept_from.items() if name in kept.names]
+    sites = [site for site in dict.fromkeys(sites) if site]
     observation = GrowthObservation(
         moments=moments,
         unit=unit,

@@ -62,8 +62,8 @@ def limit(
     """
     deadline = deadline_after(time_limit_s)
     check_limits(at_bytes)
-    given = options_with_defaults(ModelLimitOptions, options)
-    config = profile_config({**given, "runs": runs, "timeout_s": longest_trial_s(time_limit_s)})
+    values = options_with_defaults(ModelLimitOptions, options)
+    config = profile_config({**values, "runs": runs, "timeout_s": longest_trial_s(time_limit_s)})
     path = model_path(model)
     parent, refusal = _usable_group()
     with ExitStack() as stack:
@@ -157,7 +157,9 @@ def _trial_job(
 
 def _estimated_bytes(model: Path, session: SessionConfig, inputs: ChosenInputs) -> int | None:
     """Return the largest peak that is predicted; None if nothing is."""
-    sizes = {dim.name: dim.size for dim in inputs.dimensions if dim.role != "sum"}
+    sizes = {
+        dimension.name: dimension.size for dimension in inputs.dimensions if dimension.role != "sum"
+    }
     try:
         predicted = estimate_model(
             model,

@@ -45,12 +45,12 @@ def load_reported(path: str | Path) -> ReportedRecord:
     """
     reported = (*get_args(ReportedRecord), JobResult)
     kinds = {schema: kind for schema, kind in _kinds_by_schema().items() if kind in reported}
-    found = codec.load_any_record(Path(path), kinds)
-    if isinstance(found, JobResult):
-        if found.profile is None:
-            raise RecordError(f"{path}: this job has no profile ({found.sentence}).")
-        return found.profile
-    return cast("ReportedRecord", found)
+    record = codec.load_any_record(Path(path), kinds)
+    if isinstance(record, JobResult):
+        if record.profile is None:
+            raise RecordError(f"{path}: this job has no profile ({record.sentence}).")
+        return record.profile
+    return cast("ReportedRecord", record)
 
 
 def _kinds_by_schema() -> dict[str, type[Record]]:

@@ -41,7 +41,7 @@ def measure_malloc_threshold(
         return profile
     if retained < max(MIN_RETAINED_BYTES, MIN_RETAINED_SHARE * above):
         return profile
-    (option,) = (each for each in tuning_options() if each.name == THRESHOLD_OPTION)
+    (option,) = (option for option in tuning_options() if option.name == THRESHOLD_OPTION)
     changed = option.added_to(job)
     if changed == job or not option.is_available(Runtime.parse(version)):
         return profile

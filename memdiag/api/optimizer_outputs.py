@@ -88,7 +88,7 @@ class OptimizerOutputs:
 
         Each model is named `name_of_result`, since it contains the name of the file of its weights.
 
-        Weights are written to a file beside the model, so that onnxruntime maps what it does not
+        Weights are written to a file next to the model, so that onnxruntime maps what it does not
         pack. An optimizer that fails, or takes longer than its share of the time, gets a note.
 
         Raises:
@@ -123,7 +123,7 @@ class OptimizerOutputs:
         """Return the options of `write`, for the optimizers that are started before `end`."""
         installed = self._installed
         needed_bytes = room_bytes(model)
-        found = []
+        options = []
         for index, name in enumerate(installed):
             remaining_s = end - time.monotonic()
             if remaining_s <= 0:
@@ -159,10 +159,10 @@ class OptimizerOutputs:
             with open_model(model) as model_file:
                 remove_initializers_from_inputs(model_file, result.path)
             self._written[name] = result.path
-            found.append(
-                _optimizer_option(name, result, [each for each in installed if each != name])
+            options.append(
+                _optimizer_option(name, result, [other for other in installed if other != name])
             )
-        return found
+        return options
 
     def chosen_model(self, chosen: Sequence[str]) -> Path | None:
         """Return the model of the optimizer among the options `chosen`; None if there is none."""

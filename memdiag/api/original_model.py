@@ -75,7 +75,7 @@ def measured_original(
             file=model_file, job=job, scratch=scratch, inputs=inputs, evaluator=None
         )
     report_progress("measuring the original")
-    disk_bytes = sum(each.stat().st_size for each in model_file.files)
+    disk_bytes = sum(file.stat().st_size for file in model_file.files)
     evaluator = exits.enter_context(ModelEvaluator(job, inputs.sets, scratch, disk_bytes))
     return OriginalModel(
         file=model_file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator

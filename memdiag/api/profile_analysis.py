@@ -70,11 +70,11 @@ def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: RuleSel
     """Return `profile` with the findings of the rules, matched with the measurement."""
     if not _is_on_cpu(profile):
         return with_notes(profile, (_NO_RULES,))
-    found, notes = find_waste(ctx, selection)
-    found = tuple(match_profile(finding, profile) for finding in found)
+    findings, notes = find_waste(ctx, selection)
+    findings = tuple(match_profile(finding, profile) for finding in findings)
     estimate = profile.estimate
-    found = with_peak_shares(found, None if estimate is None else estimate.peak_bytes)
-    return with_notes(msgspec.structs.replace(profile, findings=found), notes)
+    findings = with_peak_shares(findings, None if estimate is None else estimate.peak_bytes)
+    return with_notes(msgspec.structs.replace(profile, findings=findings), notes)
 
 
 def _with_rewrites(profile: Profile, *, model_file: ModelFile) -> Profile:
@@ -103,7 +103,11 @@ def _run_sizes(model_file: ModelFile, profile: Profile) -> dict[str, int]:
     """Return the sizes that the free dimensions of the model had in the run."""
     shapes = {value.name: value.shape or () for value in profile.inputs}
     counts = count_inputs(model_file.graph)
-    return {each.name: each.size for each in profile.dimensions if each.name in counts} | {
+    return {
+        dimension.name: dimension.size
+        for dimension in profile.dimensions
+        if dimension.name in counts
+    } | {
         axis.key: shapes[value.name][axis.position]
         for value in model_file.graph.required_inputs
         for axis in axes_of(value) or ()

@@ -70,56 +70,58 @@ def profile_config(
             a limit leaves no time or no memory, or onnxruntime is not installed and no other
             interpreter is named.
     """
-    given = options_with_defaults(ProfileOptions, options)
-    python = given["python"]
-    session = session_config(given)
-    _check_environment(given["environment"])
-    _check_provider_options(given["provider_options"], session.providers)
-    _check_option_texts("run_options", given["run_options"])
+    values = options_with_defaults(ProfileOptions, options)
+    python = values["python"]
+    session = session_config(values)
+    _check_environment(values["environment"])
+    _check_provider_options(values["provider_options"], session.providers)
+    _check_option_texts("run_options", values["run_options"])
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return ProfileConfig(
         session=replace(
             session,
-            environment={**_inherited_pinning(), **given["environment"]},
+            environment={**_inherited_pinning(), **values["environment"]},
             python=Path(sys.executable if python is None else python),
         ),
         inputs=input_config(
-            dims=given["dims"],
-            inputs=given["inputs"],
-            runs=given["runs"],
-            run=given["run"],
+            dims=values["dims"],
+            inputs=values["inputs"],
+            runs=values["runs"],
+            run=values["run"],
             generation=generation_config(
-                feed=given["feed"],
-                steps=given["steps"],
-                prefill=given["prefill"],
+                feed=values["feed"],
+                steps=values["steps"],
+                prefill=values["prefill"],
                 genai=genai,
-                runs=given["runs"],
+                runs=values["runs"],
             ),
         ),
         limits=child_process_limits(
-            timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]
+            timeout_s=values["timeout_s"], memory_limit_bytes=values["memory_limit_bytes"]
         ),
-        xray=given["xray"],
-        run_peak=given["run_peak"],
+        xray=values["xray"],
+        run_peak=values["run_peak"],
         rules=rules,
         command=command,
     )
 
 
-def session_config(given: Mapping[str, Any]) -> SessionConfig:
+def session_config(values: Mapping[str, Any]) -> SessionConfig:
     """Return the configuration of a session for the values of options by name, of its fields.
 
     Raises:
         UsageError: an option cannot be set, or names are no list.
     """
     for name, example in (("providers", CPU_PROVIDER), ("disabled_optimizers", "ConstantFolding")):
-        if name in given:
-            check_names(name, given[name], example)
+        if name in values:
+            check_names(name, values[name], example)
     own = {
-        each.name: _copied(given[each.name]) for each in fields(SessionConfig) if each.name in given
+        option_field.name: _copied(values[option_field.name])
+        for option_field in fields(SessionConfig)
+        if option_field.name in values
     }
-    return SessionConfig(**own, options=check_session_options(given["session_options"]))
+    return SessionConfig(**own, options=check_session_options(values["session_options"]))
 
 
 def _copied(value: Any) -> Any:

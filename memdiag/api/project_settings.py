@@ -69,12 +69,12 @@ class ProjectSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         Raises:
             UsageError: a budget is not valid.
         """
-        found = Budget()
+        merged = Budget()
         for pattern, values in self.budgets.items():
             budget = parse_budget(values, where=f'budgets."{pattern}"')
             if fnmatchcase(model, pattern):
-                found = merged_budgets(found, budget)
-        return found
+                merged = merged_budgets(merged, budget)
+        return merged
 
 
 def read_project_settings(start: Path | None = None) -> ProjectSettings:

@@ -148,9 +148,9 @@ class Recording:
         if writes:
             _wait_for_reports(
                 [
-                    each
-                    for each in _writing_recordings
-                    if each.folder == self.folder or each._has_ended()
+                    recording
+                    for recording in _writing_recordings
+                    if recording.folder == self.folder or recording._has_ended()
                 ]
             )
         with suppress(OSError), self._process.stdin as requests:
@@ -218,7 +218,9 @@ class Recording:
     def _process_arguments(self, earlier_sessions: int) -> list[str]:
         options = [] if self._xray else ["--no-xray"]
         options += [
-            str(each._process.pid) for each in _writing_recordings if each._process is not None
+            str(recording._process.pid)
+            for recording in _writing_recordings
+            if recording._process is not None
         ]
         folder = "" if self.folder is None else str(self.folder.absolute())
         return [memdiag.__version__, str(os.getpid()), str(earlier_sessions), folder, *options]
@@ -258,9 +260,9 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
 
 def _wait_for_reports(recordings: Iterable[Recording]) -> None:
     """Wait for the reports of `recordings`, and warn of errors for which nobody has waited."""
-    for each in recordings:
+    for recording in recordings:
         try:
-            each.wait()
+            recording.wait()
         except MemdiagError as error:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
@@ -278,7 +280,7 @@ def count_sessions() -> int:
     session_class = getattr(sys.modules.get("onnxruntime"), "InferenceSession", None)
     if session_class is None:
         return 0
-    return sum(issubclass(type(each), session_class) for each in gc.get_objects())
+    return sum(issubclass(type(instance), session_class) for instance in gc.get_objects())
 
 
 def _install_hook(address: str) -> Callable[[], None]:

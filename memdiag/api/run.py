@@ -246,7 +246,7 @@ class _SignalPassing:
         for at_s, number in self._due:
             if at_s <= now_s:
                 self._pass_on(number)
-        self._due = [each for each in self._due if each[0] > now_s]
+        self._due = [(at_s, number) for at_s, number in self._due if at_s > now_s]
         return False
 
     def _handle_ctrl_c(self) -> None:

@@ -55,7 +55,7 @@ def estimated_job_bytes(request: JobRequest) -> int | None:
     """Return the largest resident set that a job is expected to need; None if it is not known."""
     job = request.job
     try:
-        found = estimate(
+        predicted = estimate(
             local_path(request.path or job.address),
             dims=job.dims,
             for_onnxruntime=job.onnxruntime,
@@ -64,10 +64,10 @@ def estimated_job_bytes(request: JobRequest) -> int | None:
         )
     except Exception:  # the job itself will report what is wrong with the model
         return None
-    if found.is_floor:
+    if predicted.is_floor:
         return None
     # The bound for a malloc that keeps freed blocks; kernels of other providers are not considered.
-    return found.beside_bytes(found.point) + found.point.high_bytes
+    return predicted.beside_bytes(predicted.point) + predicted.point.high_bytes
 
 
 class _OtherContentError(Exception):
@@ -92,7 +92,7 @@ def _job_model_path(request: JobRequest) -> Path:
 
 def _profiled_result(result: JobResult, model: Path, memory_limit_bytes: int | None) -> JobResult:
     job = result.job
-    found = profile(
+    record = profile(
         model,
         runs=job.runs,
         dims=job.dims,
@@ -102,11 +102,11 @@ def _profiled_result(result: JobResult, model: Path, memory_limit_bytes: int | N
         timeout_s=job.timeout_s,
         memory_limit_bytes=memory_limit_bytes,
     )
-    outcome = found.outcome
+    outcome = record.outcome
     status: JobStatus = outcome.status
     sentence = "" if status == "completed" else f"{outcome.phase}: {outcome.message}"
     return msgspec.structs.replace(
-        result, status=status, sentence=sentence[:MAX_JOB_SENTENCE], profile=found
+        result, status=status, sentence=sentence[:MAX_JOB_SENTENCE], profile=record
     )
 
 

@@ -116,7 +116,7 @@ def watch(
         recorder.wait_for_xrays(stops, on_progress)
         if not recorder.peak_rss_bytes:
             raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
-        if not recorder.xrays and any(each.runtime_version for each in recorder.processes):
+        if not recorder.xrays and any(process.runtime_version for process in recorder.processes):
             recorder.notes.append(_NO_SEARCH_NOTE)
         return assemble_run(
             recorder, command, None, memdiag_version=memdiag.__version__, is_watched=True

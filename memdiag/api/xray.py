@@ -45,12 +45,14 @@ def xray(
         XrayError: there is no such process, or it cannot be read.
         UsageError: `models` is empty.
     """
-    given = [models] if isinstance(models, str | Path) else models
-    if given is not None and not given:
+    model_paths = [models] if isinstance(models, str | Path) else models
+    if model_paths is not None and not model_paths:
         raise UsageError("no model was given. Name the ONNX file that the process runs.")
-    guesses = {str(path): is_used for path, is_used in guess_models(pid)} if given is None else {}
+    guesses = (
+        {str(path): is_used for path, is_used in guess_models(pid)} if model_paths is None else {}
+    )
     # A file that is given twice is one model.
-    paths = {Path(path).resolve(): Path(path) for path in given or guesses}
+    paths = {Path(path).resolve(): Path(path) for path in model_paths or guesses}
     are_used = []
     with ExitStack() as stack:
         files: list[ModelFile] = []
@@ -59,13 +61,13 @@ def xray(
                 files.append(stack.enter_context(open_model(path)))
                 are_used.append(guesses.get(str(path), True))
             except ModelError:
-                if given is not None:
+                if model_paths is not None:
                     raise
         targets = [search_target(file) for file in files]
         if pause:
             stack.enter_context(paused_process(pid))
-        found = take_xray(pid, targets)
-    return with_guess_note(found, are_used) if given is None else found
+        attribution = take_xray(pid, targets)
+    return with_guess_note(attribution, are_used) if model_paths is None else attribution
 
 
 class ChildXray:
@@ -116,18 +118,20 @@ class ChildXray:
     def _take_steady_xray(self, steady: AtSteady) -> None:
         pid, arena, log, trimmed, ranges = steady
         cache = self._key_value_cache(ranges)
-        found = self._take_xray(
+        attribution = self._take_xray(
             pid, [self._child_search_target], arena, heap_trimmed=trimmed, cache=cache
         )
-        self.attribution = attribution_with_makers(found, [self._child_search_target], log)
+        self.attribution = attribution_with_makers(attribution, [self._child_search_target], log)
         with ExitStack() as stack:
             fused = fused_search_targets(
-                self._child_search_target, found, [self._job], self._scratch, stack
+                self._child_search_target, attribution, [self._job], self._scratch, stack
             )
             if fused:
                 targets = [self._child_search_target, *fused]
-                found = self._take_xray(pid, targets, arena, heap_trimmed=trimmed, cache=cache)
-                self.attribution = attribution_with_makers(found, targets, log)
+                attribution = self._take_xray(
+                    pid, targets, arena, heap_trimmed=trimmed, cache=cache
+                )
+                self.attribution = attribution_with_makers(attribution, targets, log)
 
     @cached_property
     def _child_search_target(self) -> SearchTarget:

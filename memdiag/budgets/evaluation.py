@@ -127,7 +127,11 @@ def command_arguments(
 
     Sizes that memdiag chose are left out: the command chooses the same.
     """
-    sizes = [f"{dim.name}={dim.size}" for dim in dimensions if dim.source == "given"]
+    sizes = [
+        f"{dimension.name}={dimension.size}"
+        for dimension in dimensions
+        if dimension.source == "given"
+    ]
     words = ["--dim", ",".join(sizes)] if sizes else []
     for name, value in session.options.items():
         words += ["--session-option", f"{name}={value}"]

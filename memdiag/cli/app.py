@@ -180,7 +180,8 @@ class _HelpFormatter(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.split("\n\n")
         return "\n\n".join(
-            super(_HelpFormatter, self)._fill_text(each, width, indent) for each in paragraphs
+            super(_HelpFormatter, self)._fill_text(paragraph, width, indent)
+            for paragraph in paragraphs
         )
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -201,10 +202,10 @@ def _suggestion_text(word: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches
 
     name = re.split("[= ]", word, maxsplit=1)[0]
-    found = get_close_matches(name, known, n=1)
-    if not found and re.fullmatch("-[a-z]", name):  # a short form that the option does not have
-        found = sorted((each for each in known if each.startswith(f"-{name}")), key=len)
-    return f" Did you mean {found[0]}?" if found else ""
+    similar = get_close_matches(name, known, n=1)
+    if not similar and re.fullmatch("-[a-z]", name):  # a short form that the option does not have
+        similar = sorted((option for option in known if option.startswith(f"-{name}")), key=len)
+    return f" Did you mean {similar[0]}?" if similar else ""
 
 
 def run_guarded(command: Callable[..., int], *arguments: Any) -> int:
@@ -270,7 +271,7 @@ def _unforeseen_error_message(error: Exception) -> str:
     if (
         is_shortage
         or isinstance(error, MemoryError)
-        or any(each in str(error) for each in _SHORTAGE_TEXTS)
+        or any(shortage_text in str(error) for shortage_text in _SHORTAGE_TEXTS)
     ):
         return (
             "out of memory or processes. Allow this process more (ulimit -v, ulimit -u), or"

@@ -286,21 +286,23 @@ class LiveView(AbstractContextManager["LiveView"]):
                 (process, 0) for process in sorted(running, key=_process_rss_bytes, reverse=True)
             ]
         if self._order == "growth":
-            running.sort(key=lambda each: self._growth_start(each) - _process_rss_bytes(each))
+            running.sort(
+                key=lambda process: self._growth_start(process) - _process_rss_bytes(process)
+            )
             return [(process, 0) for process in running]
-        found: list[tuple[RecordedProcess, int]] = []
+        with_depths: list[tuple[RecordedProcess, int]] = []
         pids = {process.pid for process in running}
         children: dict[int, list[RecordedProcess]] = {}
         # The last one is taken first.
-        for process in sorted(running, key=lambda each: each.pid, reverse=True):
+        for process in sorted(running, key=lambda process: process.pid, reverse=True):
             parent = process.info.parent
             children.setdefault(parent if parent in pids else 0, []).append(process)
-        pending = [(each, 0) for each in children.get(0, ())]
+        pending = [(child, 0) for child in children.get(0, ())]
         while pending:
             process, depth = pending.pop()
-            found.append((process, depth))
-            pending += [(each, depth + 1) for each in children.get(process.pid, ())]
-        return found
+            with_depths.append((process, depth))
+            pending += [(child, depth + 1) for child in children.get(process.pid, ())]
+        return with_depths
 
     def _growth_start(self, process: RecordedProcess) -> int:
         return self._first.setdefault(process, _process_rss_bytes(process))
@@ -332,7 +334,7 @@ def session_state(session: RecordedSession, now_s: float) -> str:
         return f"{parts[0]} · creation failed"
     if session.released_s is not None:
         parts.append(f"released {format_duration(now_s - session.released_s)} ago")
-    runs = sum(each.runs for each in session.shapes.values())
+    runs = sum(shape.runs for shape in session.shapes.values())
     if session.last_run_s is None:
         parts.append("never ran")
     else:

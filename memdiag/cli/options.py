@@ -42,8 +42,8 @@ def add_dims(group: OptionGroup, *, ranges: bool = False, lists: bool = False) -
 
 def add_options(group: OptionGroup, *options: type) -> None:
     """Add the options of groups of `memdiag.api.options`."""
-    for each in options:
-        for name, (kind, option) in options_of(each).items():
+    for group_of_options in options:
+        for name, (kind, option) in options_of(group_of_options).items():
             _add_option(group, name, kind, option)
 
 
@@ -82,10 +82,10 @@ def read_options(options: Namespace, group: type) -> Any:
     }
 
 
-def _option_value(given: Any, option: SharedOption) -> Any:
+def _option_value(value: Any, option: SharedOption) -> Any:
     """Return the value of an option, of which argparse has the texts if it can be repeated."""
     read = _READER_BY_METAVAR.get(option.metavar)
-    return given if read is None else read(option.flag, given) or option.default
+    return value if read is None else read(option.flag, value) or option.default
 
 
 def refuse_options(
@@ -234,14 +234,14 @@ def read_pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     Raises:
         UsageError: a text has no ``=`` or no name, or a name is given twice.
     """
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for name, value in each_pair(option, values):
-        if name in found:
+        if name in pairs:
             is_swept = option == "--session-option"
             several = ", or several values to memdiag sweep" if is_swept else ""
             raise UsageError(f"{option}: {name} is given twice. Give it once{several}.")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
 def each_pair(option: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -263,17 +263,17 @@ def read_provider_options(values: Sequence[str]) -> dict[str, dict[str, str]]:
     Raises:
         UsageError: a text is not PROVIDER:KEY=VALUE, or an option of a provider is given twice.
     """
-    found: dict[str, dict[str, str]] = {}
+    options_by_provider: dict[str, dict[str, str]] = {}
     for text in values:
         provider, colon, option = text.partition(":")
         name, equals, value = option.partition("=")
         if not (provider and colon and name and equals):
             raise UsageError(f"--provider-option: {text!r} is not PROVIDER:KEY=VALUE.")
-        options = found.setdefault(provider, {})
+        options = options_by_provider.setdefault(provider, {})
         if name in options:
             raise UsageError(f"--provider-option: {provider}:{name} is given twice. Give it once.")
         options[name] = value
-    return found
+    return options_by_provider
 
 
 def read_comma_pairs(option: str, text: str) -> dict[str, str]:
@@ -372,18 +372,18 @@ def read_inputs(texts: Sequence[str]) -> dict[str, ArrayOrFile]:
         UsageError: as in `read_pairs`, an archive cannot be read, or an input is given twice.
     """
     archives = [text for text in texts if "=" not in text]
-    found: dict[str, ArrayOrFile] = dict(
+    inputs: dict[str, ArrayOrFile] = dict(
         read_pairs("--input", [text for text in texts if text not in archives])
     )
     for path in archives:
         from memdiag.stored_arrays import read_archive
 
         arrays = read_archive(Path(path))
-        twice = sorted(found.keys() & arrays.keys())
+        twice = sorted(inputs.keys() & arrays.keys())
         if twice:
             raise UsageError(f"--input: {twice[0]} is given twice. Give it once.")
-        found |= arrays
-    return found
+        inputs |= arrays
+    return inputs
 
 
 def read_sizes(text: str) -> tuple[int, ...]:

@@ -133,7 +133,7 @@ def measure_marked(item: pytest.Item) -> None:
                 measured.append(_measure_marker(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    results = [each.result for each in measured]
+    results = [marked.result for marked in measured]
     incomparable = [result for result in results if result.incomparable]
     has_limits = any(
         result.judgement is not None and result.judgement.budget.limits for result in results
@@ -147,7 +147,7 @@ def judge_marked(item: pytest.Item) -> None:
     """Fail `item` if a model exceeds its budget or its baseline, or leaks."""
     growth.judge_growth(item)
     estimated.judge_estimated(item)
-    judgements = [each.result.judgement for each in item.stash.get(_MARKER_RESULTS, [])]
+    judgements = [marked.result.judgement for marked in item.stash.get(_MARKER_RESULTS, [])]
     texts = [
         # The summary has the note once.
         "\n".join(text for text in judgement_lines(judgement) if PINNED_NOTE not in text)
@@ -160,14 +160,14 @@ def judge_marked(item: pytest.Item) -> None:
 
 def update_baselines(item: pytest.Item) -> None:
     """Write the updates of baselines of `item`, which passed."""
-    for each in item.stash.get(_MARKER_RESULTS, []):
-        if each.result.update is not None:
+    for marked in item.stash.get(_MARKER_RESULTS, []):
+        if marked.result.update is not None:
             try:
-                status = each.result.update.write()
+                status = marked.result.update.write()
             except MemdiagError as error:
                 raise pytest.fail.Exception(str(error), pytrace=False) from None
-            path = path_from_here(item.config, each.request.baseline)
-            add_row_remark(each.row, f"{path} {status}")
+            path = path_from_here(item.config, marked.request.baseline)
+            add_row_remark(marked.row, f"{path} {status}")
 
 
 def _measure_marker(
@@ -249,14 +249,14 @@ def model_items(session: pytest.Session) -> Iterator[pytest.Item]:
         pytest.UsageError: a pattern matches nothing.
     """
     settings = session.config.stash[SETTINGS_STASH_KEY]
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for pattern in settings.models:
         names = glob.glob(pattern, root_dir=settings.root, recursive=True)
         if not names:
             raise pytest.UsageError(
                 f"--memdiag-models: no file matches {pattern!r} in {settings.root}"
             )
-        found.update(settings.root / name for name in names)
-    for path in sorted(found):
+        paths.update(settings.root / name for name in names)
+    for path in sorted(paths):
         file: ModelCollector = ModelCollector.from_parent(session, path=path)
         yield from file.collect()

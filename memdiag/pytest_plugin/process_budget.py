@@ -124,8 +124,8 @@ def _marker_limits(mark: pytest.Mark) -> dict[str, int]:
         raise UsageError(
             f"{BUDGET_MARKER}: sessions must be a whole number from 0, not {sessions!r}."
         )
-    found = parse_sizes(limits, ("tree_peak",), where=BUDGET_MARKER)
-    return {**found, "sessions": sessions} if "sessions" in mark.kwargs else found
+    sizes = parse_sizes(limits, ("tree_peak",), where=BUDGET_MARKER)
+    return {**sizes, "sessions": sessions} if "sessions" in mark.kwargs else sizes
 
 
 def _judge_recording_part(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> None:
@@ -174,10 +174,12 @@ def _created_session_lines(sessions: Sequence[PartSession], test_file: Path) -> 
 
 def _test_line_clause(session: PartSession, test_file: Path) -> str:
     """Return the line of the test that led to the creation, unless it is that of the creation."""
-    found = next((each for each in session.callers if Path(each.file) == test_file), None)
-    if found is None or found is session.callers[0]:
+    test_caller = next(
+        (caller for caller in session.callers if Path(caller.file) == test_file), None
+    )
+    if test_caller is None or test_caller is session.callers[0]:
         return ""
-    return f", called from {plain(test_file.name)}:{found.line}"
+    return f", called from {plain(test_file.name)}:{test_caller.line}"
 
 
 def _peak_activity_lines(part: RecordingPart) -> Iterator[str]:

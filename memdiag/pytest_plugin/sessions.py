@@ -71,8 +71,8 @@ _PARTS_STASH_KEY = pytest.StashKey[list[_TestRunPart]]()
 
 def recording_of_run(config: pytest.Config) -> Recording | None:
     """Return the recording of ``--memdiag-sessions`` in this process; None without one."""
-    found = config.stash.get(_RECORDING_STASH_KEY, None)
-    return None if found is None else found.recording
+    run_recording = config.stash.get(_RECORDING_STASH_KEY, None)
+    return None if run_recording is None else run_recording.recording
 
 
 def start_recording(config: pytest.Config) -> None:
@@ -115,19 +115,19 @@ def timed_test(item: pytest.Item) -> Iterator[None]:
 
 def finish_recording(config: pytest.Config) -> None:
     """End the recording of this process; a worker sends it to its controller."""
-    found = config.stash.get(_RECORDING_STASH_KEY, None)
-    if found is None:
+    run_recording = config.stash.get(_RECORDING_STASH_KEY, None)
+    if run_recording is None:
         return
     del config.stash[_RECORDING_STASH_KEY]
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     try:
-        run = found.recording.stop()
+        run = run_recording.recording.stop()
     except MemdiagError as error:
         part = _TestRunPart(
             sessions=[], findings=[], notes=[f"the sessions were not recorded: {error}"]
         )
     else:
-        part = _test_run_part(run, found, worker.get("workerid", ""))
+        part = _test_run_part(run, run_recording, worker.get("workerid", ""))
     if worker:
         output: dict[str, Any] = config.workeroutput  # type: ignore[attr-defined]
         output[_WORKER_OUTPUT_NAME] = part
@@ -144,7 +144,9 @@ def add_worker_recording(config: pytest.Config, node: Any) -> None:
     config.stash[_PARTS_STASH_KEY].append(part)
 
 
-def _test_run_part(recording: ProgramRun, found: _RunRecording, worker: str) -> _TestRunPart:
+def _test_run_part(
+    recording: ProgramRun, run_recording: _RunRecording, worker: str
+) -> _TestRunPart:
     models = model_names(recording)
     label = f"{worker} " if worker else ""
     heading = f"{worker}: " if worker else ""
@@ -152,7 +154,7 @@ def _test_run_part(recording: ProgramRun, found: _RunRecording, worker: str) -> 
         sessions=[
             _SessionRow(
                 number=f"{label}{session.number}",
-                test=plain(found.test_at(session.created_s)),
+                test=plain(run_recording.test_at(session.created_s)),
                 model=models[session.model_key],
                 created_at=created_text(session),
                 rise_bytes=session_rise_bytes(session),
@@ -207,9 +209,9 @@ def _session_lines(rows: Sequence[_SessionRow]) -> Iterator[str]:
     largest = sorted(rows, key=lambda row: -row["rise_bytes"])
     largest_rows = largest[:_MAX_SUMMARY_SESSIONS]
     listed = [row for row in rows if row in largest_rows]
-    for test, found in groupby(listed, key=lambda row: row["test"]):
+    for test, rows_of_test in groupby(listed, key=lambda row: row["test"]):
         yield test
-        yield from _aligned_session_lines([_session_cells(row) for row in found], listed)
+        yield from _aligned_session_lines([_session_cells(row) for row in rows_of_test], listed)
     left_out = largest[_MAX_SUMMARY_SESSIONS:]
     if left_out:
         yield (

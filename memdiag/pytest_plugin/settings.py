@@ -119,8 +119,8 @@ def read_settings(config: pytest.Config) -> PluginSettings:
     """
 
     def value(name: str) -> Any:
-        given = config.getoption(f"--memdiag-{name}")
-        return config.getini(_ini_name(name)) if given is None else given
+        flag_value = config.getoption(f"--memdiag-{name}")
+        return config.getini(_ini_name(name)) if flag_value is None else flag_value
 
     root = config.rootpath
     repeats = value("repeats")

@@ -33,13 +33,13 @@ def with_growth(
     if growth.message:
         return _column_without_growth(column, growth.message)
     is_steady = growth.is_leak_or_kept
-    found = ColumnGrowth(
+    column_growth = ColumnGrowth(
         verdict=growth.verdict,
         owner=growth.owner if is_steady else None,
         slope=growth.slope if is_steady else None,
         runs=growth.runs,
     )
-    return msgspec.structs.replace(column, growth=found)
+    return msgspec.structs.replace(column, growth=column_growth)
 
 
 def _column_without_growth(column: ComparisonColumn, reason: str) -> ComparisonColumn:

@@ -137,11 +137,11 @@ def model_plans(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
 def numbered_labels(labels: Sequence[str]) -> list[str]:
     """Return `labels` with a number behind each repeated label: ``a``, ``a (2)``."""
     counts: dict[str, int] = {}
-    found = []
+    numbered = []
     for label in labels:
         counts[label] = counts.get(label, 0) + 1
-        found.append(label if counts[label] == 1 else f"{label} ({counts[label]})")
-    return found
+        numbered.append(label if counts[label] == 1 else f"{label} ({counts[label]})")
+    return numbered
 
 
 def job_with_interpreter(job: Job, python: Path) -> Job:

@@ -97,7 +97,7 @@ class SideBySide:
         Raises:
             UsageError: the given inputs or dimensions do not fit the models.
         """
-        opened = [each for each in plans if each.status == "completed" and self._can_open(each)]
+        opened = [plan for plan in plans if plan.status == "completed" and self._can_open(plan)]
         self._profiles = {plan.label: [] for plan in opened}
         self._failures, self._comparisons = {}, {}
         try:
@@ -231,16 +231,16 @@ class SideBySide:
         Raises:
             UsageError: none of the models has a dimension of that name.
         """
-        names = {each.label: [axis.key for axis in self._free_input_axes(each)] for each in plans}
+        names = {plan.label: [axis.key for axis in self._free_input_axes(plan)] for plan in plans}
         unknown = [
             name
             for name in self.inputs.dims
             if not any(
-                self._given_plan_dims(each, [name]).keys() & set(names[each.label])
-                for each in plans
+                self._given_plan_dims(plan, [name]).keys() & set(names[plan.label])
+                for plan in plans
             )
         ]
-        if unknown and len({each.job.model for each in plans}) > 1:
+        if unknown and len({plan.job.model for plan in plans}) > 1:
             known = (
                 f"{label} has {', '.join(dict.fromkeys(keys)) or 'none'}"
                 for label, keys in names.items()
@@ -284,18 +284,18 @@ class SideBySide:
         shapes = _feed_shapes(self._trial_sets[0].feeds)
         dims = self._given_plan_dims(plan, self.inputs.dims)
         reason = "the size that the first model has"
-        found = {}
+        dimensions = {}
         for axis in self._free_input_axes(plan):
             same = first.get((axis.input, axis.position))
             size = _axis_size(axis, shapes)
             if same is not None:
                 source = "given" if axis.key in dims else same.source
-                found[axis.key] = msgspec.structs.replace(same, name=axis.key, source=source)
+                dimensions[axis.key] = msgspec.structs.replace(same, name=axis.key, source=source)
             elif size is not None:
-                found[axis.key] = Dimension(
+                dimensions[axis.key] = Dimension(
                     name=axis.key, size=size, role="size", source="given", reason=reason
                 )
-        return tuple(found.values())
+        return tuple(dimensions.values())
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -312,7 +312,7 @@ class SideBySide:
         file = self._opened_file(plan)
         names = {axis.key for axis in self._free_input_axes(plan)}
         all_names = names.union(
-            *((axis.key for axis in self._free_input_axes(each)) for each in self._opened)
+            *((axis.key for axis in self._free_input_axes(opened)) for opened in self._opened)
         )
         # A size that only another model has is skipped; one that none has is an error.
         dims = {
@@ -401,10 +401,10 @@ class SideBySide:
                 about = steps.step(len(others) - index - 1)
                 self.on_progress(f"outputs and latency of {plan.label} ({about})")
                 try:
-                    found = reference.compare(plan.job, self._timed)
+                    comparison = reference.compare(plan.job, self._timed)
                 except MeasurementError as error:
-                    found = OutputComparison(failure=str(error))
-                self._comparisons[plan.label] = found
+                    comparison = OutputComparison(failure=str(error))
+                self._comparisons[plan.label] = comparison
 
     @property
     def _common_deadline(self) -> Deadline:

@@ -47,15 +47,15 @@ class VersionSearch:
         candidates = self._candidate_versions(ends)
         bisection = None
         try:
-            found = bisect_versions(candidates, self._measure_version, self._has_change)
+            pair = bisect_versions(candidates, self._measure_version, self._has_change)
         except KeyboardInterrupt:
             if self.side_by_side.ended_by == "completion":
                 self.side_by_side.ended_by = "interrupt"
         else:
             bisection = Bisection(
                 metric=self.metric,
-                before=found[0].label if found else None,
-                after=found[1].label if found else None,
+                before=pair[0].label if pair else None,
+                after=pair[1].label if pair else None,
                 candidates=len(candidates),
             )
         return [
@@ -99,8 +99,8 @@ class VersionSearch:
         return column if column.measured is not None else None
 
     def _has_change(self, before: ComparisonColumn, after: ComparisonColumn) -> bool:
-        found, _ = column_changes(before, after, ComparableFigures())
-        return any(each.metric == self.metric for each in found)
+        changes, _ = column_changes(before, after, ComparableFigures())
+        return any(change.metric == self.metric for change in changes)
 
 
 def bisect_versions(

@@ -57,9 +57,9 @@ class PointCorrections(NamedTuple):
         Where values of unknown size count as nothing, nothing is corrected: what they take does not
         follow from other sizes.
         """
-        for each in self.measured:
-            if each.dims == point.dims:
-                return _measured_point(point, each.measured_bytes)
+        for measured in self.measured:
+            if measured.dims == point.dims:
+                return _measured_point(point, measured.measured_bytes)
         if self.line == NO_CORRECTION or point.unknown_values:
             return point
         return _point_with_peak(point, self.line.corrected(point.peak_bytes))
@@ -74,27 +74,27 @@ def calibrate_points(points: Sequence[EstimatedPoint], measure: MeasurePeak) -> 
     corrected.
     """
     ordered = sorted(points, key=lambda point: (point.peak_bytes, *point.dims.values()))
-    chosen = {id(each): each for each in (ordered[0], ordered[-1])}
+    chosen = {id(point): point for point in (ordered[0], ordered[-1])}
     outer = list(chosen.values())
     held_out = [ordered[len(ordered) // 2]] if len(ordered) > 2 else []
-    measured = {id(each): measure(each.dims) for each in (*outer, *held_out)}
-    line = _correction_line([(each.peak_bytes, measured[id(each)]) for each in outer])
-    for each in held_out:
-        found_bytes = measured[id(each)]
-        error = abs(line.corrected(each.peak_bytes) - found_bytes)
-        if error > abs(each.peak_bytes - found_bytes):
+    measured = {id(point): measure(point.dims) for point in (*outer, *held_out)}
+    line = _correction_line([(point.peak_bytes, measured[id(point)]) for point in outer])
+    for point in held_out:
+        measured_bytes = measured[id(point)]
+        error = abs(line.corrected(point.peak_bytes) - measured_bytes)
+        if error > abs(point.peak_bytes - measured_bytes):
             line = NO_CORRECTION
-    found = tuple(
+    calibrations = tuple(
         Calibration(
-            dims=each.dims,
-            estimated_bytes=each.peak_bytes,
-            corrected_bytes=line.corrected(each.peak_bytes),
-            measured_bytes=measured[id(each)],
-            is_held_out=each in held_out,
+            dims=point.dims,
+            estimated_bytes=point.peak_bytes,
+            corrected_bytes=line.corrected(point.peak_bytes),
+            measured_bytes=measured[id(point)],
+            is_held_out=point in held_out,
         )
-        for each in (*outer, *held_out)
+        for point in (*outer, *held_out)
     )
-    return PointCorrections(line, found)
+    return PointCorrections(line, calibrations)
 
 
 def _correction_line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
@@ -116,7 +116,11 @@ def _measured_point(point: EstimatedPoint, peak: int) -> EstimatedPoint:
     peak is in the runs.
     """
     phase = point.peak_phase
-    runs = [each.name for each in point.phases if each.name in RUN_PHASES]
+    runs = [
+        estimated_phase.name
+        for estimated_phase in point.phases
+        if estimated_phase.name in RUN_PHASES
+    ]
     if point.unknown_values and peak > point.peak_bytes and runs:
         phase = runs[-1]
     return msgspec.structs.replace(

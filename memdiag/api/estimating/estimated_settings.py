@@ -43,19 +43,19 @@ def estimate_options(session: SessionConfig | Session, runs: int | None) -> Esti
     Raises:
         UsageError: a value is neither true nor false, or there is no such level.
     """
-    given = session.options
+    options = session.options
     return EstimatedSettings(
-        prepacks=not is_on(given, PREPACKING_OPTION, default=False),
+        prepacks=not is_on(options, PREPACKING_OPTION, default=False),
         folds=FOLDING_OPTIMIZER not in session.disabled_optimizers,
-        level=optimization_level(given.get(LEVEL_OPTION, "all")),
-        has_arena=is_on(given, ARENA_OPTION, default=True),
-        has_pattern=is_on(given, PATTERN_OPTION, default=True),
+        level=optimization_level(options.get(LEVEL_OPTION, "all")),
+        has_arena=is_on(options, ARENA_OPTION, default=True),
+        has_pattern=is_on(options, PATTERN_OPTION, default=True),
         load_from=session.load_from,
         ort_file=OrtFile(
-            is_copied=not is_on(given, ORT_BYTES_OPTION, default=False),
+            is_copied=not is_on(options, ORT_BYTES_OPTION, default=False),
             in_place=session.load_from == "path"
-            and is_on(given, ORT_MAPPED_OPTION, default=False)
-            and is_on(given, ORT_IN_PLACE_OPTION, default=False),
+            and is_on(options, ORT_MAPPED_OPTION, default=False)
+            and is_on(options, ORT_IN_PLACE_OPTION, default=False),
         ),
         runs=runs,
     )

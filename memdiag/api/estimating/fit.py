@@ -33,10 +33,12 @@ PeaksAt = Callable[[Mapping[str, int]], ProcessPeaks | None]
 
 def peaks_of(point: EstimatedPoint, baseline_bytes: int) -> ProcessPeaks:
     """Return the peaks of a process with its inputs that takes `baseline_bytes` before."""
-    beside = baseline_bytes + point.input_bytes if baseline_bytes else 0
+    outside_bytes = baseline_bytes + point.input_bytes if baseline_bytes else 0
     # How large a bounded value will be is not known: no figure below the largest is probable.
     usual = point.high_bytes if point.is_bounded else point.usual_bytes
-    return ProcessPeaks(*(beside + size for size in (point.low_bytes, usual, point.high_bytes)))
+    return ProcessPeaks(
+        *(outside_bytes + size for size in (point.low_bytes, usual, point.high_bytes))
+    )
 
 
 def searched_dimensions(grid: SizeGrid) -> tuple[str, ...]:
@@ -46,8 +48,8 @@ def searched_dimensions(grid: SizeGrid) -> tuple[str, ...]:
     of several inputs; without a batch it is the first free dimension.
     """
     several = [(name,) for name, sizes in grid.steps.items() if len(sizes) > 1]
-    batch = tuple(each.name for each in grid.free if each.role == "batch")
-    first = tuple(each.name for each in grid.free[:1])
+    batch = tuple(dimension.name for dimension in grid.free if dimension.role == "batch")
+    first = tuple(dimension.name for dimension in grid.free[:1])
     return several[0] if several else batch or first
 
 
@@ -88,7 +90,7 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
         else _largest_fitting_size(surely, largest, largest)
     )
     # No size that is said to fit surely is said not to fit probably.
-    largest = max((each for each in (largest, sure) if each is not None), default=None)
+    largest = max((size for size in (largest, sure) if size is not None), default=None)
     too_large = 1 + _last_fitting_size(perhaps, largest or start)
     is_known = too_large <= MAX_DIM_SIZE and at(too_large) is not None
     smallest = min(grid.steps.get(dims[0], (1,)))

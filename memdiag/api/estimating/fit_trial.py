@@ -84,14 +84,14 @@ def _untried_fit(fit: Fit, problem: str) -> Fit:
 
 def fit_at_running_sizes(fit: Fit, size: int, problem: str, runs: Callable[[int], bool]) -> Fit:
     """Return `fit` with sizes at which the model runs, as it does not at `size`."""
-    found = _largest_that_runs(size, runs)
-    if found is None:
+    largest = _largest_that_runs(size, runs)
+    if largest is None:
         return msgspec.structs.replace(fit, trial="fails", problem=problem)
-    surely = None if fit.surely is None else min(fit.surely, found)
-    if surely not in (None, found) and not runs(surely):
+    surely = None if fit.surely is None else min(fit.surely, largest)
+    if surely not in (None, largest) and not runs(surely):
         surely = _largest_that_runs(surely, runs)
     return msgspec.structs.replace(
-        fit, surely=surely, probably=found, fails_at=found + 1, trial="ran", problem=problem
+        fit, surely=surely, probably=largest, fails_at=largest + 1, trial="ran", problem=problem
     )
 
 
@@ -112,7 +112,7 @@ def _smaller_sizes(size: int) -> Iterator[int]:
     """Yield smaller sizes, the largest first: multiples, then powers of two."""
     powers = (1 << exponent for exponent in range(size.bit_length() - 1, -1, -1))
     last = size
-    for candidate in (*(size - size % each for each in SIZE_MULTIPLES), *powers):
+    for candidate in (*(size - size % multiple for multiple in SIZE_MULTIPLES), *powers):
         if 0 < candidate < last:
             yield candidate
             last = candidate

@@ -11,7 +11,7 @@ def profiled_calls(
     profile: Profile, ctx: AnalysisContext, generation: Generation
 ) -> GenerationSizes:
     """Return the calls of the generation of `profile`, whose model is that of `ctx`."""
-    dims = {each.name: each.size for each in profile.dimensions}
+    dims = {dimension.name: dimension.size for dimension in profile.dimensions}
     decoder = find_decoder(ctx.model_file, feed=generation.feed, dims=dims)
     return generation_sizes(decoder, generation.prefill_tokens, generation.steps)
 

@@ -1,4 +1,4 @@
-"""The estimate beside a profile: the same session predicted, and where the two differ."""
+"""The estimate next to a profile: the same session predicted, and where the two differ."""
 
 from collections.abc import Iterator
 
@@ -53,7 +53,7 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
 def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
     """Return the estimates of the session of `profile`, whose model is that of `ctx`."""
     session = profile.session
-    varies = any(each.varied for each in profile.inputs)
+    varies = any(model_input.varied for model_input in profile.inputs)
     # Runs with the same contents read the same rows of mapped weights again.
     options = estimate_options(session, session.runs if varies or session.runs is None else 0)
     return SessionEstimate(ctx, options)

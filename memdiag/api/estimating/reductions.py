@@ -42,12 +42,12 @@ def peak_reductions(
     Each is a session option, or half the size of one free dimension: what a loop over two parts
     along it would need.
     """
-    found = []
+    reductions = []
 
     def add(change: str, session: SessionEstimate, sizes: Mapping[str, int]) -> None:
         less = session.most_probable(sizes)
         if less.peak_bytes + max(MIB, MIN_REDUCTION_SHARE * point.peak_bytes) <= point.peak_bytes:
-            found.append(
+            reductions.append(
                 Reduction(
                     change=change,
                     peak_bytes=less.peak_bytes,
@@ -62,4 +62,4 @@ def peak_reductions(
             add(f"{name}={sizes[name]}", session, sizes)
     for name, other in other_options(options).items():
         add(name, SessionEstimate(ctx, other), point.dims)
-    return tuple(sorted(found, key=lambda each: each.peak_bytes))
+    return tuple(sorted(reductions, key=lambda reduction: reduction.peak_bytes))

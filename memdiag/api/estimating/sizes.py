@@ -48,22 +48,24 @@ class SizeGrid:
     @property
     def free(self) -> tuple[Dimension, ...]:
         """The dimensions whose sizes do not follow from other dimensions."""
-        given = {each.name for each in self.dimensions if each.source == "given"}
+        given_names = {
+            dimension.name for dimension in self.dimensions if dimension.source == "given"
+        }
         keys = {axis.key: axis for axes in self.inputs.values() for axis in axes or ()}
         return tuple(
-            each
-            for each in self.dimensions
-            if each.name in given
-            or not (each.name in self.totals or is_expression(each.name, keys))
+            dimension
+            for dimension in self.dimensions
+            if dimension.name in given_names
+            or not (dimension.name in self.totals or is_expression(dimension.name, keys))
         )
 
     def at(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of all free dimensions at `sizes` of some of them."""
-        first = {each.name: each.size for each in self.free}
-        found = choose_sizes(
+        first = {dimension.name: dimension.size for dimension in self.free}
+        all_sizes = choose_sizes(
             self.inputs, dims={**first, **sizes}, given={}, free_dim=1, totals=self.totals
         )
-        return {each.name: found[each.name] for each in self.dimensions}
+        return {dimension.name: all_sizes[dimension.name] for dimension in self.dimensions}
 
     @property
     def varied(self) -> tuple[Dimension, ...]:
@@ -74,20 +76,20 @@ class SizeGrid:
     def doubled(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return for varied dimensions the sizes of all if it is twice as large as in `sizes`."""
         return {
-            each.name: self._sizes_with(sizes, each.name, 2 * sizes[each.name])
-            for each in self.varied
+            dimension.name: self._sizes_with(sizes, dimension.name, 2 * sizes[dimension.name])
+            for dimension in self.varied
         }
 
     def halved(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return for varied dimensions of 2 or more the sizes of all if it is half as large."""
         return {
-            each.name: self._sizes_with(sizes, each.name, sizes[each.name] // 2)
-            for each in self.varied
-            if sizes[each.name] > 1
+            dimension.name: self._sizes_with(sizes, dimension.name, sizes[dimension.name] // 2)
+            for dimension in self.varied
+            if sizes[dimension.name] > 1
         }
 
     def _sizes_with(self, sizes: Mapping[str, int], name: str, size: int) -> dict[str, int]:
-        free = {each.name: sizes[each.name] for each in self.free}
+        free = {dimension.name: sizes[dimension.name] for dimension in self.free}
         return self.at({**free, name: size})
 
     def points(self) -> Iterator[dict[str, int]]:
@@ -114,8 +116,8 @@ def size_grid(model_file: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
             check_dims({name: size})
         if not sizes:
             raise UsageError(f"dimension {name!r} has no size. Give one size or more.")
-    for name, each in ranges.items():
-        check_size_range(name, each)
+    for name, size_range in ranges.items():
+        check_size_range(name, size_range)
     single = {n: size for n, size in dims.items() if n not in lists and n not in ranges}
     check_dims(single)
     steps = {name: list(dict.fromkeys(sizes)) for name, sizes in lists.items()}

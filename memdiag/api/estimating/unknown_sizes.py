@@ -12,7 +12,7 @@ from memdiag.units import counted, plural, some_of
 def unknown_sizes_note(ctx: AnalysisContext, point: EstimatedPoint) -> str:
     """Return how many values of `point` have unknown sizes, and the nodes at which that begins."""
     count = point.unknown_values
-    nodes = [ctx.graphs.qualified(*each) for each in _first_nodes(ctx, point)]
+    nodes = [ctx.graphs.qualified(scope, node) for scope, node in _first_nodes(ctx, point)]
     text = (
         f"{counted(count, 'value')} {plural(count, 'has a size', 'have sizes')} that only a run"
         f" shows, from {some_of(list(dict.fromkeys(nodes)))} on;"
@@ -65,8 +65,8 @@ def _first_nodes(ctx: AnalysisContext, point: EstimatedPoint) -> Iterator[tuple[
                     for names in (node.input, node.output)
                 ]
                 inputs, outputs = (
-                    [kind is not None and kind.nbytes is not None for kind in each]
-                    for each in kinds
+                    [kind is not None and kind.nbytes is not None for kind in values]
+                    for values in kinds
                 )
                 if all(inputs) and not all(outputs):
                     yield scope, node

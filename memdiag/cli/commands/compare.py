@@ -96,7 +96,7 @@ def run(options: Namespace) -> int:
     name = options.paths[0].stem
     folder = options.out or Path("reports") / f"{name}.compare"
     destination = ReportDestination(folder)
-    given = read_options(options, CompareOptions)
+    values = read_options(options, CompareOptions)
     with StatusLine(options.paths[0].name) as line:
         result = compare(
             *options.paths,
@@ -107,7 +107,7 @@ def run(options: Namespace) -> int:
             repeats=options.repeats,
             time_limit_s=remaining_time_s(options.time_limit_s, started),
             on_progress=line.show,
-            **given,
+            **values,
         )
 
     def print_answer(written: Sequence[Path]) -> int:

@@ -43,13 +43,13 @@ def run(options: Namespace) -> int:
             text = rule_page(find_by_name(name, all_detectors()))
         except UsageError as error:
             text = remedy_page(name)
-            names = [*(each.rule.name for each in all_detectors()), *remedy_page_names()]
+            names = [*(detector.rule.name for detector in all_detectors()), *remedy_page_names()]
             similar = get_close_matches(name, names, n=1)
             if not text and similar:
                 message = f"unknown name {name!r}. Did you mean {similar[0]}?"
                 raise UsageError(message) from error
             if not text:
-                rules = ", ".join(each.rule.name for each in all_detectors())
+                rules = ", ".join(detector.rule.name for detector in all_detectors())
                 raise UsageError(
                     f"unknown name {name!r}. Use a remedy, an option or an optimizer that an output"
                     f" names, or a rule: {rules}."

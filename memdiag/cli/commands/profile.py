@@ -257,11 +257,11 @@ def _chosen_profile_config(
     from memdiag.api.profile_config import profile_config
     from memdiag.api.project_settings import read_project_settings
 
-    given = read_options(options, ProfileOptions)
+    values = read_options(options, ProfileOptions)
     if pinned:
-        given["environment"] = with_pinned_malloc(given["environment"])
+        values["environment"] = with_pinned_malloc(values["environment"])
     return profile_config(
-        given,
+        values,
         genai=None if genai is None else genai.config,
         rules=read_project_settings().selection(),
         command=command_line_words(),

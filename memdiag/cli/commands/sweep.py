@@ -160,7 +160,7 @@ def _session_option_values(texts: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         UsageError: as in `each_pair`.
     """
-    found: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     for name, value in each_pair("--session-option", texts):
-        found.setdefault(name, []).append(value)
-    return found
+        values_by_name.setdefault(name, []).append(value)
+    return values_by_name
