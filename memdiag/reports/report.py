@@ -110,18 +110,26 @@ class Report(Generic[R]):
     def write(self, record: R, directory: Path, formats: Sequence[str]) -> tuple[Path, ...]:
         """Write `record` into `directory`, which is created if missing, and return the paths.
 
-        All formats are rendered before the first file is written.
+        All formats are rendered before the first file is written, and all files are written under
+        temporary names before the first one replaces its target: an error leaves the earlier
+        files, and never half a file.
 
         Raises:
             UsageError: there is no such format.
             ReportError: a file could not be written.
         """
-        return write_files(
-            [
-                (directory / self.file_name(format), self.render(record, format))
-                for format in dict.fromkeys(formats)
-            ]
-        )
+        contents = [
+            (directory / self.file_name(format), self.render(record, format))
+            for format in dict.fromkeys(formats)
+        ]
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ReportError(
+                f"{directory}: cannot be written ({error.strerror}). Choose another folder."
+            ) from error
+        save_files(contents)
+        return tuple(path for path, _ in contents)
 
     def print_summary(
         self,
@@ -148,23 +156,3 @@ def file_names(stem: str) -> dict[str, str]:
     """Return the file names of the usual formats: ``stem.html``, ``stem.json`` and so on."""
     suffixes = {"html": "html", "json": "json", "markdown": "md", "png": "png", "svg": "svg"}
     return {format: f"{stem}.{suffix}" for format, suffix in suffixes.items()}
-
-
-def write_files(contents: Sequence[tuple[Path, bytes]]) -> tuple[Path, ...]:
-    """Write files with their contents, create missing folders, and return the paths.
-
-    All files are written under temporary names before the first replaces its target, so that an
-    error leaves the earlier files, and never half a file.
-
-    Raises:
-        ReportError: a file could not be written.
-    """
-    for folder in dict.fromkeys(path.parent for path, _ in contents):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ReportError(
-                f"{folder}: cannot be written ({error.strerror}). Choose another folder."
-            ) from error
-    save_files(contents)
-    return tuple(path for path, _ in contents)
