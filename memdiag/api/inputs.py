@@ -144,6 +144,11 @@ class ChosenInputs(NamedTuple):
     dimensions: tuple[Dimension, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the free dimensions, by name."""
+        return {dimension.name: dimension.size for dimension in self.dimensions}
+
 
 def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
     """Return inputs of realistic sizes; others if these cannot run or need too much memory.
@@ -160,7 +165,7 @@ def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
     given = inputs.arrays
     plans = plan_inputs(model_file, dims=dims, given=given)
     chosen = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given))
-    free = _chosen_sizes(chosen)
+    free = chosen.sizes
     if all(dimension.source == "given" or dimension.size == 1 for dimension in chosen.dimensions):
         return chosen
     if is_contradictory(model_file, free):
@@ -173,12 +178,7 @@ def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
             "this is the first size at which they do not",
         )
         return next(
-            (
-                alternative
-                for alternative in others
-                if not is_contradictory(model_file, _chosen_sizes(alternative))
-            ),
-            chosen,
+            (other for other in others if not is_contradictory(model_file, other.sizes)), chosen
         )
     needed = _needed_bytes(model_file, plans, free)
     if needed <= _memory_limit():
@@ -208,12 +208,7 @@ def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
 
 
 def find_inputs(
-    model_file: ModelFile,
-    job: Job,
-    folder: Path,
-    inputs: InputConfig,
-    *,
-    first: ChosenInputs,
+    model_file: ModelFile, job: Job, folder: Path, inputs: InputConfig, *, first: ChosenInputs
 ) -> ChosenInputs | None:
     """Return the first inputs that `model_file` runs with: `first`, or inputs of other sizes.
 
@@ -248,9 +243,10 @@ def _alternative_inputs(
     usual = dimensions_text(first.dimensions)
     tried = {tuple(plan.shape for plan in first.plans)}
     sides = [
-        dimension.name for dimension in first.dimensions if dimension.role in ("height", "width")
+        dimension.name
+        for dimension in first.dimensions
+        if dimension.role in ("height", "width") and dimension.name not in dims
     ]
-    sides = [name for name in sides if name not in dims]
     free: list[tuple[Mapping[str, int], int | None]] = [
         ({**dims, **dict.fromkeys(sides, side)}, None) for side in IMAGE_SIDES if sides
     ]
@@ -267,16 +263,13 @@ def _alternative_inputs(
             continue
         tried.add(shapes)
         reason = f"{problem} at {usual}"
-        dimensions = chosen_dimensions(model_file, plans, dims, given, reason)
-        free_sizes = {dimension.name: dimension.size for dimension in dimensions}
+        inputs = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given, reason))
         if _planned_input_bytes(plans) > _planned_input_bytes(first.plans) and (
-            _needed_bytes(model_file, plans, free_sizes) > _memory_limit()
+            _needed_bytes(model_file, plans, inputs.sizes) > _memory_limit()
         ):
             continue
-        note = f"{reason}; {remedy}. Set others with --dim"
-        yield ChosenInputs(
-            plans, dimensions, (*first.notes, f"at {dimensions_text(dimensions)}: {note}")
-        )
+        note = f"at {dimensions_text(inputs.dimensions)}: {reason}; {remedy}. Set others with --dim"
+        yield inputs._replace(notes=(*first.notes, note))
 
 
 def chosen_dimensions(
@@ -315,10 +308,6 @@ def chosen_dimensions(
                 else reason or (role.reason if role else "a sum of others"),
             )
     return tuple(dimensions.values())
-
-
-def _chosen_sizes(inputs: ChosenInputs) -> dict[str, int]:
-    return {dimension.name: dimension.size for dimension in inputs.dimensions}
 
 
 def _needed_bytes(

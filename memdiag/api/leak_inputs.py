@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_inputs
+from memdiag.api.inputs import choose_inputs, find_inputs, save_inputs
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.inputs import plan_inputs
@@ -80,7 +80,8 @@ def sized_inputs(
             raise UsageError(
                 f"{model_file.path}: no dimension can vary. Give a range: --dim NAME=LOW..HIGH."
             )
-    sets = [SizedInputs(_ranged_dim_sizes(chosen, ranges), first)]
+    ranged_sizes = {name: size for name, size in chosen.sizes.items() if name in ranges}
+    sets = [SizedInputs(ranged_sizes, first)]
     if not ranges:
         return sets
     dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
@@ -92,16 +93,6 @@ def sized_inputs(
         candidates.append(SizedInputs(sizes, feeds))
     usable = inputs_that_run(job, [candidate.feeds for candidate in candidates])
     return sets + [candidates[index] for index in usable]
-
-
-def _ranged_dim_sizes(
-    chosen: ChosenInputs, ranges: Mapping[str, tuple[int, int]]
-) -> dict[str, int]:
-    return {
-        dimension.name: dimension.size
-        for dimension in chosen.dimensions
-        if dimension.name in ranges
-    }
 
 
 def _size_combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
