@@ -116,11 +116,8 @@ def session_config(values: Mapping[str, Any]) -> SessionConfig:
     for name, example in (("providers", CPU_PROVIDER), ("disabled_optimizers", "ConstantFolding")):
         if name in values:
             check_names(name, values[name], example)
-    own = {
-        option_field.name: _copied(values[option_field.name])
-        for option_field in fields(SessionConfig)
-        if option_field.name in values
-    }
+    names = {config_field.name for config_field in fields(SessionConfig)}
+    own = {name: _copied(values[name]) for name in names & values.keys()}
     return SessionConfig(**own, options=check_session_options(values["session_options"]))
 
 
