@@ -132,7 +132,8 @@ def sweep(
     """Measure many models under releases, sizes and options, and return the answers of the store.
 
     Each job is what `profile` does. Jobs that the store has are not done again, so that the same
-    call goes on after an interruption. Jobs that fail are points with a sentence.
+    call goes on after an interruption. Jobs that fail are points with a sentence. Without
+    `onnxruntime` the installed release is measured.
 
     Args:
         paths: models, folders, patterns, lists (``.toml``), or URLs.
