@@ -12,7 +12,7 @@ working memory of kernels (`scratch`). Inputs are not counted: the caller alloca
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
 from itertools import chain, count
@@ -31,7 +31,14 @@ from memdiag.ort.arena import ArenaRequest, planned_block
 from memdiag.ort.buffer_plan import BufferPlan, ValueBuffer
 from memdiag.ort.channels_last import move_channels_last
 from memdiag.ort.constant_folding import Folds, fold_constants
-from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, form_of, name_in_model
+from memdiag.ort.executed_graph import (
+    ExecutedGraph,
+    ExecutedNode,
+    GraphRewrites,
+    form_of,
+    name_in_model,
+    unoptimized_node,
+)
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
 from memdiag.ort.half_precision import HalfPrecision
 from memdiag.ort.packed_dequantization import PackedDequantization
@@ -40,7 +47,7 @@ from memdiag.ort.quantized_graph import rewrite_quantized
 from memdiag.ort.releases import NEWEST_MEASURED_RELEASE
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.scratch import BEFORE_OUTPUT_OPERATORS, heap_bytes, scratch_bytes
-from memdiag.ort.widened_graph import rewrite_halves
+from memdiag.ort.widened_graph import widen_halves
 
 MAX_LIVE_VALUES = 20
 """Maximum number of values in `ActivationPeak.live`."""
@@ -250,11 +257,11 @@ def simulate_run(
     simulated = (graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32)
     simulation = _RunSimulation(*simulated)
     peak = simulation.peak_of(graphs.main, 0)
-    first = later = _split_requests(simulation.requests_of(graphs.main, 0))
+    first = later = _split_requests(simulation.requests_of(graphs.main, _Execution()))
     steps = tuple(simulation.steps)
     if any(scope.parent is not None for scope, _ in steps):
         simulation = _RunSimulation(*simulated)
-        later = _split_requests(simulation.requests_of(graphs.main, 0, is_repeated=True))
+        later = _split_requests(simulation.requests_of(graphs.main, _Execution(is_repeated=True)))
     return SimulatedRun(peak, first.requests, steps, first.heap, later)
 
 
@@ -283,6 +290,25 @@ def executed_nodes(
     """
     simulation = _RunSimulation(graphs, shapes, shapes.as_declared, folds, runtime, block)
     return simulation.nodes_of(graphs.main)
+
+
+class _Execution(NamedTuple):
+    """How a graph is executed in a simulated run.
+
+    Attributes:
+        depth: the number of graphs around it.
+        share: below 1 in an earlier iteration of a loop that grows: the sizes are between those
+            of the first iteration and those of the last.
+        is_last: whether no iteration of a loop around it follows: in earlier ones its nodes are
+            no steps of their own.
+        is_repeated: whether it has run with the same shapes before, so that subgraphs take a
+            block for their planned values.
+    """
+
+    depth: int = 0
+    share: float = 1.0
+    is_last: bool = True
+    is_repeated: bool = False
 
 
 class _RunSimulation:
@@ -346,7 +372,7 @@ class _RunSimulation:
         if not node.subgraphs and not self._functions:
             return ()
         runs = self._shapes.runs
-        inner = [each for each in scope.subgraphs.get(node, ()) if runs.get(each, 1)]
+        inner = [graph for graph in scope.subgraphs.get(node, ()) if runs.get(graph, 1)]
         function = self._functions.get(node.key)
         return (*inner, function) if function is not None else inner
 
@@ -392,107 +418,73 @@ class _RunSimulation:
             self._captured[subgraph] = tuple(dict.fromkeys(outer))
         return self._captured[subgraph]
 
-    def _value_type(self, scope: Scope, name: str) -> TensorType | None:
-        return self._shapes.of(scope, name)
+    def requests_of(self, scope: Scope, execution: _Execution) -> Iterator[ArenaRequest]:
+        """Yield the requests of one run of `scope`, with those of all that is inside its nodes."""
+        nodes, plan, types = self._graph_plan(scope)
+        may_plan = not execution.depth or (execution.is_repeated and not scope.is_function)
+        taken: dict[int, list[ArenaRequest]] = defaultdict(list)
+        freed: dict[int, list[ArenaRequest]] = defaultdict(list)
+        for buffer in plan.buffers:
+            request = ArenaRequest(
+                next(self._keys),
+                self._nbytes_at(scope, buffer, execution.share),
+                is_planned=may_plan and buffer.last < len(nodes),
+                name=buffer.name,
+            )
+            taken[buffer.first].append(request)
+            freed[buffer.last].append(request._replace(name=""))
+        for step, node in enumerate(nodes):
+            if execution.is_last:
+                self.steps.append((scope, node.source))
+            outputs = [request._replace(step=len(self.steps) - 1) for request in taken[step]]
+            yield from self._node_requests(scope, node, types, outputs, execution)
+            yield from self._freeing_requests(freed[step])
+        yield from self._freeing_requests(freed[len(nodes)])
 
-    def requests_of(
+    def _node_requests(
         self,
         scope: Scope,
-        depth: int,
-        share: float = 1.0,
-        *,
-        is_last: bool = True,
-        is_repeated: bool = False,
+        node: ExecutedNode,
+        types: Mapping[str, TensorType],
+        outputs: list[ArenaRequest],
+        execution: _Execution,
     ) -> Iterator[ArenaRequest]:
-        """Yield the requests of one run of `scope`, with those of all that is inside its nodes.
-
-        Args:
-            scope: the graph.
-            depth: the number of graphs around it.
-            share: below 1 in an earlier iteration of a loop that grows: the sizes are between those
-                of the first iteration and those of the last.
-            is_last: whether no iteration of a loop around it follows: in earlier ones its nodes are
-                no steps of their own.
-            is_repeated: whether it has run with the same shapes before, so that subgraphs take a
-                block for their planned values.
-        """
-        nodes, plan, types = self._graph_plan(scope)
-        taken: dict[int, list[ValueBuffer]] = defaultdict(list)
-        freed: dict[int, list[ValueBuffer]] = defaultdict(list)
-        for buffer in plan.buffers:
-            taken[buffer.first].append(buffer)
-            freed[buffer.last].append(buffer)
-        keys = {id(buffer): next(self._keys) for buffer in plan.buffers}
-        may_plan = not depth or (is_repeated and not scope.is_function)
-        is_planned = {id(each): may_plan and each.last < len(nodes) for each in plan.buffers}
-        for step, node in enumerate(nodes):
-            if is_last:
-                self.steps.append((scope, node.source))
-            at = len(self.steps) - 1
-            values = [
-                ArenaRequest(
-                    keys[id(buffer)],
-                    self._nbytes_at(scope, buffer, share),
-                    is_planned[id(buffer)],
-                    name=buffer.name,
-                    step=at,
-                )
-                for buffer in taken[step]
-            ]
-            scratch = [
-                ArenaRequest(
-                    next(self._keys),
-                    max(1, round(share * size)),
-                    is_planned=False,
-                    is_scratch=True,
-                    step=at,
-                )
-                for size in scratch_bytes(node, types, self._shapes.opset)
-            ]
-            is_first = node.op_type in BEFORE_OUTPUT_OPERATORS
-            yield from scratch if is_first else ()
-            source = node.source if node.is_of_model else None
-            inner_scopes = self._inner_scopes(scope, source)
-            loop = self._loop_values(source, inner_scopes)
-            if loop is not None:
-                yield from self._loop_requests(
-                    loop,
-                    inner_scopes[0],
-                    values,
-                    depth,
-                    share,
-                    is_last=is_last,
-                    is_repeated=is_repeated,
-                )
-            else:
-                yield from values
-                for inner in inner_scopes:
-                    yield from self._requests_inside(
-                        inner, depth, share, is_last=is_last, is_repeated=is_repeated
-                    )
-            until = len(self.steps) - 1
-            yield from () if is_first else (each._replace(step=until) for each in scratch)
-            from_malloc = round(share * heap_bytes(node, types))
-            if from_malloc:
-                yield ArenaRequest(-1, from_malloc, is_planned=False, is_heap=True)
-            for each in scratch:
-                yield each._replace(nbytes=0, step=until)
-            for buffer in freed[step]:
-                yield ArenaRequest(keys[id(buffer)], 0, is_planned[id(buffer)], step=until)
-        for buffer in freed[len(nodes)]:
-            yield ArenaRequest(
-                keys[id(buffer)], 0, is_planned[id(buffer)], step=len(self.steps) - 1
+        """Yield the requests of `node` for its `outputs`, its kernel and the graphs inside it."""
+        share = execution.share
+        scratch = [
+            ArenaRequest(
+                next(self._keys),
+                max(1, round(share * size)),
+                is_planned=False,
+                is_scratch=True,
+                step=len(self.steps) - 1,
             )
+            for size in scratch_bytes(node, types, self._shapes.opset)
+        ]
+        is_before_output = node.op_type in BEFORE_OUTPUT_OPERATORS
+        yield from scratch if is_before_output else ()
+        source = node.source if node.is_of_model else None
+        inner_scopes = self._inner_scopes(scope, source)
+        loop = self._loop_values(source, inner_scopes)
+        if loop is not None:
+            yield from self._loop_requests(loop, inner_scopes[0], outputs, execution)
+        else:
+            yield from outputs
+            for inner in inner_scopes:
+                yield from self._requests_inside(inner, execution)
+        if not is_before_output:
+            yield from (request._replace(step=len(self.steps) - 1) for request in scratch)
+        from_malloc = round(share * heap_bytes(node, types))
+        if from_malloc:
+            yield ArenaRequest(-1, from_malloc, is_planned=False, is_heap=True)
+        yield from self._freeing_requests(scratch)
 
-    def _requests_inside(
-        self, inner: Scope, depth: int, share: float, *, is_last: bool, is_repeated: bool
-    ) -> Iterator[ArenaRequest]:
-        if depth < MAX_SIMULATED_DEPTH and self._calls_left > 0:
+    def _requests_inside(self, inner: Scope, execution: _Execution) -> Iterator[ArenaRequest]:
+        if execution.depth < MAX_SIMULATED_DEPTH and self._calls_left > 0:
             self._calls_left -= 1
-            found = self.requests_of(
-                inner, depth + 1, share, is_last=is_last, is_repeated=is_repeated
-            )
-            yield from self._requests_in_block(list(found)) if is_repeated else found
+            requests = self.requests_of(inner, execution._replace(depth=execution.depth + 1))
+            in_block = execution.is_repeated
+            yield from self._requests_in_block(list(requests)) if in_block else requests
 
     def _requests_in_block(self, requests: list[ArenaRequest]) -> Iterator[ArenaRequest]:
         """Yield `requests` of a subgraph with one block for all that are planned."""
@@ -502,19 +494,11 @@ class _RunSimulation:
             return
         block = ArenaRequest(next(self._keys), nbytes, is_planned=False, step=requests[0].step)
         yield block
-        yield from (each for each in requests if not each.is_planned)
+        yield from (request for request in requests if not request.is_planned)
         yield block._replace(nbytes=0, step=requests[-1].step)
 
     def _loop_requests(
-        self,
-        loop: LoopValues,
-        body: Scope,
-        outputs: list[ArenaRequest],
-        depth: int,
-        share: float,
-        *,
-        is_last: bool,
-        is_repeated: bool,
+        self, loop: LoopValues, body: Scope, outputs: list[ArenaRequest], execution: _Execution
     ) -> Iterator[ArenaRequest]:
         """Yield the requests of a Loop, whose outputs are filled after its iterations.
 
@@ -523,10 +507,10 @@ class _RunSimulation:
         the rest to the end. Where values grow, chunks of earlier iterations are too small for later
         ones.
         """
-        count = self._shapes.runs.get(body, 1 + USUAL_EARLIER_ITERATIONS)
+        iterations = self._shapes.runs.get(body, 1 + USUAL_EARLIER_ITERATIONS)
         grows = body in self._shapes.first_iterations
-        most = MAX_EARLIER_ITERATIONS if grows else USUAL_EARLIER_ITERATIONS
-        earlier = min(count - 1, most)
+        earlier = min(iterations - 1, MAX_EARLIER_ITERATIONS if grows else USUAL_EARLIER_ITERATIONS)
+        skipped = iterations - 1 - earlier
         at = len(self.steps) - 1
         state: list[ArenaRequest] = []
         kept = [  # the number of the iteration, and the condition
@@ -535,36 +519,44 @@ class _RunSimulation:
         ]
         yield from kept
         for index in range(earlier + 1):
-            left: dict[int, ArenaRequest] = {}
             is_end = index == earlier
-            part = share * index / earlier if grows and not is_end else share
-            for request in self._requests_inside(
-                body,
-                depth,
-                part,
-                is_last=is_last and is_end,
-                is_repeated=is_repeated or (index > 0 and not grows),
-            ):
-                if request.nbytes and name_in_model(request.name) in body.output_names:
-                    left[request.key] = request
-                if request.nbytes or request.key not in left:
-                    yield request
-            stacked = [each for each in left.values() if name_in_model(each.name) in loop.stacked]
-            following = [each for each in left.values() if each not in stacked]
+            share = execution.share
+            iteration = execution._replace(
+                share=share * index / earlier if grows and not is_end else share,
+                is_last=execution.is_last and is_end,
+                is_repeated=execution.is_repeated or (index > 0 and not grows),
+            )
+            results = yield from self._iteration_requests(body, iteration)
+            stacked = [each for each in results if name_in_model(each.name) in loop.stacked]
+            before, state = state, [request for request in results if request not in stacked]
             if is_end:
-                kept += state
+                kept += before
             else:
-                yield from self._freeing_requests(state)
-            state = following
-            if not is_end:  # as many iterations that are not simulated follow
-                skipped = count - 1 - earlier
-                here = (index + 1) * skipped // earlier - index * skipped // earlier
-                more = [each for one in stacked for each in self._repeated_requests(one, here)]
+                yield from self._freeing_requests(before)
+                # As many iterations that are not simulated follow.
+                times = (index + 1) * skipped // earlier - index * skipped // earlier
+                more = [
+                    further
+                    for request in stacked
+                    for further in self._repeated_requests(request, times)
+                ]
                 yield from more
                 kept += more
             kept += stacked
         yield from outputs
         yield from self._freeing_requests([*state, *kept])
+
+    def _iteration_requests(
+        self, body: Scope, iteration: _Execution
+    ) -> Generator[ArenaRequest, None, list[ArenaRequest]]:
+        """Yield the requests of an iteration; return those for its outputs, which it leaves."""
+        left: dict[int, ArenaRequest] = {}
+        for request in self._requests_inside(body, iteration):
+            if request.nbytes and name_in_model(request.name) in body.output_names:
+                left[request.key] = request
+            if request.nbytes or request.key not in left:
+                yield request
+        return list(left.values())
 
     def _repeated_requests(self, request: ArenaRequest, times: int) -> Iterator[ArenaRequest]:
         """Yield as many further requests, or fewer larger ones."""
@@ -574,7 +566,7 @@ class _RunSimulation:
 
     def _freeing_requests(self, requests: Iterable[ArenaRequest]) -> Iterator[ArenaRequest]:
         at = len(self.steps) - 1
-        return (each._replace(nbytes=0, step=at) for each in requests)
+        return (request._replace(nbytes=0, step=at) for request in requests)
 
     def _nbytes_at(self, scope: Scope, value: ValueBuffer | LiveValue, share: float) -> int:
         """Return the size of a value in an earlier iteration of a loop: 1 or more."""
@@ -594,50 +586,46 @@ class _RunSimulation:
         return self._plans[scope]
 
     def _make_graph_plan(self, scope: Scope) -> "_GraphPlan":
-        reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
         is_packed = partial(self._packed.includes, scope)
+        type_of = partial(self._shapes.of, scope)
+        types, axes = self._shapes.of_scope(scope), self._declared.axes_of_scope(scope)
         halves = HalfPrecision(
-            scope,
-            is_computed,
-            partial(self._value_type, scope),
-            self._shapes.opset,
-            is_packed,
-            in_fp32=self._in_fp32,
+            scope, is_computed, type_of, self._shapes.opset, is_packed, in_fp32=self._in_fp32
         )
         fusions = ActivationFusions(
             scope,
             is_computed,
-            partial(self._value_type, scope),
+            type_of,
             partial(becomes_gemm, self._graphs, self._declared, scope),
-            self._declared.axes_of_scope(scope),
+            axes,
             halves.is_fused,
             fuses=self._optimizes,
         )
+        rewrites = GraphRewrites(
+            partial(widen_halves, halves=halves),
+            partial(rewrite_quantized, removes=fusions.removes, is_packed=is_packed),
+            move_channels_last,
+        )
+        nodes = [
+            unoptimized_node(node, self._names_read(scope, node))
+            for node in scope.nodes
+            if is_computed[node.index] and any(node.output)
+        ]
         graph = ExecutedGraph(
             self._graphs,
             self._runtime,
             scope,
-            is_computed,
-            reads,
-            self._shapes.of_scope(scope),
-            self._declared.axes_of_scope(scope),
-            fusions.removes,
-            fusions.operator,
-            partial(rewrite_halves, halves=halves),
-            partial(rewrite_quantized, removes=fusions.removes, is_packed=is_packed),
-            move_channels_last,
+            nodes,
+            types,
+            axes,
+            fusions,
+            rewrites,
             optimizes=self._optimizes,
             block=self._block,
         )
         nodes = graph.in_order()
-        plan = BufferPlan(
-            scope,
-            nodes,
-            graph.types,
-            graph.axes,
-        )
-        return _GraphPlan(nodes, plan, graph.types)
+        return _GraphPlan(nodes, BufferPlan(scope, nodes, graph.types, graph.axes), graph.types)
 
     def _simulated_peak(self, scope: Scope, depth: int) -> ActivationPeak:
         """Execute the nodes of `scope` one by one, and return the peak."""
@@ -652,16 +640,13 @@ class _RunSimulation:
         unknown, in_use, peak_bytes = plan.unknown, 0, 0
         at_peak: tuple[int, ActivationPeak] | None = None
         for step, node in enumerate(nodes):
-            inner = _NO_ACTIVATION
             source = node.source if node.is_of_model else None
             inner_scopes = self._inner_scopes(scope, source)
-            for inner_scope in inner_scopes:
-                found = self.peak_of(inner_scope, depth + 1)
-                unknown += found.unknown
-                largest = max(
-                    filter(None, (largest, found.largest)), key=_value_nbytes, default=None
-                )
-                inner = max(inner, found, key=lambda peak: peak.peak_bytes)
+            peaks = [self.peak_of(inner_scope, depth + 1) for inner_scope in inner_scopes]
+            inner = max([_NO_ACTIVATION, *peaks], key=attrgetter("peak_bytes"))
+            unknown += sum(peak.unknown for peak in peaks)
+            values = filter(None, (largest, *(peak.largest for peak in peaks)))
+            largest = max(values, key=_value_nbytes, default=None)
             in_use -= freed.until(step - 1)
             new_bytes = allocated.until(step)
             loop = self._loop_values(source, inner_scopes)

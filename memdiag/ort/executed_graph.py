@@ -19,6 +19,7 @@ Inferred from the graphs that onnxruntime saves, and compared with them for the 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memdiag.model.constant_values import RANDOM_OPERATORS
 from memdiag.model.graph_index import (
@@ -32,7 +33,7 @@ from memdiag.model.graph_index import (
 )
 from memdiag.model.index_ranges import small_constant, small_integers
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.fusions import KnownAxes
+from memdiag.ort.fusions import ActivationFusions, KnownAxes
 from memdiag.ort.operators import NO_EFFECT_OPERATORS
 from memdiag.ort.prepacking import NCHWC_BLOCK, packed_buffer
 from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE, MORE_BLOCKS_SINCE
@@ -57,9 +58,6 @@ _SUMMAND_INPUT = 3
 NEW_VALUE_MARK = "\0"
 """In the names of new values, between the value of the model and what it became: no name of a model
 contains it."""
-
-ReadNames = Callable[[Node], Sequence[str]]
-
 
 STEP_MARK = f"{NEW_VALUE_MARK}step"
 """In the names of values that a node computes on the way to its output."""
@@ -125,8 +123,22 @@ class ExecutedNode:
         return self.index == self.source.index
 
 
-def _make_executed_node(node: Node, names: tuple[str, ...]) -> ExecutedNode:
-    """Return `node`, which reads `names`.
+class GraphRewrites(NamedTuple):
+    """The steps of an `ExecutedGraph` that are in modules of their own, which change the graph.
+
+    Attributes:
+        widen_halves: lets nodes that read float16 compute in fp32 (`widened_graph`).
+        rewrite_quantized: makes nodes of integers of quantized nodes (`quantized_graph`).
+        move_channels_last: lets convolutions of integers read channels last (`channels_last`).
+    """
+
+    widen_halves: Callable[["ExecutedGraph"], None]
+    rewrite_quantized: Callable[["ExecutedGraph"], None]
+    move_channels_last: Callable[["ExecutedGraph"], None]
+
+
+def unoptimized_node(node: Node, names: tuple[str, ...]) -> ExecutedNode:
+    """Return `node`, which reads `names`, also in its subgraphs.
 
     It has no operator if its operator lacks inputs: onnxruntime refuses such a model.
     """
@@ -140,17 +152,12 @@ class ExecutedGraph:
     Args:
         graphs, runtime: the model and the release.
         scope: the graph.
-        is_computed: for each node of the scope, by its index, whether it is executed in each run.
-        reads: returns the names that a node reads, also in its subgraphs.
+        nodes: those of its nodes that are executed in each run, which are changed.
         types: the types of the values at the given sizes.
         axes: their axes without given sizes.
-        removes: returns whether a node becomes a part of the node that reads its output.
-        operator: returns the operator of the node that others become a part of.
-        rewrite_halves: lets nodes that read float16 compute in fp32 (`widened_graph`).
-        rewrite_quantized: rewrites the quantized nodes of this graph (`quantized_graph`).
-        move_channels_last: lets convolutions of integers read channels last (`channels_last`).
-        optimizes: whether the runtime optimizes the graph. If not, `nodes` are those of the scope.
-        has_blocks: whether convolutions compute blocks of channels.
+        fusions: the nodes that become a part of others.
+        rewrites: the steps of other modules.
+        optimizes: whether the runtime optimizes the graph. If not, the nodes stay.
         block: the channels of a block.
 
     Attributes:
@@ -165,69 +172,63 @@ class ExecutedGraph:
         graphs: GraphIndex,
         runtime: Runtime,
         scope: Scope,
-        is_computed: bytearray,
-        reads: ReadNames,
+        nodes: list[ExecutedNode],
         types: Mapping[str, TensorType],
         axes: Mapping[str, KnownAxes],
-        removes: Callable[[Node], bool],
-        operator: Callable[[Node], str],
-        rewrite_halves: Callable[["ExecutedGraph"], None],
-        rewrite_quantized: Callable[["ExecutedGraph"], None],
-        move_channels_last: Callable[["ExecutedGraph"], None],
+        fusions: ActivationFusions,
+        rewrites: GraphRewrites,
         *,
         optimizes: bool = True,
-        has_blocks: bool = True,
         block: int = NCHWC_BLOCK,
     ) -> None:
         self._graphs, self.runtime, self.scope = graphs, runtime, scope
-        self._operator = operator
+        self._operator, self._removes = fusions.operator, fusions.removes
         self.block = block
         self.types: dict[str, TensorType] = dict(types)
         self.axes: dict[str, KnownAxes] = dict(axes)
-        self.nodes = [
-            _make_executed_node(node, tuple(reads(node)))
-            for node in scope.nodes
-            if is_computed[node.index] and any(node.output)
-        ]
+        self.nodes = nodes
         self._next_index = len(scope.nodes)
         self._outputs = scope.output_names
-        computed = (name for node in self.nodes for name in node.output)
-        given = (name for name in scope.inputs if not self._is_weight(name))
-        self._variables = {*computed, *given}
+        computed = (name for node in nodes for name in node.output)
+        inputs = (name for name in scope.inputs if not self._is_weight(name))
+        self._variables = {*computed, *inputs}
         self.index_values()
-        for node in self.nodes:
+        for node in nodes:
             if node.op_type == "QLinearConv":
                 node.has_plain_filter = self.is_plain_filter(*node.source.input[3:6:2])
-        if not optimizes:
+        if optimizes:
+            self._optimize(rewrites)
+        else:
             self._overwrite_summands()
-            return
+
+    def _optimize(self, rewrites: GraphRewrites) -> None:
         self._rename()
-        self._merge_equal(removes)
-        rewrite_halves(self)
-        rewrite_quantized(self)
-        self._merge_into_readers(removes)
+        self._merge_equal()
+        rewrites.widen_halves(self)
+        rewrites.rewrite_quantized(self)
+        self._merge_into_readers()
         self._order_fused()
         self._merge_transposes()
         self._take_shapes_before_transposes()
-        if runtime < HARD_SWISH_FUSED_SINCE:
+        if self.runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
         if any(node.op_type in _FLOAT_CONVOLUTIONS for node in self.nodes):
             self._merge_pads()
             self._merge_into_convolutions()
         in_blocks = (*_FLOAT_CONVOLUTIONS, *_FLOAT_POOLS)
-        if has_blocks and any(node.op_type in in_blocks for node in self.nodes):
+        if any(node.op_type in in_blocks for node in self.nodes):
             _BlockRewrite(self).rewrite()
             self.index_values()
-        move_channels_last(self)
+        rewrites.move_channels_last(self)
         self._expand_hard_swish()
         self._merge_parts_into_split()
 
     def _overwrite_summands(self) -> None:
         """Let each Conv of blocks to which a sum was added write over the other summand."""
         for node in self.nodes:
-            given = node.source.input
+            names = node.source.input
             if node.source.domain == NCHWC_DOMAIN and node.op_type == "Conv":
-                node.overwrites = given[_SUMMAND_INPUT] if len(given) > _SUMMAND_INPUT else ""
+                node.overwrites = names[_SUMMAND_INPUT] if len(names) > _SUMMAND_INPUT else ""
 
     def index_values(self) -> None:
         """Find the producer and the readers of each value, after `nodes` has changed."""
@@ -336,12 +337,12 @@ class ExecutedGraph:
             node.op_type, node.input, node.index = "Mul", (given, new), self.take_index()
         self.index_values()
 
-    def _merge_into_readers(self, removes: Callable[[Node], bool]) -> None:
+    def _merge_into_readers(self) -> None:
         """Merge nodes into their readers, which read what the merged nodes read."""
         removed = {
             node.output[0]: node
             for node in self.nodes
-            if node.output[0] and node.is_of_model and removes(node.source)
+            if node.output[0] and node.is_of_model and self._removes(node.source)
         }
         if not removed:
             return
@@ -420,7 +421,7 @@ class ExecutedGraph:
             self.nodes.append(gather)
         self.index_values()
 
-    def _merge_equal(self, removes: Callable[[Node], bool]) -> None:
+    def _merge_equal(self) -> None:
         """Merge nodes that compute the same from the same values.
 
         Nodes that become a part of another one, and those that others become a part of, are left.
@@ -433,7 +434,7 @@ class ExecutedGraph:
             source = node.source
             values = tuple(self.content(merged.get(name, name)) for name in source.input)
             key = (source.domain, node.op_type, values, len(node.output))
-            is_fused = removes(source) or self._operator(source) != source.op_type
+            is_fused = self._removes(source) or self._operator(source) != source.op_type
             if is_fused or source.subgraphs or source.op_type in RANDOM_OPERATORS:
                 kept.append(node)
                 continue

@@ -19,7 +19,7 @@ from memdiag.ort.operators import FLOAT16_KERNELS
 from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE
 
 
-def rewrite_halves(graph: ExecutedGraph, halves: HalfPrecision) -> None:
+def widen_halves(graph: ExecutedGraph, halves: HalfPrecision) -> None:
     """Rewrite the nodes of `graph` that compute in fp32 although they read float16."""
     if halves.has_halves:
         _WidenedRewrite(graph, halves).run()
