@@ -81,9 +81,7 @@ def watch(
     def save_early(memory: GroupMemory) -> None:
         if on_near_limit is not None:
             version = memdiag.__version__
-            on_near_limit(
-                early_run(recorder, command, memory, memdiag_version=version, is_watched=True)
-            )
+            on_near_limit(early_run(recorder, command, memory, memdiag_version=version))
 
     recorder = Recorder(xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
     with ExitStack() as stack:
@@ -118,9 +116,7 @@ def watch(
             raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
         if not recorder.xrays and any(process.runtime_version for process in recorder.processes):
             recorder.notes.append(_NO_SEARCH_NOTE)
-        return assemble_run(
-            recorder, command, None, memdiag_version=memdiag.__version__, is_watched=True
-        )
+        return assemble_run(recorder, command, None, memdiag_version=memdiag.__version__)
 
 
 def _check_times(duration_s: float | None, period_s: float) -> None:

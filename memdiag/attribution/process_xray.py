@@ -14,7 +14,7 @@ from memdiag.attribution.mapped_weights import mapped_weights
 from memdiag.attribution.owners import BaselinePages, CopyExtent, Ownership, assign_owners
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.search import FoundCopy, search_copies
+from memdiag.attribution.search import FoundCopy, SearchResult, search_copies
 from memdiag.attribution.search_target import (
     SearchTarget,
     WeightContent,
@@ -74,50 +74,26 @@ def take_xray(
         XrayError: the process cannot be read.
     """
     started = time.perf_counter()
-
-    def release() -> None:
-        for target in targets:
-            target.model_file.release()
-
     with ProcessMemory(pid) as memory:
         space = read_address_space(pid)
-        process_layout = read_process_layout(space, memory)
-        searched = search_copies(
-            space,
-            memory,
-            [content for target in targets for content in target.weights],
-            release,
-        )
-        owned_arenas = _owned_arenas(sessions or {}, space, memory, process_layout)
+        layout = read_process_layout(space, memory)
+        search = _search_weights(targets, space, memory)
+        session_of_arena = _session_of_arena(sessions or {}, space, memory, layout)
         ended = memory.ended
-    fused = {content for target in targets if target.fused for content in target.weights}
     models = [target for target in targets if not target.fused]
-    model_index = _ModelIndex(targets)
-    copies = [
-        _copy_record(
-            found,
-            space,
-            process_layout,
-            found.content in fused,
-            model_index.models_of(found.content),
-        )
-        for found in searched.found
-    ]
+    copies = _anonymous_copies(targets, search.found, space, layout)
     copies += _mapped_copies(space, models)
     ownership = assign_owners(
         space,
         [CopyExtent(copy.address, copy.bytes, copy.kind) for copy in copies],
-        process_layout,
+        layout,
         baseline=baseline,
         logged_arena=logged_arena,
         model_files=[path for target in targets for path in target.model_file.files],
-        other_heap=_other_heap(process_layout.heap, heap_trimmed),
+        other_heap=_other_heap(layout.heap, heap_trimmed),
         cache=cache,
     )
-    copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended
-    paths = distinct_names([target.model_file.path for target in models])
-    names = [path_text(path) for path in paths]
     return Attribution(
         schema=ATTRIBUTION_SCHEMA,
         pid=pid,
@@ -125,35 +101,75 @@ def take_xray(
         baseline_bytes=ownership.baseline_bytes,
         named_share=ownership.named_share,
         owners=ownership.owners,
-        copies=tuple(copies),
+        copies=tuple(sorted(copies, key=lambda copy: -copy.bytes)),
         indistinct=tuple(group for target in targets for group in target.unidentifiable),
         partial=partial,
-        notes=tuple(_xray_notes(space, process_layout.heap, heap_trimmed, partial)),
-        timing=ScanTiming(
-            total_s=round(time.perf_counter() - started, 6),
-            scan_s=round(searched.scan_s, 6),
-            verify_s=round(searched.verify_s, 6),
-            scanned_bytes=searched.scanned_bytes,
-            verified_bytes=searched.verified_bytes,
-        ),
-        arenas=_arena_usages(owned_arenas, space, process_layout, ownership),
-        device_arenas=tuple(
-            DeviceArena(
-                device=arena.memory, used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes
-            )
-            for arena in process_layout.arenas.device_objects
-        ),
-        models=tuple(
-            SearchedModel(
-                name=name, weight_bytes=sum(weight.nbytes for weight in target.model_file.weights)
-            )
-            for name, target in zip(names, models, strict=True)
-        ),
-        allocator=process_layout.heap.allocator,
+        notes=tuple(_xray_notes(space, layout.heap, heap_trimmed, partial)),
+        timing=_scan_timing(started, search),
+        arenas=_arena_usages(session_of_arena, space, layout, ownership),
+        device_arenas=_device_arenas(layout),
+        models=_searched_models(models),
+        allocator=layout.heap.allocator,
     )
 
 
-def _owned_arenas(
+def _search_weights(
+    targets: Sequence[SearchTarget], space: AddressSpace, memory: ProcessMemory
+) -> SearchResult:
+    def release() -> None:
+        for target in targets:
+            target.model_file.release()
+
+    contents = [content for target in targets for content in target.weights]
+    return search_copies(space, memory, contents, release)
+
+
+def _anonymous_copies(
+    targets: Sequence[SearchTarget],
+    found_copies: Sequence[FoundCopy],
+    space: AddressSpace,
+    layout: ProcessLayout,
+) -> list[Copy]:
+    """Return the records of the copies that were found in memory that no file backs."""
+    fused = {content for target in targets if target.fused for content in target.weights}
+    model_index = _ModelIndex(targets)
+    return [
+        _copy_record(
+            copy, space, layout, copy.content in fused, model_index.models_of(copy.content)
+        )
+        for copy in found_copies
+    ]
+
+
+def _scan_timing(started: float, search: SearchResult) -> ScanTiming:
+    return ScanTiming(
+        total_s=round(time.perf_counter() - started, 6),
+        scan_s=round(search.scan_s, 6),
+        verify_s=round(search.verify_s, 6),
+        scanned_bytes=search.scanned_bytes,
+        verified_bytes=search.verified_bytes,
+    )
+
+
+def _device_arenas(layout: ProcessLayout) -> tuple[DeviceArena, ...]:
+    return tuple(
+        DeviceArena(device=arena.memory, used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes)
+        for arena in layout.arenas.device_objects
+    )
+
+
+def _searched_models(targets: Sequence[SearchTarget]) -> tuple[SearchedModel, ...]:
+    paths = distinct_names([target.model_file.path for target in targets])
+    return tuple(
+        SearchedModel(
+            name=path_text(path),
+            weight_bytes=sum(weight.nbytes for weight in target.model_file.weights),
+        )
+        for path, target in zip(paths, targets, strict=True)
+    )
+
+
+def _session_of_arena(
     sessions: Mapping[int, int], space: AddressSpace, memory: ProcessMemory, layout: ProcessLayout
 ) -> dict[int, int]:
     """Return the number of the session to which each arena belongs, by the index of the arena."""
@@ -169,9 +185,11 @@ def _owned_arenas(
 
 
 def _arena_usages(
-    sessions: Mapping[int, int], space: AddressSpace, layout: ProcessLayout, ownership: Ownership
+    session_of_arena: Mapping[int, int],
+    space: AddressSpace,
+    layout: ProcessLayout,
+    ownership: Ownership,
 ) -> tuple[ArenaUsage, ...]:
-    """Return the arenas, with the numbers of the sessions to which they belong."""
     in_use = intervals.union(
         *(
             ranges
@@ -181,7 +199,7 @@ def _arena_usages(
     )
     return tuple(
         ArenaUsage(
-            session=sessions.get(index),
+            session=session_of_arena.get(index),
             used_bytes=arena.used_bytes,
             slack_bytes=arena.slack_bytes,
             resident_slack_bytes=space.resident_bytes_of(arena.slack),
@@ -192,17 +210,17 @@ def _arena_usages(
 
 
 def _copy_record(
-    found: FoundCopy,
+    found_copy: FoundCopy,
     space: AddressSpace,
     process_layout: ProcessLayout,
     fused: bool,
     models: tuple[int, ...],
 ) -> Copy:
-    copy, address = found.copy, found.address
+    copy, address = found_copy.copy, found_copy.address
     extent = np.array([[address, address + copy.nbytes]], np.int64)
     kind: CopyKind = "fused" if fused else copy.kind  # type: ignore[assignment] # the layouts' kinds are the records'
     return Copy(
-        weights=found.content.names,
+        weights=found_copy.content.names,
         layout=copy.layout,
         kind=kind,
         parameters=copy.parameters,
@@ -211,7 +229,7 @@ def _copy_record(
         private_bytes=intervals.total_bytes(intervals.intersect(space.exclusive, extent)),
         address=address,
         backing=Backing(kind="anonymous"),
-        verified_bytes=found.verified_bytes,
+        verified_bytes=found_copy.verified_bytes,
         in_use=process_layout.is_in_use(address, copy.nbytes),
         made_by=None,
         models=models,

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,31 +75,51 @@ def search_copies(
         contents: the contents to search for, each in every layout that the process may make.
         release: called now and then, to release the mapped pages of the model.
     """
-    loaded = {region.name for region in space.regions if region.file_backed}
-    searched_layouts = [
-        layout
-        for layout in all_layouts()
-        if not layout.libraries or any(name.startswith(layout.libraries) for name in loaded)
-    ]
-    copies: list[VirtualCopy] = []
-    content_of_copy: list[WeightContent] = []
-    for content in contents:
-        for layout in searched_layouts:
-            for copy in layout.candidates(content.values, content.hints):
-                copies.append(copy)
-                content_of_copy.append(content)
-    anchors = choose_anchors(copies, release)
+    searched = list(_searched_copies(space, contents))
+    anchors = choose_anchors([copy for _, copy in searched], release)
     release()
     started = time.perf_counter()
     candidates, scanned_bytes = scan_for_copies(memory, space.anonymous, anchors)
     scanned = time.perf_counter()
     verifier = CopyVerifier(memory, release)
+    found = sorted(_verified_copies(searched, candidates, verifier), key=lambda copy: copy.address)
+    release()
+    return SearchResult(
+        found=tuple(found),
+        scan_s=scanned - started,
+        verify_s=time.perf_counter() - scanned,
+        scanned_bytes=scanned_bytes,
+        verified_bytes=verifier.compared_bytes,
+    )
+
+
+def _searched_copies(
+    space: AddressSpace, contents: Sequence[WeightContent]
+) -> Iterator[tuple[WeightContent, VirtualCopy]]:
+    """Yield each content in each layout of the libraries that the process has loaded."""
+    loaded = {region.name for region in space.regions if region.file_backed}
+    layouts = [
+        layout
+        for layout in all_layouts()
+        if not layout.libraries or any(name.startswith(layout.libraries) for name in loaded)
+    ]
+    for content in contents:
+        for layout in layouts:
+            for copy in layout.candidates(content.values, content.hints):
+                yield content, copy
+
+
+def _verified_copies(
+    searched: Sequence[tuple[WeightContent, VirtualCopy]],
+    candidates: Iterable[CopyCandidate],
+    verifier: "CopyVerifier",
+) -> Iterator[FoundCopy]:
+    """Yield the candidates that are in the memory, but none inside another."""
     extents = _FoundExtents()
     failures: Counter[int] = Counter()
-    found = []
     # Large copies first: a smaller copy inside one is a part of it, whatever else it equals.
-    for candidate in sorted(candidates, key=lambda c: (-copies[c.copy].nbytes, c.copy)):
-        copy = copies[candidate.copy]
+    for candidate in sorted(candidates, key=lambda c: (-searched[c.copy][1].nbytes, c.copy)):
+        content, copy = searched[candidate.copy]
         if failures[candidate.copy] > _MAX_FAILED_CANDIDATES or extents.cover(
             candidate, copy.nbytes
         ):
@@ -109,17 +129,7 @@ def search_copies(
             failures[candidate.copy] += 1
         else:
             extents.add(candidate, copy.nbytes)
-            found.append(
-                FoundCopy(content_of_copy[candidate.copy], copy, candidate.address, verified)
-            )
-    release()
-    return SearchResult(
-        found=tuple(sorted(found, key=lambda copy: copy.address)),
-        scan_s=scanned - started,
-        verify_s=time.perf_counter() - scanned,
-        scanned_bytes=scanned_bytes,
-        verified_bytes=verifier.compared_bytes,
-    )
+            yield FoundCopy(content, copy, candidate.address, verified)
 
 
 class CopyVerifier:

@@ -84,37 +84,23 @@ def column_panel_segments(
     columns = parts[0].shape[1]
     itemsize = parts[0].dtype.itemsize
     pitch = round_up(columns, PANEL_COLUMNS) * itemsize
+    width = PANEL_COLUMNS * itemsize
     segments: tuple[CopySegment, ...] = ()
-    first = 0
-    for part in parts:
-        height, done = part.shape[0], 0
-        while done < height:
-            inside = (first + done) % depth
-            begin = first + done - inside
-            count, length = (height - done) // depth, depth
-            if inside or not count:
-                count, length = 1, min(depth - inside, height - done)
-            padded = round_up(min(depth, rows - begin), rows_multiple)
-            _, part_segments = tiled_segments(
-                part.viewed(partial(_sliced_rows, start=done, shape=(count, length, columns))),
-                (1, group, PANEL_COLUMNS),
-                _PANEL_ORDER,
-                offset=offset + begin * pitch + inside * PANEL_COLUMNS * itemsize,
-                strides=(
-                    depth * pitch,
-                    padded * PANEL_COLUMNS * itemsize,
-                    PANEL_COLUMNS * group * itemsize,
-                    group * itemsize,
-                    itemsize,
-                ),
-            )
-            segments += part_segments
-            done += count * length
-        first += height
+    for part, start, row, count, length in _equal_slices(parts, depth):
+        inside = row % depth
+        begin = row - inside
+        padded = round_up(min(depth, rows - begin), rows_multiple)
+        _, part_segments = tiled_segments(
+            part.viewed(partial(_sliced_rows, start=start, shape=(count, length, columns))),
+            (1, group, PANEL_COLUMNS),
+            _PANEL_ORDER,
+            offset=offset + begin * pitch + inside * width,
+            strides=(depth * pitch, padded * width, group * width, group * itemsize, itemsize),
+        )
+        segments += part_segments
     begin = (rows - 1) // depth * depth
-    filled, padded = (round_up(rows - begin, each) for each in (group, rows_multiple))
+    filled, padded = (round_up(rows - begin, multiple) for multiple in (group, rows_multiple))
     if padded > filled:
-        width = PANEL_COLUMNS * itemsize
         padding = CopySegment(
             offset + begin * pitch + filled * width,
             np.dtype(np.uint8),
@@ -124,6 +110,25 @@ def column_panel_segments(
         )
         segments += (padding,)
     return round_up(rows, rows_multiple) * pitch, segments
+
+
+def _equal_slices(
+    parts: Sequence[ElementValues], depth: int
+) -> Iterator[tuple[ElementValues, int, int, int, int]]:
+    """Yield (part, its row, row of the matrix, count, length) of slices of the same length.
+
+    Slices end at each multiple of `depth` rows of the matrix, and at the end of each part.
+    """
+    row = 0
+    for part in parts:
+        height, done = part.shape[0], 0
+        while done < height:
+            count, length = (height - done) // depth, depth
+            if row % depth or not count:
+                count, length = 1, min(depth - row % depth, height - done)
+            yield part, done, row, count, length
+            done += count * length
+            row += count * length
 
 
 def head_columns(columns: int, heads: Sequence[int]) -> Iterator[tuple[int, list[slice]]]:

@@ -41,8 +41,6 @@ _QUANTIZED_OPERANDS = {
 _MIXED_TYPE_OPERATORS = frozenset({"Conv", "Gemm", "MatMul"})
 """Their second operand may have another type than the first."""
 
-_QUANTIZED_OPERATOR_NAMES = {"Gemm": "QGemm"}
-
 
 def rewrite_quantized(
     graph: ExecutedGraph,
@@ -215,73 +213,65 @@ class _QuantizedRewrite:
         """Make one node of integers of a node and the nodes that dequantize and quantize."""
         graph = self._graph
         for node in list(graph.nodes):
-            operands = _QUANTIZED_OPERANDS.get(node.op_type)
-            if operands is None or self._removes(node.source):
+            operands = node.input[_QUANTIZED_OPERANDS.get(node.op_type, slice(0))]
+            before = [
+                producer
+                for producer in self._dequantizing_nodes(operands)
+                if graph.only_reader(producer.output[0]) is node
+            ]
+            if not before or len(before) < len(operands) or self._removes(node.source):
                 continue
-            before = [graph.producer_of(name) for name in node.input[operands]]
-            if not before or any(
-                each is None
-                or each.op_type != "DequantizeLinear"
-                or graph.only_reader(each.output[0]) is not node
-                for each in before
-            ):
-                continue
+            bias = self._dequantizing_nodes(node.input[2:3])
             last = self._quantizing_nodes(node)
-            bias = node.input[2:3]
-            if last is None:
-                is_float_bias = bool(bias) and not _is_dequantizing(graph.producer_of(bias[0]))
-                if node.op_type not in ("Gemm", "MatMul") or is_float_bias:
-                    continue
-                if self._is_activated(node) or self._is_quantized_as_well(node):
-                    continue
-            quantized = [each.input[0] for each in before if each is not None]
-            if not self._have_types(node, quantized, None if last is None else last[-1].output[0]):
+            if not last and (len(bias) < len(node.input[2:3]) or not self._may_be_float(node)):
                 continue
-            others = [each for each in map(graph.producer_of, bias) if _is_dequantizing(each)]
-            for each in (*before, *others):
-                assert each is not None
-                self._dropped.add(id(each))
-                node.input = _replaced_names(node.input, each.output[0], each.input[0])
-            if last is not None:
+            result = last[-1].output[0] if last else None
+            if not self._have_types(node, [operand.input[0] for operand in before], result):
+                continue
+            for operand in (*before, *bias):
+                self._dropped.add(id(operand))
+                node.input = _replaced_names(node.input, operand.output[0], operand.input[0])
+            if last:
                 self._dropped.update(map(id, last))
                 node.output = last[-1].output
-            plain = "MatMulIntegerToFloat" if last is None else "QLinearMatMul"
-            is_product = node.op_type == "MatMul"
             if node.op_type == "Conv":
-                weight = before[1]
-                assert weight is not None
-                zero = (*weight.source.input, "")[2]
-                node.has_plain_filter = graph.is_plain_filter(weight.input[0], zero)
-            name = (
-                plain
-                if is_product
-                else _QUANTIZED_OPERATOR_NAMES.get(node.op_type, f"QLinear{node.op_type}")
-            )
-            node.op_type = name
+                zero = (*before[1].source.input, "")[2]
+                node.has_plain_filter = graph.is_plain_filter(before[1].input[0], zero)
+            if node.op_type == "MatMul":
+                node.op_type = "QLinearMatMul" if last else "MatMulIntegerToFloat"
+            else:
+                node.op_type = "QGemm" if node.op_type == "Gemm" else f"QLinear{node.op_type}"
 
-    def _quantizing_nodes(self, node: ExecutedNode) -> tuple[ExecutedNode, ...] | None:
-        """Return the nodes behind `node` that quantize its result; None if nothing does."""
+    def _dequantizing_nodes(self, names: Sequence[str]) -> list[ExecutedNode]:
+        """Return the nodes that compute `names`, if they are DequantizeLinear."""
+        producers = map(self._graph.producer_of, names)
+        return [each for each in producers if each is not None and _is_dequantizing(each)]
+
+    def _quantizing_nodes(self, node: ExecutedNode) -> tuple[ExecutedNode, ...]:
+        """Return the nodes behind `node` that quantize its result; empty if nothing does."""
         graph = self._graph
         following = graph.only_reader(node.output[0])
         if following is not None and following.op_type == "QuantizeLinear":
             return (following,)
         if following is None or following.op_type != "Relu":
-            return None
+            return ()
         last = graph.only_reader(following.output[0])
         if last is None or last.op_type != "QuantizeLinear" or len(last.source.input) < 3:
-            return None
+            return ()
         zero = small_integers(graph.scope, last.source.input[2])
         kind = graph.type_of(last.output[0])
         lowest = 0 if kind is None or kind.dtype == "uint8" else -128
-        return (following, last) if zero == [lowest] else None
+        return (following, last) if zero == [lowest] else ()
 
-    def _is_activated(self, node: ExecutedNode) -> bool:
-        following = self._graph.only_reader(node.output[0])
-        return following is not None and following.op_type == "Relu"
-
-    def _is_quantized_as_well(self, node: ExecutedNode) -> bool:
+    def _may_be_float(self, node: ExecutedNode) -> bool:
+        """Return whether `node` may read integers although its result is not quantized."""
         readers = self._graph.readers_of(node.output[0])
-        return any(reader.op_type == "QuantizeLinear" for reader in readers)
+        following = self._graph.only_reader(node.output[0])
+        return (
+            node.op_type in ("Gemm", "MatMul")
+            and (following is None or following.op_type != "Relu")
+            and not any(reader.op_type == "QuantizeLinear" for reader in readers)
+        )
 
 
 def _quantized_value_name(node: ExecutedNode) -> str:

@@ -312,34 +312,18 @@ class SessionEstimate:
         live: Sequence[LiveTensor] = (),
         more_mapped: int = 0,
     ) -> EstimatedPoint:
-        """Return the point of `timeline`; a run may map `more_mapped` bytes of files beside it."""
-        nodes, executed = self.ctx.model_file.node_count, len(self.ctx.run(sizes).steps)
-        phases = []
-        for name in PHASES:
-            if name not in timeline.phases():
-                continue
-            extra = overhead_at_end(self.ctx.runtime, _MEASURED_PHASES.get(name, name))
-            beside: dict[TermName, int] = {
-                "runtime": extra.session,
-                "graph": extra.graph_bytes(nodes, executed),
-            }
-            moment = timeline.peak(name)
-            end = timeline.end(name)
-            phases.append(
-                EstimatedPhase(
-                    name=name,
-                    peak_bytes=moment.nbytes + sum(beside.values()),
-                    kept_bytes=sum(end.values()) + sum(beside.values()),
-                    cause=moment.cause,
-                    peak_terms=_estimated_terms(beside, moment.terms, timeline),
-                    kept_terms=_estimated_terms(beside, end, timeline),
-                )
-            )
+        """Return the point of `timeline`; a run may map `more_mapped` more bytes of files."""
+        executed = len(self.ctx.run(sizes).steps)
+        phases = [
+            self._estimated_phase(name, timeline, executed)
+            for name in PHASES
+            if name in timeline.phases()
+        ]
         largest = max(phases, key=lambda phase: phase.peak_bytes)
         peak = largest.peak_bytes
-        loading = max(each.peak_bytes for each in phases if each.name not in RUN_PHASES)
+        loading = max(phase.peak_bytes for phase in phases if phase.name not in RUN_PHASES)
         running = max(
-            (each.peak_bytes for each in phases if each.name in RUN_PHASES),
+            (phase.peak_bytes for phase in phases if phase.name in RUN_PHASES),
             default=phases[-1].kept_bytes,
         )
         highest = max(running, phases[-1].kept_bytes + more_mapped)
@@ -360,15 +344,34 @@ class SessionEstimate:
             live=tuple(live),
         )
 
+    def _estimated_phase(
+        self, name: PhaseName, timeline: LoadingTimeline, executed: int
+    ) -> EstimatedPhase:
+        """Return the phase, with the memory of the runtime itself and of `executed` nodes."""
+        overhead = overhead_at_end(self.ctx.runtime, _MEASURED_PHASES.get(name, name))
+        fixed: dict[TermName, int] = {
+            "runtime": overhead.session,
+            "graph": overhead.graph_bytes(self.ctx.model_file.node_count, executed),
+        }
+        moment, end = timeline.peak(name), timeline.end(name)
+        return EstimatedPhase(
+            name=name,
+            peak_bytes=moment.nbytes + sum(fixed.values()),
+            kept_bytes=sum(end.values()) + sum(fixed.values()),
+            cause=moment.cause,
+            peak_terms=_estimated_terms(fixed, moment.terms, timeline),
+            kept_terms=_estimated_terms(fixed, end, timeline),
+        )
+
     def _live_tensors(self, activations: ActivationPeak, shapes: ModelShapes) -> list[LiveTensor]:
-        found = []
+        tensors = []
         for value in activations.live:
             kind = value.kind or shapes.of(value.scope, value.name)
             producer = value.scope.producers.get(value.name)
             uses = [use.node for use in value.scope.uses(value.name)]
             last = max(uses, key=lambda node: node.index, default=None)
             graphs = self.ctx.graphs
-            found.append(
+            tensors.append(
                 LiveTensor(
                     name=value.name,
                     form=value.form,
@@ -381,7 +384,7 @@ class SessionEstimate:
                     last_use="" if last is None else graphs.qualified(value.scope, last),
                 )
             )
-        return found
+        return tensors
 
 
 def _interval_end(size: int, share: float) -> int:
@@ -390,9 +393,9 @@ def _interval_end(size: int, share: float) -> int:
 
 
 def _estimated_terms(
-    beside: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: LoadingTimeline
+    fixed: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: LoadingTimeline
 ) -> tuple[EstimatedTerm, ...]:
-    listed = Counter(beside)
+    listed = Counter(fixed)
     listed.update(terms)
     return tuple(
         EstimatedTerm(name=name, bytes=nbytes, largest=timeline.largest.get(name, ""))

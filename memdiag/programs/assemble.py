@@ -20,7 +20,7 @@ from memdiag.programs.rules import program_findings
 from memdiag.programs.same_models import files_of_bytes
 from memdiag.records.codec import escaped_record
 from memdiag.records.group_memory import GroupMemory
-from memdiag.records.profile import Samples
+from memdiag.records.profile import Environment
 from memdiag.records.run import (
     RUN_SCHEMA,
     Caller,
@@ -53,8 +53,6 @@ def assemble_run(
     exit_code: int | None,
     *,
     memdiag_version: str,
-    is_watched: bool = False,
-    earlier_sessions: int = 0,
 ) -> ProgramRun:
     """Return the record of the program that `recorder` has recorded.
 
@@ -63,74 +61,34 @@ def assemble_run(
         command: the command line of the program.
         exit_code: its exit code, negative for a signal; None if it goes on.
         memdiag_version: the version of memdiag.
-        is_watched: whether the program was started without memdiag, so that it has no hook.
-        earlier_sessions: the number of sessions that the first process had at the start.
     """
-    samples = recorder.total_rss.samples()
-    times, pss, swap = (
-        zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
-    )
-    runtimes = {version for each in recorder.processes if (version := each.runtime_version)}
-    python = next((each.python for each in recorder.processes if each.python), None)
+    samples = _tree_samples(recorder)
     root = recorder.processes[0].pid if recorder.processes else 0
-    processes = tuple(_process_record(each, root, exit_code) for each in recorder.processes)
-    marks = [0, *(each.peak_rss_bytes for each in processes)]
-    forked_run_counts = Counter[int]()
-    forked_last_runs: dict[int, float] = {}
-    for each in recorder.processes:
-        for inherited in each.inherited.values():
-            runs = inherited.run_count + inherited.is_running
-            number = inherited.session.number
-            forked_run_counts[number] += runs
-            if inherited.last_run_s is not None:
-                forked_last_runs[number] = max(
-                    inherited.last_run_s, forked_last_runs.get(number, 0.0)
-                )
+    processes = tuple(_process_record(process, root, exit_code) for process in recorder.processes)
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
     group = recorder.group.result()
-    same_files = files_of_bytes(each.description.model for each in recorder.sessions)
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
         duration_s=round(duration_s, 6),
         exit_code=exit_code,
-        environment=describe_machine(
-            memdiag_version,
-            min(runtimes, default=None),
-            python,
-            memory_limit_bytes=group.limit_bytes if group else None,
-            cpu_quota=recorder.cpu_quota,
-        ),
-        peak_rss_bytes=max(recorder.peak_rss_bytes, *marks),
+        environment=_run_environment(recorder, group, memdiag_version),
+        peak_rss_bytes=max([recorder.peak_rss_bytes, *(each.peak_rss_bytes for each in processes)]),
         peak_s=round(_peak_s(samples, recorder), 6),
-        peak_pss_bytes=max(pss, default=None),
+        peak_pss_bytes=max(samples.pss_bytes, default=None),
         processes=processes,
-        sessions=tuple(
-            _session_record(
-                each,
-                forked_run_counts[each.number],
-                forked_last_runs.get(each.number),
-                same_files,
-            )
-            for each in recorder.sessions
-        ),
+        sessions=_session_records(recorder),
         peaks=tuple(recorder.peaks),
-        samples=TreeSamples(
-            t_s=samples.t_s,
-            rss_bytes=samples.rss_bytes,
-            proportional_t_s=tuple(round(at_s, 6) for at_s in times),
-            pss_bytes=pss,
-            swap_bytes=swap,
-        ),
+        samples=samples,
         xrays=tuple(recorder.xrays),
         findings=(),
-        is_watched=is_watched,
+        is_watched=recorder.is_watched_only,
         end_xrays_s=round(recorder.end_xrays_s, 6),
         end_waits=tuple((round(start, 6), round(end, 6)) for start, end in recorder.end_waits),
-        notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_note(root, earlier_sessions)))),
-        earlier_sessions=earlier_sessions,
+        notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_note(root, recorder)))),
+        earlier_sessions=recorder.earlier_sessions,
         group=group,
     )
     findings, notes = program_findings(run)
@@ -140,26 +98,65 @@ def assemble_run(
 
 
 def early_run(
-    recorder: Recorder,
-    command: Sequence[str],
-    memory: GroupMemory,
-    *,
-    memdiag_version: str,
-    is_watched: bool = False,
+    recorder: Recorder, command: Sequence[str], memory: GroupMemory, *, memdiag_version: str
 ) -> ProgramRun:
     """Return the record until now of a program whose control group is near its memory limit.
 
     The other arguments are those of `assemble_run`; `memory` is what the group counts.
     """
-    run = assemble_run(
-        recorder, command, None, memdiag_version=memdiag_version, is_watched=is_watched
-    )
+    run = assemble_run(recorder, command, None, memdiag_version=memdiag_version)
     return msgspec.structs.replace(run, notes=(*run.notes, near_limit_text(memory)))
 
 
-def _earlier_note(pid: int, count: int) -> Iterator[str]:
+def _tree_samples(recorder: Recorder) -> TreeSamples:
+    samples = recorder.total_rss.samples()
+    times, pss, swap = (
+        zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
+    )
+    return TreeSamples(
+        t_s=samples.t_s,
+        rss_bytes=samples.rss_bytes,
+        proportional_t_s=tuple(round(at_s, 6) for at_s in times),
+        pss_bytes=pss,
+        swap_bytes=swap,
+    )
+
+
+def _run_environment(
+    recorder: Recorder, group: GroupMemory | None, memdiag_version: str
+) -> Environment:
+    versions = {process.runtime_version for process in recorder.processes}
+    return describe_machine(
+        memdiag_version,
+        min(filter(None, versions), default=None),
+        next((process.python for process in recorder.processes if process.python), None),
+        memory_limit_bytes=group.limit_bytes if group else None,
+        cpu_quota=recorder.cpu_quota,
+    )
+
+
+def _session_records(recorder: Recorder) -> tuple[ProgramSession, ...]:
+    """Return the sessions; runs of a session in forked processes count for it."""
+    run_counts = Counter[int]()
+    last_runs: dict[int, float] = {}
+    for process in recorder.processes:
+        for inherited in process.inherited.values():
+            number = inherited.session.number
+            run_counts[number] += inherited.run_count + inherited.is_running
+            if inherited.last_run_s is not None:
+                last_runs[number] = max(inherited.last_run_s, last_runs.get(number, 0.0))
+    same_files = files_of_bytes(session.description.model for session in recorder.sessions)
+    return tuple(
+        _session_record(
+            session, run_counts[session.number], last_runs.get(session.number), same_files
+        )
+        for session in recorder.sessions
+    )
+
+
+def _earlier_note(pid: int, recorder: Recorder) -> Iterator[str]:
     """Yield a note of the sessions that were created before the recording."""
-    if count:
+    if count := recorder.earlier_sessions:
         were, they = ("was", "it is") if count == 1 else ("were", "they are")
         yield (
             f"{counted(count, 'session')} of process {pid} {were} created before the recording"
@@ -168,7 +165,7 @@ def _earlier_note(pid: int, count: int) -> Iterator[str]:
         )
 
 
-def _peak_s(samples: Samples, recorder: Recorder) -> float:
+def _peak_s(samples: TreeSamples, recorder: Recorder) -> float:
     """Return the first moment near the peak: on a plateau, samples differ by a few pages.
 
     If the high-water mark of a process is above all samples, it is the middle of the run that

@@ -128,22 +128,12 @@ class EventHandling:
                         RecordedSession(len(sessions) + 1, process, now_s, event, before)
                     )
                     return True
-                case events.Created():
-                    process.session(event).finish_creation(now_s, event)
-                case events.FirstRun():
-                    process.session(event).start_first_run(now_s)
-                case events.FirstRunDone():
-                    process.session(event).finish_first_run(now_s)
-                case events.RunCounts():
-                    process.session(event).add_runs(now_s, event)
-                case events.RaisedPeak():
-                    self._add_peak(process, event, now_s)
+                case events.SessionEvent():
+                    self._handle_session_event(event, process, now_s)
                 case events.BetweenRuns():
                     if self._run_pause is not None:
                         process.add_values(event)
                         process.reading_wait_s = self._run_pause.read(process, now_s, event)
-                case events.Released():
-                    process.session(event).release(now_s)
                 case events.StderrFiltered():
                     self._pipes.open(process, connection.pass_descriptors())
                 case events.StderrRestored():
@@ -161,17 +151,35 @@ class EventHandling:
         """Return the first process with the id `pid`; None if there is none."""
         return next((each for each in self._program.processes if each.pid == pid), None)
 
-    def _add_peak(self, process: RecordedProcess, event: events.RaisedPeak, now_s: float) -> None:
+    def _handle_session_event(
+        self, event: events.SessionEvent, process: RecordedProcess, now_s: float
+    ) -> None:
+        session = process.session(event)
+        match event:
+            case events.Created():
+                session.finish_creation(now_s, event)
+            case events.FirstRun():
+                session.start_first_run(now_s)
+            case events.FirstRunDone():
+                session.finish_first_run(now_s)
+            case events.RunCounts():
+                session.add_runs(now_s, event)
+            case events.RaisedPeak():
+                self._add_peak(session, event, now_s)
+            case events.Released():
+                session.release(now_s)
+
+    def _add_peak(self, session: RecordedSession, event: events.RaisedPeak, now_s: float) -> None:
         self._program.peaks.append(
             HighWaterRun(
-                session=process.session(event).number,
+                session=session.number,
                 t_s=round(now_s, 6),
                 peak_rss_bytes=event.peak_rss_bytes,
                 shapes=event.shapes,
                 latency_s=event.latency_s,
             )
         )
-        process.peak_rss_bytes = max(process.peak_rss_bytes, event.peak_rss_bytes)
+        session.process.peak_rss_bytes = max(session.process.peak_rss_bytes, event.peak_rss_bytes)
 
 
 def _answer_request(

@@ -50,10 +50,10 @@ def main() -> None:
     written to FOLDER, unless that is empty.
     """
     version, pid, earlier_sessions, folder, *options = sys.argv[1:]
-    earlier = int(earlier_sessions)
     xray = "--no-xray" not in options
     ignored = [int(option) for option in options if option.isdecimal()]
-    with closing(Recorder(xray=xray, earlier_sessions=earlier, ignored=ignored)) as recorder:
+    recorder = Recorder(xray=xray, earlier_sessions=int(earlier_sessions), ignored=ignored)
+    with closing(recorder):
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
         parts = _RecordingParts(recorder)
@@ -74,13 +74,7 @@ def main() -> None:
         command = info.command if info else ()
         from memdiag.programs.assemble import assemble_run
 
-        run = assemble_run(
-            recorder,
-            command,
-            None,
-            memdiag_version=version,
-            earlier_sessions=earlier,
-        )
+        run = assemble_run(recorder, command, None, memdiag_version=version)
     record = encode(run)
     if not parts.request:
         if folder:

@@ -50,6 +50,11 @@ def model_name(session: ProgramSession) -> str:
     return f"a model of {format_size(session.model.bytes or 0)} from bytes"
 
 
+def model_names(sessions: Iterable[ProgramSession]) -> str:
+    """Return the names of the models of `sessions`, each once, and how many more there are."""
+    return some_of(list(dict.fromkeys(map(model_name, sessions))))
+
+
 def creation_site(session: ProgramSession) -> str:
     """Return where the session was created: ``ocr/main.py:70 (called from app.py:5)``."""
     called = f" (called from {session.called_from})" if session.called_from else ""

@@ -47,7 +47,7 @@ from contextlib import suppress
 from memdiag.errors import UsageError
 from memdiag.ort.releases import TELEMETRY_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.programs.session_facts import created_sessions, model_name
+from memdiag.programs.session_facts import created_sessions, model_names
 from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.units import counted, some_of
@@ -105,17 +105,38 @@ def _may_have_telemetry(process: ProgramProcess) -> bool:
 def _fork_finding(
     parent: ProgramProcess, sessions: Sequence[ProgramSession], processes: Sequence[ProgramProcess]
 ) -> ProgramFinding:
-    wanted = {session.number for session in sessions}
-    inherited = [each for process in processes for each in process.inherited]
-    runs = sum(each.run_count for each in inherited if each.session in wanted)
-    hanging = sum(each.is_running for each in inherited if each.session in wanted)
-    names = some_of(list(dict.fromkeys(map(model_name, sessions))))
+    return ProgramFinding(
+        name=RULE.name,
+        sessions=tuple(sorted(session.number for session in sessions)),
+        bytes=None,
+        message=_fork_message(parent, sessions, processes),
+        remedy=(
+            "Create sessions after the fork (gunicorn without --preload, the initializer of a"
+            ' pool), or start workers with multiprocessing.get_context("spawn"). If workers hang'
+            " when stopped: import onnxruntime and create sessions after the fork, or set both"
+            " ORT_DISABLE_TELEMETRY=1 and intra_op_num_threads = 1."
+        ),
+    )
+
+
+def _fork_message(
+    parent: ProgramProcess, sessions: Sequence[ProgramSession], processes: Sequence[ProgramProcess]
+) -> str:
+    numbers = {session.number for session in sessions}
+    inherited = [
+        session
+        for process in processes
+        for session in process.inherited
+        if session.session in numbers
+    ]
+    runs = sum(session.run_count for session in inherited)
+    hanging = sum(session.is_running for session in inherited)
     pids = some_of([str(process.pid) for process in processes])
     count = "process" if len(processes) == 1 else "processes"
     verb = "is a fork" if len(processes) == 1 else "are forks"
     message = (
         f"{count} {pids} {verb} of process {parent.pid}, made after it had created"
-        f" {counted(len(sessions), 'session')} ({names})."
+        f" {counted(len(sessions), 'session')} ({model_names(sessions)})."
     )
     if any(map(_has_threads, sessions)):
         message += " The threads of a session do not exist in a fork:"
@@ -138,15 +159,4 @@ def _fork_finding(
         message += (
             " it crashes or hangs when the session is destroyed, as at the usual end of Python."
         )
-    return ProgramFinding(
-        name=RULE.name,
-        sessions=tuple(sorted(wanted)),
-        bytes=None,
-        message=message,
-        remedy=(
-            "Create sessions after the fork (gunicorn without --preload, the initializer of a"
-            ' pool), or start workers with multiprocessing.get_context("spawn"). If workers hang'
-            " when stopped: import onnxruntime and create sessions after the fork, or set both"
-            " ORT_DISABLE_TELEMETRY=1 and intra_op_num_threads = 1."
-        ),
-    )
+    return message

@@ -54,7 +54,7 @@ from memdiag.ort.runtime import is_older
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
-    model_name,
+    model_names,
     process_ids,
     session_numbers,
     sessions_by_key,
@@ -62,7 +62,7 @@ from memdiag.programs.session_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.units import counted, format_size, some_of
+from memdiag.units import counted, format_size
 
 RULE = Rule(
     code="MD707",
@@ -181,20 +181,11 @@ def _threads_finding(
     slack: int,
 ) -> ProgramFinding:
     cpus = ceil(allowed)
-    names = some_of(list(dict.fromkeys(map(model_name, sessions))))
-    message = (
-        f"{process_ids(sessions)} may use {allowed:g} CPU{'' if allowed == 1 else 's'}, and"
-        f" {counted(threads.sessions, 'session')} ({names})"
-        f" {'works' if threads.sessions == 1 else 'work'} with {counted(threads.total, 'thread')}"
-        f" ({threads.started:,} of {'its' if threads.sessions == 1 else 'their'} own,"
-        f" {threads.callers:,} {'calls' if threads.callers == 1 else 'call'} run()),"
-        f" of which up to {threads.of_one_run} work on one run."
-    )
+    message = _threads_message(allowed, threads, sessions)
     if slack:
         message += f" Runs at the same time explain at most {format_size(slack)} of arena slack."
     if at_other_times:
-        others = some_of(list(dict.fromkeys(map(model_name, at_other_times))))
-        message += f" At other times it is the same with {others}."
+        message += f" At other times it is the same with {model_names(at_other_times)}."
     if threads.of_one_run <= cpus:
         remedy = " ".join(_advice_on_many(threads, cpus, onnxruntime))
     else:
@@ -217,6 +208,19 @@ def _threads_finding(
         bytes=None,
         message=message,
         remedy=remedy,
+    )
+
+
+def _threads_message(
+    allowed: float, threads: _ThreadCount, sessions: Sequence[ProgramSession]
+) -> str:
+    return (
+        f"{process_ids(sessions)} may use {allowed:g} CPU{'' if allowed == 1 else 's'}, and"
+        f" {counted(threads.sessions, 'session')} ({model_names(sessions)})"
+        f" {'works' if threads.sessions == 1 else 'work'} with {counted(threads.total, 'thread')}"
+        f" ({threads.started:,} of {'its' if threads.sessions == 1 else 'their'} own,"
+        f" {threads.callers:,} {'calls' if threads.callers == 1 else 'call'} run()),"
+        f" of which up to {threads.of_one_run} work on one run."
     )
 
 

@@ -21,7 +21,7 @@ from memdiag.programs.process_files import guess_models, named_models, with_gues
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.xray_facts import is_private, same_form
 from memdiag.programs.xrays.optimizing_jobs import optimizing_jobs
-from memdiag.records.attribution import Attribution
+from memdiag.records.attribution import ArenaUsage, Attribution
 from memdiag.records.codec import decode, encode
 from memdiag.records.run import SessionMemory
 from memdiag.runner.temporary import end_with, remove_stale, temporary_folder
@@ -162,25 +162,24 @@ def yield_attributions(
         addresses = {
             session.number: session.address for session in sessions if session.address is not None
         }
-        found = take_xray(pid, list(targets.values()), sessions=addresses)
+        xray = take_xray(pid, list(targets.values()), sessions=addresses)
         if not sessions and models is None:
             certain = [are_used[key] for key in targets]
-            named = named_models(found, certain)
-            found = with_guess_note(found, certain)
+            named = named_models(xray, certain)
+            xray = with_guess_note(xray, certain)
             targets = {
                 key: target
                 for index, (key, target) in enumerate(targets.items())
                 if index not in named
             }
-        yield list(targets), found
-        if found.partial:
+        yield list(targets), xray
+        if xray.partial:
             return
         with suppress(MemdiagError, OSError):  # the process has ended; no space
-            fused = _fused_search_targets(targets, found, sessions, lock, folder, stack)
+            fused = _fused_search_targets(targets, xray, sessions, lock, folder, stack)
             if fused:
-                every = [*targets.values(), *fused]
-                again = take_xray(pid, every, sessions=addresses)
-                if not again.partial:  # the process has not ended meanwhile
+                again = take_xray(pid, [*targets.values(), *fused], sessions=addresses)
+                if not again.partial:  # the process has not ended since
                     yield list(targets), again
 
 
@@ -211,21 +210,21 @@ def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> 
     A model that the program gave as bytes is copied from the memory of the process to `folder`:
     Python keeps the bytes as long as the session lives.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     with ProcessMemory(pid) as memory:
         for session in sessions:
             model = session.description.model
             key = session.model_key
-            if key in found:
+            if key in files:
                 continue
             if model.path is not None:
-                found[key] = Path(model.path)
+                files[key] = Path(model.path)
             elif model.bytes is not None and model.bytes <= MAX_BYTES_MODEL:
                 content = np.zeros(model.bytes, np.uint8)
                 if memory.read_into(model.address or 0, content) == len(content):
-                    found[key] = folder / f"{key}.onnx"
-                    content.tofile(found[key])
-    return found
+                    files[key] = folder / f"{key}.onnx"
+                    content.tofile(files[key])
+    return files
 
 
 def session_memories(
@@ -272,20 +271,26 @@ def session_memories(
                 mapped[number] += copy.resident_bytes / count
             sharing[number] = max(sharing[number], count)
     arenas = {arena.session: arena for arena in attribution.arenas}
-    found = {}
-    for session in sessions:
-        number = session.number
-        arena = arenas.get(number)
-        found[number] = SessionMemory(
-            weight_bytes=round(weights[number]) if number in weights else None,
-            sharing=sharing[number],
-            arena_used_bytes=arena.used_bytes if arena else None,
-            arena_slack_bytes=arena.slack_bytes if arena else None,
-            resident_slack_bytes=arena.resident_slack_bytes if arena else None,
-            resident_used_bytes=arena.resident_used_bytes if arena else None,
-            mapped_weight_bytes=round(mapped[number]) if number in mapped else None,
+    return {
+        number: _session_memory(
+            arenas.get(number), weights.get(number), mapped.get(number), sharing=sharing[number]
         )
-    return found
+        for number in (session.number for session in sessions)
+    }
+
+
+def _session_memory(
+    arena: ArenaUsage | None, weights: float | None, mapped: float | None, *, sharing: int
+) -> SessionMemory:
+    return SessionMemory(
+        weight_bytes=None if weights is None else round(weights),
+        sharing=sharing,
+        arena_used_bytes=arena.used_bytes if arena else None,
+        arena_slack_bytes=arena.slack_bytes if arena else None,
+        resident_slack_bytes=arena.resident_slack_bytes if arena else None,
+        resident_used_bytes=arena.resident_used_bytes if arena else None,
+        mapped_weight_bytes=None if mapped is None else round(mapped),
+    )
 
 
 def _times_in_memory(attribution: Attribution, model: int) -> int:

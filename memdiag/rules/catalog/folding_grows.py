@@ -40,7 +40,7 @@ without folding such a model takes no less memory.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -136,17 +136,8 @@ def _grown_result_findings(
     ctx: AnalysisContext, operator: str, grown_results: Sequence[_GrownResult]
 ) -> Iterator[Finding]:
     folds = [grown.fold for grown in grown_results]
-    result_bytes = sum(fold.nbytes for fold in folds)
-    source_bytes = _total_source_bytes({weight for fold in folds for weight in fold.weights})
-    replaced_bytes = _total_source_bytes(
-        {weight for grown in grown_results for weight in grown.replaced}
-    )
-    beside = {
-        weight
-        for grown in grown_results
-        for weight in grown.kept
-        if weight.nbytes >= _MIN_FOLDED_NODE_BYTES
-    }
+    replaced = {weight for grown in grown_results for weight in grown.replaced}
+    replaced_bytes = sum(weight.nbytes for weight in replaced)
     steady_bytes = _folded_steady_bytes(ctx, [grown.result for grown in grown_results])
     growth = steady_bytes - replaced_bytes
     if growth < _MIN_FOLDING_GROWTH_BYTES:
@@ -154,8 +145,7 @@ def _grown_result_findings(
     run_bytes = _unfolded_arena_growth(ctx)
     unfolding_saves = growth - run_bytes >= _MIN_FOLDING_GROWTH_BYTES
     remedies = _folding_remedies(ctx, operator, folds, unfolding_saves=unfolding_saves)
-    names = sorted(qualified_name(weight) for weight in beside)
-    detail = _grown_result_detail(ctx, steady_bytes, replaced_bytes, names)
+    detail = _grown_result_detail(ctx, steady_bytes, replaced_bytes, grown_results)
     if not unfolding_saves:
         detail += (
             f" Without folding these {format_size(growth)} would not be kept, but the nodes would"
@@ -173,7 +163,7 @@ def _grown_result_findings(
     nodes = node_names(ctx, folds)
     yield RULE.finding(
         ctx,
-        _grown_result_message(operator, folds, nodes, result_bytes, source_bytes),
+        _grown_result_message(operator, folds, nodes),
         detail=detail,
         weights=(qualified_name(weight) for fold in folds for weight in fold.weights),
         nodes=nodes,
@@ -184,10 +174,6 @@ def _grown_result_findings(
         expected=_expected_folded_copies(grown_results),
         remedies=remedies,
     )
-
-
-def _total_source_bytes(weights: Iterable[Weight]) -> int:
-    return sum(weight.nbytes for weight in weights)
 
 
 def _unfolded_arena_growth(ctx: AnalysisContext) -> int:
@@ -253,10 +239,9 @@ def _unfolded_peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_Grow
     return ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
 
 
-def _grown_result_message(
-    operator: str, folds: list[Fold], nodes: list[str], result_bytes: int, source_bytes: int
-) -> str:
-    size = format_size(result_bytes)
+def _grown_result_message(operator: str, folds: list[Fold], nodes: list[str]) -> str:
+    source_bytes = sum(weight.nbytes for weight in {w for fold in folds for w in fold.weights})
+    size = format_size(sum(fold.nbytes for fold in folds))
     if len(folds) == 1:
         shape = " × ".join(map(str, folds[0].shape)) or "scalar"
         size += f" ({folds[0].dtype} {shape})"
@@ -269,11 +254,16 @@ def _grown_result_message(
 
 
 def _grown_result_detail(
-    ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, kept: list[str]
+    ctx: AnalysisContext,
+    steady_bytes: int,
+    replaced_bytes: int,
+    grown_results: Sequence[_GrownResult],
 ) -> str:
+    kept = {weight for grown in grown_results for weight in grown.kept}
+    names = sorted(qualified_name(w) for w in kept if w.nbytes >= _MIN_FOLDED_NODE_BYTES)
     where = "in addition to the weights in the file"
-    if kept:
-        where = f"beside {some_of(kept)}"
+    if names:
+        where = f"beside {some_of(names)}"
     elif replaced_bytes:
         where = f"in place of {format_size(replaced_bytes)}"
     return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."

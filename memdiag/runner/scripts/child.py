@@ -263,6 +263,57 @@ def send_cache(channel: ParentChannel, cache: generation.Generation | None) -> N
         channel.send("cache", first=not index, ranges=ranges)
 
 
+def timed_run(run: Any, feeds: dict[str, Any], options: Any) -> tuple[Any, float]:
+    """Return the outputs of a run, and its seconds."""
+    started = time.perf_counter()
+    outputs = run(None, feeds, options)
+    return outputs, time.perf_counter() - started
+
+
+def first_run(
+    channel: ParentChannel,
+    job: dict[str, Any],
+    session: Any,
+    run: Any,
+    feeds: dict[str, Any],
+    step_feeds: dict[str, Any],
+    options: Any,
+) -> generation.Generation | None:
+    """Run with `feeds`; return the cache of a generation, whose steps get `step_feeds` as well."""
+    outputs, latency_s = timed_run(run, feeds, options)
+    cache = None
+    if job["generation"] is not None:
+        cache = generation.Generation(session, job["generation"], step_feeds)
+        cache.keep(outputs)
+    outputs = None
+    send_cache(channel, cache)
+    channel.step("first_run", latency_s=latency_s)
+    return cache
+
+
+def later_runs(
+    channel: ParentChannel,
+    runs: int,
+    run: Any,
+    varied: list[contents.Contents],
+    later: list[Any],
+    cache: generation.Generation | None,
+    options: Any,
+) -> None:
+    """Run `runs` times, with the inputs `later` in turn or with what `cache` has for each step."""
+    for number in range(runs):
+        varied[number % len(later)].change()
+        feeds = later[number % len(later)] if cache is None else cache.step_feeds(number, runs)
+        outputs, latency_s = timed_run(run, feeds, options)
+        if cache is not None:
+            cache.keep(outputs)
+            feeds = {}  # the past is not needed any more
+        outputs = None
+        channel.step("run", latency_s=latency_s)
+    send_cache(channel, cache)
+    channel.step("steady")
+
+
 def trim() -> bool:
     """Return freed heap to the system; return whether the allocators of this process can."""
     symbols = ctypes.CDLL(None)
@@ -294,10 +345,10 @@ def main() -> None:
         later = [load_inputs(onnxruntime, numpy, entries) for entries in job["later_feeds"]]
         later = later or [feeds]
         varied = [
-            contents.Contents(numpy, given, entries)
-            for given, entries in zip(later, job["later_feeds"] or [job["feeds"]])  # noqa: B905 # Python 3.9
+            contents.Contents(numpy, values, entries)
+            for values, entries in zip(later, job["later_feeds"] or [job["feeds"]])  # noqa: B905 # Python 3.9
         ]
-        each_run = run_options(onnxruntime, job)
+        of_run = run_options(onnxruntime, job)
         channel.step("ready")
 
         stage = "create"
@@ -307,33 +358,10 @@ def main() -> None:
         if job["runs"] is not None:
             stage = "run"
             run = runner(onnxruntime, session)
-            cache = None
-            started = time.perf_counter()
-            outputs = run(None, feeds, each_run)
-            latency_s = time.perf_counter() - started
-            if job["generation"] is not None:
-                cache = generation.Generation(session, job["generation"], later[0])
-                cache.keep(outputs)
-            outputs = None
-            send_cache(channel, cache)
-            channel.step("first_run", latency_s=latency_s)
+            cache = first_run(channel, job, session, run, feeds, later[0], of_run)
             onnxruntime.set_default_logger_severity(SEVERITY_WARNING)
-            each_run.log_severity_level = SEVERITY_WARNING
-            for number in range(job["runs"]):
-                varied[number % len(later)].change()
-                given = later[number % len(later)]
-                if cache is not None:
-                    given = cache.step_feeds(number, job["runs"])
-                started = time.perf_counter()
-                outputs = run(None, given, each_run)
-                latency_s = time.perf_counter() - started
-                if cache is not None:
-                    cache.keep(outputs)
-                    given = {}  # the past is not needed any more
-                outputs = None
-                channel.step("run", latency_s=latency_s)
-            send_cache(channel, cache)
-            channel.step("steady")
+            of_run.log_severity_level = SEVERITY_WARNING
+            later_runs(channel, job["runs"], run, varied, later, cache, of_run)
 
         stage = "trim"
         channel.step("trimmed", possible=trim())
