@@ -26,7 +26,7 @@ from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.machine import describe_machine
-from memdiag.runner.run import measure_job
+from memdiag.runner.measured_run import measure_job
 from sample_models import load_recipes
 
 MB = 1e6

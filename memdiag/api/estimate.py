@@ -22,7 +22,7 @@ from memdiag.api.estimating.calibration import PointCorrections, calibrate_point
 from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
 from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
-from memdiag.api.estimating.generation import generation_sizes
+from memdiag.api.estimating.generation_sizes import generation_sizes
 from memdiag.api.estimating.reductions import peak_reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from memdiag.api.inputs import ChosenInputs, chosen_dimensions, save_inputs
+from memdiag.model.decoder import Decoder, check_calls, find_decoder
 from memdiag.model.genai_config import CONFIG_NAME
-from memdiag.model.generation import Decoder, check_calls, find_decoder
 from memdiag.model.inputs import InputPlan
 from memdiag.model.model_file import ModelFile
 from memdiag.records.generation import GenaiConfig, Generation, KeyValueCache

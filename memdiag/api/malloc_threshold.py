@@ -7,7 +7,7 @@ import msgspec
 from memdiag.ort.runtime import Runtime
 from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
-from memdiag.runner.run import ChildProgress, MeasuredRun
+from memdiag.runner.measured_run import ChildProgress, MeasuredRun
 from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import MIB
 

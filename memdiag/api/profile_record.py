@@ -26,8 +26,8 @@ from memdiag.records.profile import (
 )
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
-from memdiag.runner.phases import phase_of_peak
-from memdiag.runner.run import Measurement
+from memdiag.runner.measured_run import Measurement
+from memdiag.runner.phase_tracker import phase_of_peak
 from memdiag.system.cpu_limit import cpu_quota
 from memdiag.units import counted, format_limit
 

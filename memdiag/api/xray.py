@@ -8,7 +8,7 @@ from pathlib import Path
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.intervals import ByteRanges, normalized_ranges
-from memdiag.attribution.owners import BaselinePages
+from memdiag.attribution.ownership import BaselinePages
 from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.provenance import attribution_with_makers
 from memdiag.attribution.search_target import SearchTarget, search_target
@@ -20,7 +20,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges
-from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, ReadMoment
+from memdiag.runner.measured_run import AtBaseline, AtPhaseEnd, AtSteady, ReadMoment
 
 
 def xray(

@@ -11,7 +11,7 @@ from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.mapped_weights import mapped_weights
-from memdiag.attribution.owners import BaselinePages, CopyExtent, Ownership, assign_owners
+from memdiag.attribution.ownership import BaselinePages, CopyExtent, Ownership, assign_owners
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import FoundCopy, SearchResult, search_copies

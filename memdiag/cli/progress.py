@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
 
     from memdiag.api.sweep import SweepProgress
-    from memdiag.runner.run import ChildProgress
+    from memdiag.runner.measured_run import ChildProgress
 
 
 class _ProgressLine(AbstractContextManager["_ProgressLine"]):

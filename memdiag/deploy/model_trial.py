@@ -10,7 +10,7 @@ from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGrou
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
-from memdiag.runner.run import AtPhaseEnd, AtSteady, MeasuredRun, Measurement, ReadMoment
+from memdiag.runner.measured_run import AtPhaseEnd, AtSteady, MeasuredRun, Measurement, ReadMoment
 
 _LOADING_PHASES = ("start", *CREATION_PHASES)
 

@@ -17,7 +17,7 @@ import numpy as np
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.intervals import ByteRanges
-from memdiag.attribution.owners import assign_owners
+from memdiag.attribution.ownership import assign_owners
 from memdiag.attribution.process_layout import read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.growth.memory_patterns import pattern_blocks

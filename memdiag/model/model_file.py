@@ -29,7 +29,7 @@ from memdiag.model.tensor_data import (
     packed_bytes,
 )
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING_ELEMENT, Array, ElementType
-from memdiag.model.weights import TensorLocation, WeightSource, list_weights
+from memdiag.model.weight_inventory import TensorLocation, WeightSource, list_weights
 from memdiag.model.wire import (
     NOT_ONNX,
     THIS_FILE,

@@ -10,7 +10,7 @@ from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
 from memdiag.records.growth import LargestInput
 from memdiag.runner.observer import Observer, SpanBoundary, open_observer
-from memdiag.runner.timeline import SampleTimeline
+from memdiag.runner.sample_timeline import SampleTimeline
 from memdiag.system.cpu_limit import cpus_allowed, thread_count
 from memdiag.system.loaded_runtime import LoadedRuntime
 from memdiag.system.process_tree import ProcessInfo, catches_signal, process_info

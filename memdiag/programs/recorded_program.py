@@ -7,7 +7,7 @@ from pathlib import Path
 from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.records.run import HighWaterRun, ProcessXray
-from memdiag.runner.timeline import SampleTimeline
+from memdiag.runner.sample_timeline import SampleTimeline
 from memdiag.system.group_memory import GroupWatch
 
 MAX_CURRENT_CHANGE = 0.01

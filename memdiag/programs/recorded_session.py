@@ -10,7 +10,7 @@ from memdiag.records.profile import UNKNOWN_MEMORY, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import SpanBoundary
-from memdiag.runner.phases import PhaseTracker, phase_of_peak
+from memdiag.runner.phase_tracker import PhaseTracker, phase_of_peak
 from memdiag.session_options import ORT_BYTES_OPTION
 from memdiag.system.cpu_limit import thread_count
 

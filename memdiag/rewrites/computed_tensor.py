@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from memdiag.model.tensor_types import Array
-from memdiag.rewrites.weights import Tensor
+from memdiag.rewrites.edited_weights import Tensor
 from memdiag.temporary_names import own_prefix
 
 ByteArray = NDArray[np.uint8]

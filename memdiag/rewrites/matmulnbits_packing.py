@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from memdiag.model.tensor_types import Array
 from memdiag.rewrites.computed_tensor import iter_tensor_chunks
-from memdiag.rewrites.weights import Tensor
+from memdiag.rewrites.edited_weights import Tensor
 
 PACKED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
 """The types of weights that can be packed."""

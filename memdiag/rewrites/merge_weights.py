@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from memdiag.model.model_file import ModelFile
 from memdiag.rewrites.computed_tensor import iter_tensor_chunks
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.weights import (
+from memdiag.rewrites.edited_weights import (
     NEW_INPUT_PROBLEM,
     FileRange,
     Tensor,
@@ -22,6 +21,7 @@ from memdiag.rewrites.weights import (
     move_to_initializer,
     remove_weight,
 )
+from memdiag.rewrites.model_editor import ModelEditor
 
 _TENSOR_HEAD_BYTES = 4 << 10
 

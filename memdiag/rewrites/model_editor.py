@@ -175,8 +175,8 @@ class ModelEditor:
     def defined_names(self, graph: ir.Graph) -> set[str]:
         """Return the names of the values that `graph` itself defines.
 
-        They are kept up to date by the functions of `memdiag.rewrites.weights`. New nodes have
-        unique names, which cannot hide any.
+        They are kept up to date by the functions of `memdiag.rewrites.edited_weights`. New nodes
+        have unique names, which cannot hide any.
         """
         if graph not in self._defined:
             values = [*graph.inputs, *graph.initializers.values()]

@@ -19,8 +19,8 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
+from memdiag.rewrites.edited_weights import FileRange
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, model_tensors
-from memdiag.rewrites.weights import FileRange
 from memdiag.temporary_names import own_prefix
 
 EXTERNAL_ALIGNMENT = 4096

@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
+from memdiag.rewrites.edited_weights import constant_tensor
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.weights import constant_tensor
 
 STORED_TRANSPOSE = "stored-transpose"
 """The rule about a matrix that is stored a second time as its transpose."""

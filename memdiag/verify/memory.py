@@ -9,7 +9,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.phases import CREATION_PHASES
 from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
-from memdiag.runner.run import AtSteady, Measurement, ReadMoment, measure_job
+from memdiag.runner.measured_run import AtSteady, Measurement, ReadMoment, measure_job
 from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
 
 MAX_TRIES = 2

@@ -16,7 +16,7 @@ from memdiag.api.profile_record import (
 from memdiag.model.model_file import open_model
 from memdiag.records.profile import Run
 from memdiag.runner.job import Job
-from memdiag.runner.run import measure_job
+from memdiag.runner.measured_run import measure_job
 from memdiag.units import MIB
 from tests.reports import profiles
 from tests.reports.control_groups import group

@@ -7,7 +7,7 @@ import pytest
 
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.heap import recognise_allocator
-from memdiag.attribution.owners import BaselinePages
+from memdiag.attribution.ownership import BaselinePages
 from memdiag.attribution.process_xray import take_xray
 from memdiag.records.attribution import HEAP_IN_USE_NAME, HEAP_UNKNOWN_NAME, Attribution
 from memdiag.runner.scripts import child as script

@@ -13,7 +13,7 @@ from memdiag.rewrites.computed_tensor import (
     computed_tensor,
     iter_tensor_chunks,
 )
-from memdiag.rewrites.weights import Tensor
+from memdiag.rewrites.edited_weights import Tensor
 
 SIZES = (3, 1 << 18)
 

@@ -12,8 +12,8 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from memdiag.errors import ModelError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.rewrites.catalog import constant_to_initializer, hoist_subgraph_weights
+from memdiag.rewrites.edited_weights import constant_tensor
 from memdiag.rewrites.model_editor import ModelEditor, model_tensors
-from memdiag.rewrites.weights import constant_tensor
 from tests.rewrites.rewriting import finding
 
 WEIGHT = np.arange(600, dtype=np.float32).reshape(20, 30)

@@ -7,8 +7,8 @@ from onnx import AttributeProto, ModelProto, numpy_helper
 
 from memdiag.model.model_file import open_model
 from memdiag.rewrites.catalog import pass_function_weights
+from memdiag.rewrites.edited_weights import constant_tensor
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.weights import constant_tensor
 from tests.rewrites.rewriting import (
     Array,
     assert_same_outputs,

@@ -10,7 +10,7 @@ import pytest
 from memdiag.api.profile_record import measurement_notes
 from memdiag.runner.device_memory import DeviceSamples, NvmlReader, open_device_reader
 from memdiag.runner.job import Job
-from memdiag.runner.run import MeasuredRun
+from memdiag.runner.measured_run import MeasuredRun
 from memdiag.units import MIB
 
 CUDA = ("CUDAExecutionProvider", "CPUExecutionProvider")

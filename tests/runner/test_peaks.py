@@ -1,5 +1,5 @@
 from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES
-from memdiag.runner.phases import PeakAssignment
+from memdiag.runner.phase_tracker import PeakAssignment
 
 MB = 1_000_000
 

@@ -11,7 +11,7 @@ import pytest
 
 from memdiag.growth.model_runs import ModelRuns, RunPlan
 from memdiag.runner.job import Feed, Job
-from memdiag.runner.run import measure_job
+from memdiag.runner.measured_run import measure_job
 from memdiag.runner.session_server import SessionServer
 
 RUNS = 6

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 from memdiag.errors import MeasurementError
 from memdiag.records.profile import Outcome
 from memdiag.runner.job import Job
-from memdiag.runner.run import Measurement, measure_job
+from memdiag.runner.measured_run import Measurement, measure_job
 from memdiag.verify import memory
 
 

@@ -10,7 +10,11 @@ from typing import NamedTuple
 from memdiag.defaults import PINNED_TEXT
 from memdiag.records.dimension import dimensions_text, typed_names
 from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit
-from memdiag.reports.generation import cache_sentences, feed_sentence, generation_calls_text
+from memdiag.reports.generation_sentences import (
+    cache_sentences,
+    feed_sentence,
+    generation_calls_text,
+)
 from memdiag.reports.text import dim_hint, model_file_name, plain, sizes_clause
 from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural, some_of
 

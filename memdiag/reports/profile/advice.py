@@ -21,7 +21,7 @@ from memdiag.reports.profile.headline import profile_headline, runtime_bytes, we
 from memdiag.reports.profile.peak import is_above_steady, transient_peak_sentence
 from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, input_option, listed_names, plain, shortened
-from memdiag.reports.xray.weights import weight_rows
+from memdiag.reports.xray.weight_copies import weight_rows
 from memdiag.runner.failure_text import CUSTOM_OPS_OPTION, RUN_PROGRAM_COMMAND
 from memdiag.session_options import ORT_BYTES_OPTION, SHRINKAGE_OPTION
 from memdiag.units import MIB, format_size, some_of

@@ -1,7 +1,7 @@
 """A generation in a profile: its KV cache, and memory and time by the length of the context."""
 
 from memdiag.records.profile import Profile
-from memdiag.reports.generation import cache_sentences, feed_sentence, kibibytes_text
+from memdiag.reports.generation_sentences import cache_sentences, feed_sentence, kibibytes_text
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import mebibyte_decimals, mebibytes_text
 from memdiag.units import format_duration

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from memdiag.records.profile import Memory, Profile, Status
 from memdiag.reports.control_group import container_sentence
-from memdiag.reports.generation import generation_calls_text
+from memdiag.reports.generation_sentences import generation_calls_text
 from memdiag.reports.text import (
     baseline_difference_text,
     model_file_name,

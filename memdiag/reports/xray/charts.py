@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memdiag.records.attribution import Attribution
-from memdiag.reports.xray.owners import owner_rows
-from memdiag.reports.xray.weights import CopyRow, WeightRow, rest_summary, weight_rows
+from memdiag.reports.xray.owner_table import owner_rows
+from memdiag.reports.xray.weight_copies import CopyRow, WeightRow, rest_summary, weight_rows
 from memdiag.units import format_size
 
 _MAX_TILE_NAME = 60

@@ -10,9 +10,7 @@ onnx_ir's LiftConstantsToInitializersPass does this for a whole model and ignore
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
-from memdiag.rewrites.weights import (
+from memdiag.rewrites.edited_weights import (
     NEW_INPUT_PROBLEM,
     constant_tensor,
     initializers_are_inputs,
@@ -20,6 +18,8 @@ from memdiag.rewrites.weights import (
     move_problem,
     move_to_initializer,
 )
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite
 
 REWRITE = Rewrite(
     name="constant-to-initializer",

@@ -27,6 +27,7 @@ from memdiag.model.tensor_types import Array
 from memdiag.ort.packed_dequantization import BLOCKS, FUSED_LEVEL
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor
+from memdiag.rewrites.edited_weights import Tensor, constant_tensor, new_initializer, remove_weight
 from memdiag.rewrites.matmulnbits_packing import (
     PACKED,
     QuantizedOperand,
@@ -37,7 +38,6 @@ from memdiag.rewrites.matmulnbits_packing import (
 )
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import Tensor, constant_tensor, new_initializer, remove_weight
 
 REWRITE = Rewrite(
     name="dequantize-to-matmulnbits",

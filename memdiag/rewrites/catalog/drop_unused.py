@@ -17,9 +17,9 @@ import onnx_ir as ir
 
 from memdiag.model.graph_index import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from memdiag.records.finding import Finding
+from memdiag.rewrites.edited_weights import is_constant, move_problem, remove_weight
 from memdiag.rewrites.model_editor import ModelEditor, node_subgraphs, nodes_with_subgraphs
 from memdiag.rewrites.rewrite import Rewrite
-from memdiag.rewrites.weights import is_constant, move_problem, remove_weight
 
 REWRITE = Rewrite(
     name="drop-unused",

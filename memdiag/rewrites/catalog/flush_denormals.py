@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from memdiag.model.denormals import MANTISSA_BITS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor, iter_tensor_chunks
+from memdiag.rewrites.edited_weights import Tensor, constant_tensor, set_tensor, tensor_problem
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import Tensor, constant_tensor, set_tensor, tensor_problem
 
 REWRITE = Rewrite(
     name="flush-denormals",

@@ -21,9 +21,9 @@ import onnx_ir as ir
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor, widened_chunks
+from memdiag.rewrites.edited_weights import constant_tensor, set_tensor, tensor_problem
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import constant_tensor, set_tensor, tensor_problem
 
 REWRITE = Rewrite(
     name="fp16-to-fp32",

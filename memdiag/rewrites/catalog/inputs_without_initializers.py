@@ -8,9 +8,9 @@ The drawback is that callers cannot set such an input any more.
 """
 
 from memdiag.records.finding import Finding
+from memdiag.rewrites.edited_weights import is_main_initializer
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
-from memdiag.rewrites.weights import is_main_initializer
 
 REWRITE = Rewrite(
     name="inputs-without-initializers",

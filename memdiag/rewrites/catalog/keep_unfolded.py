@@ -21,9 +21,7 @@ import onnx_ir as ir
 
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import (
+from memdiag.rewrites.edited_weights import (
     ALREADY_INPUTS_PROBLEM,
     Tensor,
     constant_tensor,
@@ -31,6 +29,8 @@ from memdiag.rewrites.weights import (
     new_initializer,
     remove_weight,
 )
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 
 REWRITE = Rewrite(
     name="keep-unfolded",

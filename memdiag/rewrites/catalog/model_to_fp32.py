@@ -20,9 +20,7 @@ from memdiag.model.graph_index import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from memdiag.ort.operators import GATHERING_OPERATORS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor, widened_chunks
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
-from memdiag.rewrites.weights import (
+from memdiag.rewrites.edited_weights import (
     Tensor,
     constant_tensor,
     initializers_are_inputs,
@@ -30,6 +28,8 @@ from memdiag.rewrites.weights import (
     new_initializer,
     set_tensor,
 )
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite
 
 REWRITE = Rewrite(
     name="model-to-fp32",

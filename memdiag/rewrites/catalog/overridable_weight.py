@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from memdiag.model.graph_index import MICROSOFT_DOMAIN
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import (
+from memdiag.rewrites.edited_weights import (
     ALREADY_INPUTS_PROBLEM,
     initializers_are_inputs,
     is_main_initializer,
 )
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite, first_problem
 
 REWRITE = Rewrite(
     name="overridable-weight",

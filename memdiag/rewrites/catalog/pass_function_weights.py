@@ -11,15 +11,15 @@ that extracts it from the model has to pass.
 import onnx_ir as ir
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor, nodes_with_subgraphs
-from memdiag.rewrites.rewrite import Rewrite
-from memdiag.rewrites.weights import (
+from memdiag.rewrites.edited_weights import (
     NEW_INPUT_PROBLEM,
     constant_tensor,
     initializers_are_inputs,
     is_constant,
     new_initializer,
 )
+from memdiag.rewrites.model_editor import ModelEditor, nodes_with_subgraphs
+from memdiag.rewrites.rewrite import Rewrite
 from memdiag.units import format_size
 
 REWRITE = Rewrite(

@@ -18,9 +18,9 @@ from onnx import TensorProto
 from memdiag.model.tensor_data import packed_bytes, stored_bytes
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING_ELEMENT
 from memdiag.records.finding import Finding
+from memdiag.rewrites.edited_weights import Tensor
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
-from memdiag.rewrites.weights import Tensor
 
 REWRITE = Rewrite(
     name="raw-data",

@@ -18,6 +18,11 @@ import onnx_ir as ir
 from memdiag.model.graph_index import MICROSOFT_DOMAIN
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog.gemm_transposed import gemm_problem, replace_with_gemm
+from memdiag.rewrites.edited_weights import (
+    NEW_INPUT_PROBLEM,
+    initializers_are_inputs,
+    is_main_initializer,
+)
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.transposed_products import (
@@ -25,11 +30,6 @@ from memdiag.rewrites.transposed_products import (
     Product,
     remove_unused_transposes,
     transposed_products,
-)
-from memdiag.rewrites.weights import (
-    NEW_INPUT_PROBLEM,
-    initializers_are_inputs,
-    is_main_initializer,
 )
 
 REWRITE = Rewrite(

@@ -22,15 +22,15 @@ from memdiag.model.constant_values import RANDOM_OPERATORS
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import Array
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.rewrite import Rewrite
-from memdiag.rewrites.weights import (
+from memdiag.rewrites.edited_weights import (
     NEW_INPUT_PROBLEM,
     constant_tensor,
     initializers_are_inputs,
     new_initializer,
     remove_weight,
 )
+from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import Rewrite
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.session_options import LEVEL_OPTION

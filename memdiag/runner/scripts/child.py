@@ -31,10 +31,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.runner.scripts import contents, generation
+    from memdiag.runner.scripts import contents, kv_cache
 elif __name__ == "__main__":
     import contents
-    import generation
+    import kv_cache
 
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
@@ -257,7 +257,7 @@ def runner(onnxruntime: Any, session: Any) -> Any:
     return run
 
 
-def send_cache(channel: ParentChannel, cache: generation.Generation | None) -> None:
+def send_cache(channel: ParentChannel, cache: kv_cache.Generation | None) -> None:
     """Send the addresses of the values that the next run receives."""
     for index, ranges in enumerate([] if cache is None else cache.ranges()):
         channel.send("cache", first=not index, ranges=ranges)
@@ -278,12 +278,12 @@ def first_run(
     feeds: dict[str, Any],
     step_feeds: dict[str, Any],
     options: Any,
-) -> generation.Generation | None:
+) -> kv_cache.Generation | None:
     """Run with `feeds`; return the cache of a generation, whose steps get `step_feeds` as well."""
     outputs, latency_s = timed_run(run, feeds, options)
     cache = None
     if job["generation"] is not None:
-        cache = generation.Generation(session, job["generation"], step_feeds)
+        cache = kv_cache.Generation(session, job["generation"], step_feeds)
         cache.keep(outputs)
     outputs = None
     send_cache(channel, cache)
@@ -297,7 +297,7 @@ def later_runs(
     run: Any,
     varied: list[contents.Contents],
     later: list[Any],
-    cache: generation.Generation | None,
+    cache: kv_cache.Generation | None,
     options: Any,
 ) -> None:
     """Run `runs` times, with the inputs `later` in turn or with what `cache` has for each step."""

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from memdiag.errors import UsageError
-from memdiag.model.generation import CallInput, Decoder, FeedPair, check_calls, find_decoder
+from memdiag.model.decoder import CallInput, Decoder, FeedPair, check_calls, find_decoder
 from memdiag.model.model_file import open_model
 from tests.decoders import HEAD_SIZE, HEADS, POSITIONS, TOKEN_BYTES, decoder, saved
 

@@ -11,7 +11,7 @@ from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, Region, 
 from memdiag.attribution.bfc_arena import ProcessArenas
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.modules import LoadedModule, ModuleKind
-from memdiag.attribution.owners import BaselinePages, CopyExtent, Ownership, assign_owners
+from memdiag.attribution.ownership import BaselinePages, CopyExtent, Ownership, assign_owners
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.records.attribution import CopyKind, OwnerKind

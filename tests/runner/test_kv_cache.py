@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from memdiag.runner.scripts.generation import MAX_RANGES, Generation
+from memdiag.runner.scripts.kv_cache import MAX_RANGES, Generation
 
 ENTRY: dict[str, Any] = {
     "pairs": [["present", "past"]],

@@ -1,6 +1,6 @@
 """The calls of a generation, as an estimate needs them."""
 
-from memdiag.model.generation import Decoder, find_decoder
+from memdiag.model.decoder import Decoder, find_decoder
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.calls_in_arena import GenerationSizes
 from memdiag.records.generation import Generation

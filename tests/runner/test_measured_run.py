@@ -13,9 +13,7 @@ import pytest
 from memdiag.errors import MeasurementError
 from memdiag.records.profile import Phase, PhaseName
 from memdiag.runner.job import Job
-from memdiag.runner.observer import PsutilObserver
-from memdiag.runner.phases import MAX_NEIGHBOUR_S
-from memdiag.runner.run import (
+from memdiag.runner.measured_run import (
     AtBaseline,
     AtPhaseEnd,
     AtSteady,
@@ -25,6 +23,8 @@ from memdiag.runner.run import (
     ReadMoment,
     measure_job,
 )
+from memdiag.runner.observer import PsutilObserver
+from memdiag.runner.phase_tracker import MAX_NEIGHBOUR_S
 from tests.runner.conftest import running_scripts
 
 MB = 1_000_000
@@ -234,7 +234,7 @@ def test_the_child_dies_with_its_parent(tmp_path: Path, fake_job: MakeJob) -> No
     code = f"""
 import pathlib, threading, time, psutil
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.runner.run import measure_job
+from memdiag.runner.measured_run import measure_job
 def tell():
     while not (children := psutil.Process().children()):
         time.sleep(0.01)

@@ -13,7 +13,11 @@ from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.phases import copies_by_phase
 from memdiag.reports.xray import REPORT as XRAY_REPORT
 from memdiag.reports.xray import xray_text
-from memdiag.reports.xray.weights import rest_summary, unlocated_sentences, verification_summary
+from memdiag.reports.xray.weight_copies import (
+    rest_summary,
+    unlocated_sentences,
+    verification_summary,
+)
 from memdiag.units import MIB
 from tests.reports import profiles
 from tests.reports.attributions import SHARED, attribution, copy

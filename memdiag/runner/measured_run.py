@@ -40,8 +40,8 @@ from memdiag.runner.observer import (
     SpanBoundary,
     open_observer,
 )
-from memdiag.runner.phases import PhaseTracker
-from memdiag.runner.timeline import SampleTimeline
+from memdiag.runner.phase_tracker import PhaseTracker
+from memdiag.runner.sample_timeline import SampleTimeline
 from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2

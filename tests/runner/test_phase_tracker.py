@@ -8,7 +8,7 @@ import pytest
 from memdiag.records.profile import Memory, PhaseName, Span
 from memdiag.runner.log import LogMarker, LogParser, MarkerKind
 from memdiag.runner.observer import MemoryReading, SpanBoundary
-from memdiag.runner.phases import BETWEEN_TRANSFORMERS, PhaseTracker
+from memdiag.runner.phase_tracker import BETWEEN_TRANSFORMERS, PhaseTracker
 
 MB = 1_000_000
 ORIGIN = 1_000_000.0

@@ -1,8 +1,8 @@
 import random
 
-from memdiag.runner import timeline as timeline_module
+from memdiag.runner import sample_timeline
 from memdiag.runner.observer import MemoryReading
-from memdiag.runner.timeline import SampleTimeline
+from memdiag.runner.sample_timeline import SampleTimeline
 
 
 def reading(rss: int) -> MemoryReading:
@@ -31,7 +31,7 @@ def test_shared_memory_has_a_column_only_where_there_was_any() -> None:
 
 
 def test_a_long_run_stays_small_and_keeps_its_extremes() -> None:
-    limit = timeline_module._MAX_SAMPLES
+    limit = sample_timeline._MAX_SAMPLES
     random_source = random.Random(7)
     values = [random_source.randrange(1000, 2000) for _ in range(3 * limit)]
     values[limit // 3] = 5000
