@@ -185,7 +185,7 @@ class ExpectedSpans:
 
     Attributes:
         offsets: bytes from the start of the copy to each run.
-        run_bytes: length of each run in bytes.
+        span_bytes: length of each run in bytes.
         expected: the bytes of the runs joined, in the order of `offsets`.
     """
 

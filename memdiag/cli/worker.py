@@ -117,7 +117,7 @@ def open_standard_streams() -> None:
 
 
 def end_at_signals() -> None:
-    """Install `end_now` as the handler of SIGINT, SIGTERM and SIGHUP, unless `nohup` is used."""
+    """Install `end_now` as the handler of SIGINT, SIGTERM and SIGHUP, unless nohup is used."""
     for name in _PASSED_ON_SIGNALS:
         number = getattr(signal, name)
         if name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:

@@ -306,7 +306,7 @@ def small_integers(scope: Scope, name: str) -> list[int] | None:
 def _permuted_shape(
     node: Node, shape: tuple[int | None, ...] | None
 ) -> tuple[int | None, ...] | None:
-    """Return `shape` after the Transpose `node`; None if its `perm` does not fit."""
+    """Return `shape` after the Transpose `node`; None if its axes do not fit."""
     if shape is None:
         return None
     order = integers_attribute(node, "perm") or tuple(range(len(shape)))[::-1]

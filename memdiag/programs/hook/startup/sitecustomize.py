@@ -85,7 +85,7 @@ def _wrap_after_import(loader: "Any") -> None:
 
 
 def _load_hook() -> "Any":
-    """Load the modules of the folder above, and return `record_sessions`, the last of them.
+    """Load the modules of the folder above, and return the last of them, record_sessions.
 
     The folder is not on sys.path: the program must not find modules of memdiag there. It is the
     package `HOOK_PACKAGE` instead. Python's finders would need twice the time to find its modules.
