@@ -22,7 +22,7 @@ from memdiag.api.estimating.calibration import PointCorrections, calibrate_point
 from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
 from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
-from memdiag.api.estimating.generation_sizes import generation_sizes
+from memdiag.api.estimating.generation_calls import generation_sizes
 from memdiag.api.estimating.reductions import peak_reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
@@ -224,7 +224,6 @@ class _EstimateParts(NamedTuple):
 def _generation_parts(
     model_file: ModelFile, config: EstimateConfig, calls: GenerationConfig
 ) -> _EstimateParts:
-    """Return the memory of the calls of a generation."""
     config.on_progress("sizes")
     single = {name: size for name, size in config.dims.items() if isinstance(size, int)}
     chosen = choose_calls(model_file, calls, InputConfig(dims=single))
@@ -382,7 +381,6 @@ def _runtime_baseline(runtime: Runtime) -> int | None:
 
 
 def _upper_bound_point(point: EstimatedPoint) -> EstimatedPoint:
-    """Return `point` with its upper bound as its peak."""
     ratio = point.high_bytes / max(1, point.peak_bytes)
     return msgspec.structs.replace(
         point, peak_bytes=point.high_bytes, steady_bytes=round(ratio * point.steady_bytes)

@@ -171,7 +171,6 @@ class Recording:
             raise ReportError(failure.decode())
 
     def _has_ended(self) -> bool:
-        """Return whether the process that records has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def _close_process(self) -> tuple[bytes, bool]:

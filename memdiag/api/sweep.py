@@ -352,7 +352,6 @@ def _run_jobs(
 def _count_job(
     outcome: SweepOutcome, store: SweepStore, key: str, status: str, budget: ModelBudget | None
 ) -> None:
-    """Add a job of the store to `outcome`."""
     outcome.keys.append(key)
     if status != "completed":
         outcome.failed += 1

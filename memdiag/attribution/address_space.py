@@ -157,10 +157,10 @@ def parse_smaps(text: bytes) -> Iterator[Region]:
     for line in text.split(b"\n"):
         if field := _SMAPS_FIELD.match(line):
             fields[field[1]] = int(field[2]) * 1024
-        elif found := _SMAPS_HEADER.fullmatch(line):
+        elif match := _SMAPS_HEADER.fullmatch(line):
             if header:
                 yield _parsed_region(header, fields)
-            header, fields = found.groups(), {}
+            header, fields = match.groups(), {}
     # If the process ends meanwhile, the last region may be incomplete, without figures.
     if header and b"Rss" in fields:
         yield _parsed_region(header, fields)

@@ -134,12 +134,12 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Proce
     Never raises because of the memory's content. Little is read: the vectors, and the ends of the
     blocks in use that have the size of an arena's object.
     """
-    found = []
+    arenas = []
     objects: dict[_ArenaContent, int] = {}
     for address in _possible_arenas(space, memory, heap):
         arena = _read_arena(address, memory, heap)
         if arena is not None:
-            found.append(arena)
+            arenas.append(arena)
             objects[arena] = address
     consistent = [
         (arena.on_device, _arena_object(address, arena.chunks, arena.memory))
@@ -147,7 +147,7 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Proce
         if arena.chunks
     ]
     return replace(
-        _merged_arenas([arena for arena in found if not arena.on_device]),
+        _merged_arenas([arena for arena in arenas if not arena.on_device]),
         objects=tuple(arena for on_device, arena in consistent if not on_device),
         device_objects=tuple(arena for on_device, arena in consistent if on_device),
     )
@@ -302,7 +302,7 @@ def _read_regions(
         if not whole:
             return None
         if on_device:
-            if any(heap.chunk_at(each) is not None for each in (start, end - 1)):
+            if any(heap.chunk_at(address) is not None for address in (start, end - 1)):
                 return None
         elif not _is_memory_in_use(memory, heap, start, size):
             return None

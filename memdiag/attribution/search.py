@@ -221,7 +221,6 @@ class _FoundExtents:
         return bool(np.any(inside | (overlaps & (self._copies == candidate.copy))))
 
     def add(self, candidate: CopyCandidate, nbytes: int) -> None:
-        """Add the extent of a verified candidate."""
         self._copies = np.append(self._copies, candidate.copy)
         self._starts = np.append(self._starts, candidate.address)
         self._ends = np.append(self._ends, candidate.address + nbytes)

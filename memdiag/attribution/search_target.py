@@ -154,14 +154,14 @@ def weight_contents(
     contents = [
         content for group in groups.values() for content in _equal_weight_contents(group, graphs)
     ]
-    for found in attribute_lists(model_file):
-        values = list_values(model_file, found)
+    for attribute_list in attribute_lists(model_file):
+        values = list_values(model_file, attribute_list)
         reason = _unidentifiable_reason(values, min_bytes)
         if reason:
-            if qualified_name(found.weight) not in known:
-                unidentifiable[reason].append(found.weight)
+            if qualified_name(attribute_list.weight) not in known:
+                unidentifiable[reason].append(attribute_list.weight)
         else:
-            names = (qualified_name(found.weight),)
+            names = (qualified_name(attribute_list.weight),)
             contents.append(WeightContent(names, values, LayoutHints(), readers=()))
     model_file.release()
     return tuple(contents), tuple(

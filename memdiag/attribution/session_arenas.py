@@ -133,7 +133,6 @@ class _BlockPointers:
         return index if index >= 0 and address < self._blocks[index, 1] else -1
 
     def size_of(self, block: int) -> int:
-        """Return the bytes of a block."""
         start, end = self._blocks[block].tolist()
         return int(end - start)
 

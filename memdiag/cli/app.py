@@ -265,7 +265,6 @@ def _discard_output() -> int:
 
 
 def _unforeseen_error_message(error: Exception) -> str:
-    """Return the message for an unexpected error."""
     text = str(error)[:MAX_REASON_LENGTH]
     is_shortage = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
     if (

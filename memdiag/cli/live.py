@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from memdiag.errors import UsageError
 from memdiag.reports.text import plain
-from memdiag.reports.xray.owner_table import owner_sizes
+from memdiag.reports.xray.memory_owners import owner_sizes
 from memdiag.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:

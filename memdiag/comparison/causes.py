@@ -260,9 +260,9 @@ def _copies_until_peak(
             return None
     until = PHASES.index(phase)
     made = [
-        each
-        for each in copies
-        if (origin := phase_of_copy_change(each)) is not None and PHASES.index(origin) <= until
+        copy
+        for copy in copies
+        if (origin := phase_of_copy_change(copy)) is not None and PHASES.index(origin) <= until
     ]
     return _copy_causes(_certain_copies(made, size, tolerance))
 
@@ -415,7 +415,9 @@ def _ordered_causes(causes: Sequence[_DifferenceCause], size: int) -> list[_Diff
     against = [cause for cause in by_size if cause not in along]
     pairs: list[_DifferenceCause] = []
     for cause in against:
-        same = next((each for each in along if each not in pairs and _is_offset(each, cause)), None)
+        same = next(
+            (other for other in along if other not in pairs and _is_offset(other, cause)), None
+        )
         pairs += [] if same is None else [same, cause]
     first = [
         cause
@@ -480,7 +482,7 @@ def _xray_causes(
     parts = _owner_causes({**differences, "runtime_libraries": libraries})
     if not (_is_complete_xray(before) and _is_complete_xray(after)):
         return parts
-    of_processes = [each.end_above_bytes for each in (before, after)]
+    of_processes = [process.end_above_bytes for process in (before, after)]
     spread = size - (of_processes[1] - of_processes[0])
     return [*parts, _DifferenceCause(_OTHER_PROCESSES, spread, "spread")]
 

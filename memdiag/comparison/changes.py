@@ -66,7 +66,7 @@ def column_changes(
         *pair.times(),
         *pair.model(),
     )
-    return tuple(each for each in all_changes if comparable.allows(each.metric)), copies
+    return tuple(change for change in all_changes if comparable.allows(change.metric)), copies
 
 
 class _ColumnPair:
@@ -167,17 +167,17 @@ class _ColumnPair:
             yield self._figure_change("outputs", None, 0, None, "; ".join(parts))
 
     def _kept_changes(self) -> Iterator[FigureChange]:
-        before = {each.phase: each.kept for each in self._old.phases}
-        for each in self._new.phases:
-            if each.phase in before:
-                size = self._median_difference(before[each.phase], each.kept)
+        before = {phase.phase: phase.kept for phase in self._old.phases}
+        for phase in self._new.phases:
+            if phase.phase in before:
+                size = self._median_difference(before[phase.phase], phase.kept)
                 if size is not None and abs(size) > max(
                     MIN_PHASE_CHANGE_BYTES, 2 * self._tolerance
                 ):
                     why = causes.explain_kept(
-                        self._copies, self._before, self._after, each.phase, size, self._tolerance
+                        self._copies, self._before, self._after, phase.phase, size, self._tolerance
                     )
-                    yield self._figure_change("kept", each.phase, size, None, why)
+                    yield self._figure_change("kept", phase.phase, size, None, why)
 
     def _median_difference(
         self, old: MeasuredBytes, new: MeasuredBytes, tolerance: int | None = None
@@ -264,10 +264,10 @@ def _retained_by_chance(before: ComparisonColumn, after: ComparisonColumn) -> in
 
     If only one of them was told not to retain any, the difference is no chance.
     """
-    profiles = [each.profile for each in (before, after) if each.profile is not None]
-    if len({each.session.environment.get(MMAP_THRESHOLD_VARIABLE) for each in profiles}) > 1:
+    profiles = [column.profile for column in (before, after) if column.profile is not None]
+    if len({profile.session.environment.get(MMAP_THRESHOLD_VARIABLE) for profile in profiles}) > 1:
         return 0
-    return max((each.allocator_retained_bytes or 0 for each in profiles), default=0)
+    return max((profile.allocator_retained_bytes or 0 for profile in profiles), default=0)
 
 
 def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
@@ -297,13 +297,13 @@ def is_mostly_retained(before: ComparisonColumn, after: ComparisonColumn, size: 
 
 def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
     """Yield a sentence for each column of whose steady memory malloc keeps a large part freed."""
-    for each in columns:
-        if each.measured is None:
+    for column in columns:
+        if column.measured is None:
             continue
-        retained, steady = _retained_by_chance(each, each), each.measured.steady.median
+        retained, steady = _retained_by_chance(column, column), column.measured.steady.median
         if retained >= max(MIN_CHANGE_BYTES, RETAINED_SHARE * steady):
             yield (
-                f"{each.label}: {format_size(retained)} of the steady {format_size(steady)} is"
+                f"{column.label}: {format_size(retained)} of the steady {format_size(steady)} is"
                 " free, but kept by malloc; this varies between processes"
             )
 
@@ -367,18 +367,20 @@ def undecided_note(
 
     They have the causes, and how to be certain. `are_saved`: the columns are saved profiles.
     """
-    found = {
+    undecided = {
         name: size
         for name, size in undecided_changes(before, after).items()
         if comparable.allows(name)
     }
-    if not found:
+    if not undecided:
         return ""
-    differences = [f"{name} by {format_size(size, signed=True)}" for name, size in found.items()]
+    differences = [
+        f"{name} by {format_size(size, signed=True)}" for name, size in undecided.items()
+    ]
     least = _tolerance_without_malloc(before, after)
     copies = _xrayed_copy_changes(before, after, least)
-    explain = causes.explain_steady if "steady" in found else causes.explain_peak
-    why = explain(copies, before, after, found.get("steady") or found["peak"], least)
+    explain = causes.explain_steady if "steady" in undecided else causes.explain_peak
+    why = explain(copies, before, after, undecided.get("steady") or undecided["peak"], least)
     once, retained = _measured_once(before, after), _retained_by_chance(before, after)
     subject = f"{once[0]} was" if len(once) == 1 else "each was"
     return (
@@ -393,9 +395,9 @@ def _certainty_advice(before: ComparisonColumn, after: ComparisonColumn, *, are_
     if not are_saved:
         return "Measure more often: with --repeats 2, or a longer --time-limit"
     commands = [
-        _pinned_command(each.profile.command, each.label)
-        for each in (before, after)
-        if each.profile is not None and each.profile.command
+        _pinned_command(column.profile.command, column.label)
+        for column in (before, after)
+        if column.profile is not None and column.profile.command
     ]
     if len(commands) < 2:
         return f"Profile both again with {PINNED_TEXT} in the environment"
@@ -404,7 +406,7 @@ def _certainty_advice(before: ComparisonColumn, after: ComparisonColumn, *, are_
 
 def _pinned_command(command: Sequence[str], label: str) -> str:
     """Return `command` with malloc pinned, and a folder of its own: the profiles stay."""
-    arguments = [each for each in command if each not in ("-q", "--quiet")]
+    arguments = [word for word in command if word not in ("-q", "--quiet")]
     if "--out" in arguments:
         place = arguments.index("--out")
         del arguments[place : place + 2]

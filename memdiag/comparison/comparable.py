@@ -120,7 +120,7 @@ def _peak_in_doubt(before: Profile, after: Profile) -> str:
     """
     if before.peak_kind == after.peak_kind:
         return ""
-    peaks = [each.peak_above_bytes for each in (before, after)]
+    peaks = [column.peak_above_bytes for column in (before, after)]
     is_first = before.peak_kind == "sampled"
     sampled, exact = peaks if is_first else peaks[::-1]
     if exact < sampled:

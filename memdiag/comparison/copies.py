@@ -54,13 +54,13 @@ def copy_changes(
     added, removed, resized = _different_groups(
         _copy_groups(before.copies), _copy_groups(after.copies)
     )
-    found = [
+    changes = [
         *_grouped_changes(added, labels, sign=1),
         *_grouped_changes(removed, labels, sign=-1),
         *_grouped_changes([group for group in resized if group.bytes > 0], labels, sign=0),
         *_grouped_changes([group for group in resized if group.bytes < 0], labels, sign=0),
     ]
-    large = [change for change in found if abs(change.bytes) >= max(1, min_bytes)]
+    large = [change for change in changes if abs(change.bytes) >= max(1, min_bytes)]
     return tuple(sorted(large, key=lambda change: (-abs(change.bytes), change.weights)))
 
 
@@ -201,11 +201,11 @@ def _grouped_changes(
     groups: dict[tuple[CopyKind, str, str, str], list[_CopyGroup]] = defaultdict(list)
     for copy in copies:
         groups[copy.kind, _making_step(copy.made_by or ""), copy.equal_to, copy.file].append(copy)
-    found = []
+    changes = []
     for (kind, _, equal_to, file), group in groups.items():
         group.sort(key=lambda copy: (-abs(copy.bytes), copy.weights))
         names = dict.fromkeys(name for copy in group for name in copy.weights)
-        found.append(
+        changes.append(
             CopyChange(
                 from_=labels[0],
                 to=labels[1],
@@ -218,7 +218,7 @@ def _grouped_changes(
                 file=file,
             )
         )
-    return found
+    return changes
 
 
 def _making_step(made_by: str) -> str:

@@ -159,16 +159,14 @@ def uv_path() -> str | None:
 def _build_environment(folder: Path, packages: Sequence[str]) -> None:
     subject = packages[0]
     python = environment_interpreter(folder)
-    found = uv_path()
-    if found is None:
+    path = uv_path()
+    if path is None:
         venv.create(folder, with_pip=True)
         quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
         run_tool([python, "-m", "pip", "install", *quiet, *packages], subject)
         return
-    run_tool(
-        [found, "venv", "--quiet", "--no-project", "--python", sys.executable, folder], subject
-    )
-    run_tool([found, "pip", "install", "--python", python, *_index_options(), *packages], subject)
+    run_tool([path, "venv", "--quiet", "--no-project", "--python", sys.executable, folder], subject)
+    run_tool([path, "pip", "install", "--python", python, *_index_options(), *packages], subject)
 
 
 def _index_options() -> list[str]:

@@ -93,8 +93,8 @@ def registry_versions() -> tuple[str, ...]:
     command = ["index", "versions", "onnxruntime", "--disable-pip-version-check", "--no-input"]
     if importlib.util.find_spec("pip"):
         printed = run_tool([sys.executable, "-m", "pip", *command], subject)
-    elif found := uv_path():
-        printed = run_tool([found, "tool", "run", "pip", *command], subject)
+    elif path := uv_path():
+        printed = run_tool([path, "tool", "run", "pip", *command], subject)
     else:
         raise ProvisionError(
             f"{subject}: neither pip nor uv is installed to list them. Install one."
@@ -110,10 +110,10 @@ def local_versions() -> tuple[str, ...]:
     """Return the versions that are installed or cached, the oldest first."""
     folder = cache_folder() / _RUNTIMES_FOLDER
     cached = folder.iterdir() if folder.is_dir() else ()
-    found = {
+    versions = {
         path.name for path in cached if _RELEASE_PATTERN.fullmatch(path.name) and is_ready(path)
     }
-    return tuple(sorted(found | {distribution_version() or ""} - {""}, key=version_sort_key))
+    return tuple(sorted(versions | {distribution_version() or ""} - {""}, key=version_sort_key))
 
 
 def version_sort_key(version: str) -> tuple[int, ...]:

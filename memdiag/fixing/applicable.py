@@ -27,18 +27,22 @@ def findings_with_rewrites(
     `MAX_CHECKED_FINDINGS`, and all findings in a model of more than `MAX_CHECKED_NODES` nodes.
     """
     if model_file.is_ort_format:
-        return tuple(_finding_with_remedies(each, (), "it is in ORT format") for each in findings)
-    checked = [each for each in findings[:MAX_CHECKED_FINDINGS] if each.evidence != "refuted"]
+        return tuple(
+            _finding_with_remedies(finding, (), "it is in ORT format") for finding in findings
+        )
+    checked = [
+        finding for finding in findings[:MAX_CHECKED_FINDINGS] if finding.evidence != "refuted"
+    ]
     if not checked or model_file.node_count > MAX_CHECKED_NODES:
         return tuple(findings)
     try:
         editor = ModelEditor(model_file, reads_weights=False)
     except MemdiagError:
         refusal = "its graph cannot be rewritten"
-        found = {id(each): _finding_with_remedies(each, (), refusal) for each in checked}
+        updated = {id(finding): _finding_with_remedies(finding, (), refusal) for finding in checked}
     else:
-        found = {id(each): _finding_with_rewrites(editor, each) for each in checked}
-    return tuple(found.get(id(each), each) for each in findings)
+        updated = {id(finding): _finding_with_rewrites(editor, finding) for finding in checked}
+    return tuple(updated.get(id(finding), finding) for finding in findings)
 
 
 def _finding_with_rewrites(editor: ModelEditor, finding: Finding) -> Finding:

@@ -183,8 +183,8 @@ class ModelWriter:
         hidden = self._hidden_path()
         is_alone = built.path.parent == self._folder
         staged = [
-            hidden.with_name(f"{hidden.name}.onnx") if is_alone else hidden / each.name
-            for each in built.written
+            hidden.with_name(f"{hidden.name}.onnx") if is_alone else hidden / path.name
+            for path in built.written
         ]
         self._staged = tuple(staged)
         self._move_files(built.written, staged)
@@ -226,8 +226,8 @@ class ModelWriter:
         try:
             hidden.mkdir()
             copies = [
-                Path(shutil.copyfile(each, hidden / each.name))
-                for each in _model_and_data_files(model)
+                Path(shutil.copyfile(file, hidden / file.name))
+                for file in _model_and_data_files(model)
             ]
             self._move_files(copies, self.copy_targets(model))
         except OSError as error:

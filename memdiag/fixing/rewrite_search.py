@@ -121,9 +121,9 @@ class RewriteSearch:
         if len(wanted) > 1:
             self._check_time()
         for change in wanted:
-            found = self.state.possible(change, on_top_of=accepted)
-            if found is not None:
-                change, editor = found
+            candidate = self.state.possible(change, on_top_of=accepted)
+            if candidate is not None:
+                change, editor = candidate
                 accepted.append(change)
         if editor is None or len(accepted) < 2:
             return
@@ -142,9 +142,9 @@ class RewriteSearch:
         """Accept the best change of one rule, if any saves enough to be kept."""
         for change in changes:
             self._remaining -= 1
-            found = self._try_change(change)
-            if found is not None:
-                self._rank_candidate(found)
+            candidate = self._try_change(change)
+            if candidate is not None:
+                self._rank_candidate(candidate)
         self._accept_best()
 
     def _try_change(self, change: Change) -> Candidate | None:
@@ -152,10 +152,10 @@ class RewriteSearch:
         if self.state.is_accepted(change):
             return None
         self._check_time()
-        found = self.state.possible(change)
-        if found is None:
+        candidate = self.state.possible(change)
+        if candidate is None:
             return None
-        change, editor = found
+        change, editor = candidate
         self.report_progress(f"trying {change.name} ({self._step_estimate.step(self._remaining)})")
         try:
             with self._timed_build(editor) as built:

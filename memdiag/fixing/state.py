@@ -132,7 +132,7 @@ class FixState:
                 if (outcome.name, outcome.rule) == (change.name, change.rule)
             ]
             decided = {weight for outcome in of_change for weight in outcome.weights}
-            left = [each for each in change.findings if not decided >= {*each.weights}]
+            left = [finding for finding in change.findings if not decided >= {*finding.weights}]
             if left or not of_change:
                 findings = tuple(left) or change.findings
                 self.record(Change(change.rewriter, findings), "untried", why)

@@ -83,15 +83,15 @@ def growing_blocks(
         each for each in contents if len(each.prefix) >= _MIN_PREFIX_BYTES and any(each.prefix)
     ]
     lengths = after.blocks[:, 1] - after.blocks[:, 0]
-    found = []
+    blocks = []
     with ProcessMemory(pid) as memory:
-        for each in grown_blocks(before, after):
-            starts = after.blocks[lengths == each.block_bytes, 0].tolist()
+        for grown in grown_blocks(before, after):
+            starts = after.blocks[lengths == grown.block_bytes, 0].tolist()
             new = np.array([start for start in starts if start not in known], np.int64)
-            fitting = [content for content in distinct if content.fits(each.block_bytes)]
-            content = _block_content(memory, new[-_MAX_COMPARED:], each.block_bytes, fitting)
-            found.append(msgspec.structs.replace(each, content=content))
-    return tuple(found)
+            fitting = [content for content in distinct if content.fits(grown.block_bytes)]
+            content = _block_content(memory, new[-_MAX_COMPARED:], grown.block_bytes, fitting)
+            blocks.append(msgspec.structs.replace(grown, content=content))
+    return tuple(blocks)
 
 
 def recognised_contents(
@@ -114,7 +114,7 @@ def recognised_contents(
         KnownContent(name, bytes.fromhex(start), nbytes) for name, (start, nbytes) in starts.items()
     ]
     grown = growing_blocks(pid, before, after, values)
-    return {each.block_bytes: each.content for each in grown if each.content}
+    return {block.block_bytes: block.content for block in grown if block.content}
 
 
 def repeated_contents(readings: Sequence[Mapping[int, str]], sizes: Set[int]) -> dict[int, str]:
@@ -127,12 +127,12 @@ def repeated_contents(readings: Sequence[Mapping[int, str]], sizes: Set[int]) ->
         readings: at each reading the contents that `recognised_contents` returned.
         sizes: the sizes in bytes of the blocks whose number grows steadily.
     """
-    grown = [{size: each[size] for size in each.keys() & sizes} for each in readings]
-    counts = Counter(content for each in grown for content in set(each.values()))
+    grown = [{size: reading[size] for size in reading.keys() & sizes} for reading in readings]
+    counts = Counter(content for contents in grown for content in set(contents.values()))
     return {
         size: content
-        for each in grown
-        for size, content in each.items()
+        for contents in grown
+        for size, content in contents.items()
         if counts[content] >= MIN_CONTENT_SHARE * len(readings)
     }
 
@@ -179,11 +179,11 @@ def _block_content(
     """Return the description of the content that one of the blocks has; empty if none has."""
     if not contents or not len(starts):
         return ""
-    length = min(size, _MAX_CONTENT_OFFSET + max(len(each.prefix) for each in contents))
+    length = min(size, _MAX_CONTENT_OFFSET + max(len(content.prefix) for content in contents))
     blocks, _ = memory.read_blocks(starts, length)
     for block in blocks:
         data = block.tobytes()
-        for each in contents:
-            if each.prefix[: size - 16] in data:
-                return each.description
+        for content in contents:
+            if content.prefix[: size - 16] in data:
+                return content.description
     return ""

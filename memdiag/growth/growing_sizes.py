@@ -91,14 +91,18 @@ def growing_heap(
         unit: the unit that growth is counted by.
         min_growth: the growth that is not noise.
     """
-    later = [each for each in memory[warm_up:] if each.moment.heap_bytes is not None]
-    positions = [each.moment.position(unit) for each in later]
-    sizes = steadily_growing_sizes(positions, [each.block_counts for each in later], min_growth)
+    later = [reading for reading in memory[warm_up:] if reading.moment.heap_bytes is not None]
+    positions = [reading.moment.position(unit) for reading in later]
+    sizes = steadily_growing_sizes(
+        positions, [reading.block_counts for reading in later], min_growth
+    )
     return GrowingHeap(
         sizes,
         tuple(
-            None if each.moment.heap_bytes is None else _bytes_of_sizes(each.block_counts, sizes)
-            for each in memory
+            None
+            if reading.moment.heap_bytes is None
+            else _bytes_of_sizes(reading.block_counts, sizes)
+            for reading in memory
         ),
     )
 
@@ -132,7 +136,6 @@ def steadily_growing_sizes(
 
 
 def _bytes_of_sizes(counts: Mapping[int, int], sizes: frozenset[int]) -> int:
-    """Return the bytes of all blocks of `sizes`."""
     return sum(size * count for size, count in counts.items() if size in sizes)
 
 

@@ -53,11 +53,11 @@ def pattern_blocks(blocks: ByteRanges, memory: ProcessMemory) -> tuple[NDArray[n
     has_table &= (control < slots) & (slots + capacity * _SLOT_BYTES <= blocks[tables, 1])
     fits[owners[~(is_empty | has_table)]] = False
 
-    found = np.zeros(len(blocks), np.bool_)
+    matches = np.zeros(len(blocks), np.bool_)
     for members in (entries[fits], device_blocks[fits], vector_blocks[fits]):
-        found[members] = True
-    found[tables[has_table & fits[owners]]] = True
-    return found, int(fits.sum())
+        matches[members] = True
+    matches[tables[has_table & fits[owners]]] = True
+    return matches, int(fits.sum())
 
 
 def _block_of_vector(

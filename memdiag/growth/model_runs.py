@@ -135,8 +135,8 @@ class ModelRuns:
         path = self._figures.with_name("prefixes.json")
         self._child.send({"do": "value_prefixes", "path": str(path)})
         self._next_answer("written")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return [KnownContent(name, bytes.fromhex(prefix)) for name, prefix in found]
+        numbers = json.loads(path.read_text(encoding="utf-8"))
+        return [KnownContent(name, bytes.fromhex(prefix)) for name, prefix in numbers]
 
     def trim(self) -> bool:
         """Return freed heap to the system; return whether the C library can."""

@@ -85,7 +85,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     for owner in ownership.owners:
         owned[owner.kind] += owner.bytes
     # Anonymous shared memory is a deleted file of the kernel.
-    mapped_bytes = sum(each.end - each.start for each in space.regions if each.inode)
+    mapped_bytes = sum(region.end - region.start for region in space.regions if region.inode)
     owners = tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in owned.items())  # type: ignore[arg-type] # the kinds are the owners'
     moment = Moment(
         run=run,

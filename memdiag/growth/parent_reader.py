@@ -93,14 +93,13 @@ def _parent_growth(
     request: ReadingRequest,
     subject: str,
 ) -> Growth:
-    """Return the record of growth from the moments in `memory`."""
     before, after = memory[1], memory[-1]
     min_growth = min_growth_of_program(FUNCTION_THREADS, after.moment.run - before.moment.run)
     heap = growing_heap(memory, 1, "run", min_growth)
     repeated = repeated_contents(contents, heap.sizes)
     blocks = grown_blocks(before, after, sizes=heap.sizes, contents=repeated)
     observation = GrowthObservation(
-        moments=tuple(each.moment for each in memory),
+        moments=tuple(reading.moment for reading in memory),
         unit="run",
         warm_up=1,
         blocks=blocks,

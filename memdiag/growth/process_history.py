@@ -113,8 +113,8 @@ class ProcessHistory:
                 if (is_torn and not is_at_rest) or runs_in_flight:
                     read = read.without_owners()
                 elif self.moments and value_starts and not at_exit:
-                    found = recognised_contents(self.pid, self.moments[0], read, value_starts)
-                    self.contents.append(found)
+                    contents = recognised_contents(self.pid, self.moments[0], read, value_starts)
+                    self.contents.append(contents)
         except XrayError as error:
             self.failure = str(error)
             return self.period_s
@@ -145,7 +145,8 @@ class ProcessHistory:
     def _is_torn(self, read: MemoryMoment, sessions: int | None) -> bool:
         """Return whether a part of `read` is missing that was there before."""
         known = next(
-            (each for each in reversed(self.moments) if each.moment.heap_bytes is not None), None
+            (moment for moment in reversed(self.moments) if moment.moment.heap_bytes is not None),
+            None,
         )
         if known is None:
             return read.has_inconsistent_arena

@@ -77,14 +77,14 @@ class RecordedGrowth(NamedTuple):
 
 def recorded_growth(recording: ProgramRun) -> RecordedGrowth | None:
     """Return the growth of the process that grew most; None if none was still growing."""
-    found = [
+    grown = [
         each
         for each in (
             _recorded_process_growth(recording, process) for process in recording.processes
         )
         if each
     ]
-    return max(found, key=lambda each: each.bytes, default=None)
+    return max(grown, key=lambda growth: growth.bytes, default=None)
 
 
 class MemoryRise(NamedTuple):

@@ -125,7 +125,7 @@ def _memory_in_use_judgement(
 ) -> GrowthJudgement:
     """Return ``leak`` or ``kept`` for the owners in `steady`, with the owner that grows fastest."""
     kept = _mostly_kept_values(observation, total_slope([slope for _, slope in steady]))
-    (owner, slope), *others = sorted(steady, key=lambda each: -each[1].bytes_per_unit)
+    (owner, slope), *others = sorted(steady, key=lambda owner_slope: -owner_slope[1].bytes_per_unit)
     if any(_has_steady_rise(observation, count) for count in _SESSION_COUNTS):
         owner, slope, others = "sessions", _resident_slope(observation), []
     owners = {owner, *(each for each, _ in steady)}
@@ -266,8 +266,8 @@ def kept_values(
     )
     # Inputs that were all there before the first run are alive as well, and no block is theirs.
     largest = max((sizes.get(name, 0) for name in inputs), default=0)
-    has_come = any(each.block_bytes >= largest for each in blocks)
-    grown = sum(each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks)
+    has_come = any(block.block_bytes >= largest for block in blocks)
+    grown = sum(block.block_bytes * (block.blocks_per_run or 0.0) for block in blocks)
     has_larger_inputs = has_come and output_bytes < input_bytes <= grown
     has_inputs = has_larger_inputs if outputs else has_come
     named = [*inputs, *outputs] if has_inputs else outputs
@@ -284,7 +284,9 @@ def kept_values(
     if not copied:
         return NOTHING_KEPT
     per_run = sum(
-        each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks if each.content == copied
+        block.block_bytes * (block.blocks_per_run or 0.0)
+        for block in blocks
+        if block.content == copied
     )
     return KeptValues(f"copies of {copied}", per_run)
 
@@ -304,7 +306,7 @@ def _name_with_rate(name: str, sizes: Mapping[str, float]) -> str:
 
 def _steady_growth(observation: GrowthObservation) -> list[tuple[GrowingOwner, Slope]]:
     """Return the owners in use that grow steadily, with their slopes."""
-    found: list[tuple[GrowingOwner, Slope]] = []
+    growing: list[tuple[GrowingOwner, Slope]] = []
     for in_use in OWNERS_IN_USE:
         if in_use.owner == "heap" and observation.growing_heap_bytes is not None:
             values = observation.growing_heap_bytes[observation.warm_up :]
@@ -312,8 +314,8 @@ def _steady_growth(observation: GrowthObservation) -> list[tuple[GrowingOwner, S
         else:
             slope = _figure_slope(observation, in_use.bytes_of, in_use.min_bytes)
         if slope is not None:
-            found.append((in_use.owner, slope))
-    return found
+            growing.append((in_use.owner, slope))
+    return growing
 
 
 def _has_steady_rise(
@@ -377,12 +379,12 @@ def largest_growth(first: Moment, last: Moment) -> tuple[GrowingOwner | None, in
             lambda moment: moment.bytes_of("arena") - (moment.arena_used_bytes or 0)
         ),
         "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
-        **{each.owner: growth(each.bytes_of) for each in OWNERS_IN_USE},
+        **{owner.owner: growth(owner.bytes_of) for owner in OWNERS_IN_USE},
         # Here with the libraries that were loaded meanwhile.
         "files": growth(resident_bytes_of("files")),
         "patterns": growth(lambda moment: moment.pattern_bytes),
     }
-    return max(grown.items(), key=lambda each: each[1])
+    return max(grown.items(), key=lambda item: item[1])
 
 
 def unseen_growth(observation: GrowthObservation) -> Mapping[GrowingOwner, float]:
@@ -396,9 +398,9 @@ def unseen_growth(observation: GrowthObservation) -> Mapping[GrowingOwner, float
     if span <= 0:
         return {}
     return {
-        each.owner: each.min_bytes / span
-        for each in OWNERS_IN_USE
-        if each.owner in _OWNERS_BY_PAGES
+        owner.owner: owner.min_bytes / span
+        for owner in OWNERS_IN_USE
+        if owner.owner in _OWNERS_BY_PAGES
     }
 
 

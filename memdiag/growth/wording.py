@@ -164,7 +164,7 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation
             return f"undecided: {grown} ({owner}){about}, and had not stopped after {runs}"
     assert judgement.slope is not None
     others = [
-        f"{OWNER_LABELS[each]} by {slope_text(slope, unit)}" for each, slope in judgement.others
+        f"{OWNER_LABELS[other]} by {slope_text(slope, unit)}" for other, slope in judgement.others
     ]
     slopes = [judgement.slope, *(slope for _, slope in judgement.others)]
     until = GIB / total_slope(slopes).bytes_per_unit
@@ -358,7 +358,7 @@ def _other_growth(judgement: GrowthJudgement, observation: GrowthObservation) ->
     """Return a sentence on other memory that grew by more than what is judged; empty for none."""
     moments = compared_moments(observation.moments)
     owner, nbytes = largest_growth(moments[0], moments[-1])
-    named = {judgement.owner, *(each for each, _ in judgement.others)}
+    named = {judgement.owner, *(other for other, _ in judgement.others)}
     if judgement.slope is None or owner is None or owner in named or judgement.owner == "sessions":
         return ""
     first, last = (moment.position(observation.unit) for moment in (moments[0], moments[-1]))

@@ -99,7 +99,12 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, AxisR
     """
     values = {value.name: value for value in graph.required_inputs}
     axes = free_axes(graph)
-    keys = {axis.key: axis for each in axes.values() for axis in each or () if axis.size is None}
+    keys = {
+        axis.key: axis
+        for axes_of_input in axes.values()
+        for axis in axes_of_input or ()
+        if axis.size is None
+    }
     if not keys:
         return {}
     batches = batch_keys(axes)
@@ -189,11 +194,11 @@ def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:
 
 def _dims_of_each_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, list[str]]:
     """Return the free dimensions by the name of their role, without those of unknown role."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for key, role in axis_roles(graph, functions).items():
-        found.setdefault(role.name, []).append(key)
-    found.pop(UNKNOWN_ROLE.name, None)
-    return found
+        names.setdefault(role.name, []).append(key)
+    names.pop(UNKNOWN_ROLE.name, None)
+    return names
 
 
 def _free_sides(
@@ -389,7 +394,7 @@ def _usual_axis_size(name: str, axes: Sequence[InputAxis]) -> int:
 
 def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, AxisRole]:
     """Return the roles of the axes of input `name`, by position, as far as operators imply them."""
-    found: dict[int, AxisRole] = {}
+    roles: dict[int, AxisRole] = {}
     # Values to follow, each with the axis of the input that each of its own axes is (None: none).
     pending: list[tuple[Scope, str, tuple[int | None, ...]]] = [(scope, name, tuple(range(rank)))]
     seen = {(scope, name)}
@@ -402,15 +407,15 @@ def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, AxisRole]:
                 break
             for position, role in _roles_from_operator(use, layout):
                 at = layout[position] if 0 <= position < len(layout) else None
-                if at is not None and (at not in found or role.is_required > found[at].is_required):
-                    found[at] = role
+                if at is not None and (at not in roles or role.is_required > roles[at].is_required):
+                    roles[at] = role
             moved = _output_axis_layout(use, layout)
             if moved is not None:
                 after = (use.scope, use.node.output[0])
                 if after not in seen:
                     seen.add(after)
                     pending.append((*after, moved))
-    return found
+    return roles
 
 
 def _output_axis_layout(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] | None:

@@ -170,10 +170,10 @@ class ComputedShapes:
             operands = self._operand_keys(key)
             if operands is None:
                 values[key[1]] = self._constant_numbers(key)
-            elif key not in expanded and not any(self._is_unknown(each) for each in operands):
+            elif key not in expanded and not any(self._is_unknown(operand) for operand in operands):
                 expanded.add(key)
                 # A graph with a cycle is none that runs.
-                pending += [each for each in operands if each and each not in expanded]
+                pending += [operand for operand in operands if operand and operand not in expanded]
             else:
                 self._compute_numbers(key, operands)
         return None if first is None else self._values[first[0]][first[1]]
@@ -244,7 +244,6 @@ class ComputedShapes:
         values.update(compute_outputs(node, self._opset, known))
 
     def _shape_result(self, scope: Scope, node: Node) -> Array | None:
-        """Return the result of a Shape or a Size."""
         kind = self._value_type(scope, node.input[0]) if node.input else None
         if kind is None or kind.shape is None or None in kind.shape:
             return None
@@ -265,7 +264,6 @@ class ComputedShapes:
         self._values[scope][name] = value
 
     def _follow_call(self, scope: Scope, node: Node, body: Scope) -> None:
-        """Follow the call of a function."""
         self._called_left -= len(body.nodes)
         if self._called_left < 0:
             return
@@ -282,22 +280,22 @@ class ComputedShapes:
         elif node.is_onnx and node.op_type == "Loop" and len(inner) == 1:
             self._follow_loop_node(scope, node, inner[0])
         else:
-            for each in inner:
-                self._visit_scope(each)
+            for subgraph in inner:
+                self._visit_scope(subgraph)
 
     def _follow_if(self, scope: Scope, node: Node, branches: Sequence[Scope]) -> None:
         condition = condition_value(self._value_numbers(scope, node.input[0]))
-        names = [each.name for each in node.subgraphs]
+        names = [subgraph.name for subgraph in node.subgraphs]
         if condition is not None:
             taken = "then_branch" if condition else "else_branch"
             self.runs |= {
                 each: int(name == taken) for name, each in zip(names, branches, strict=True)
             }
         results: list[list[KnownValue]] = []
-        for each in branches:
-            if self.runs.get(each, 1):
-                self._visit_scope(each)
-                results.append([self._known_value(each, name) for name in each.outputs])
+        for branch in branches:
+            if self.runs.get(branch, 1):
+                self._visit_scope(branch)
+                results.append([self._known_value(branch, name) for name in branch.outputs])
         for name, known in zip(node.output, zip(*results, strict=False), strict=False):
             kinds = {kind for kind, _ in known}
             if len(known) == 1:
@@ -325,10 +323,10 @@ class ComputedShapes:
             self._visits_left -= nodes
             if self._visits_left < 0:
                 return None, tuple(KnownValue(None, None) for _ in state)
-            for each in inside:
-                self.types[each] = dict(before[each])
-                self.refined.pop(each, None)
-                self._values.pop(each, None)
+            for scope in inside:
+                self.types[scope] = dict(before[scope])
+                self.refined.pop(scope, None)
+                self._values.pop(scope, None)
             number = None if index is None else np.array(index, np.int64)
             counter = KnownValue(TensorType("int64", ()), number)
             condition = KnownValue(TensorType("bool", ()), np.array(True))

@@ -175,8 +175,8 @@ def _compute_reduce_prod(node: Node, inputs: Sequence[Array]) -> Array:
     if len(inputs) > 1:
         axes = tuple(inputs[1].reshape(-1).tolist())
     keep = bool(integer_attribute(node, "keepdims", 1))
-    found = np.prod(inputs[0], axis=axes or None, keepdims=keep)
-    return np.asarray(found).astype(inputs[0].dtype)
+    product = np.prod(inputs[0], axis=axes or None, keepdims=keep)
+    return np.asarray(product).astype(inputs[0].dtype)
 
 
 def _compute_transpose(node: Node, inputs: Sequence[Array]) -> Array:

@@ -56,7 +56,7 @@ INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 def count_inputs(graph: Graph) -> dict[str, InputCount]:
     """Return the inputs of one integer that are a count of a node, by name."""
-    found: dict[str, InputCount] = {}
+    counts: dict[str, InputCount] = {}
     names = {
         value.name
         for value in graph.required_inputs
@@ -71,8 +71,8 @@ def count_inputs(graph: Graph) -> dict[str, InputCount]:
                 name = _copied_value_name(graph, node.input[index])
                 if name in names:
                     reason = count.reason.format(node.label)
-                    found.setdefault(name, count._replace(reason=reason))
-    return found
+                    counts.setdefault(name, count._replace(reason=reason))
+    return counts
 
 
 def free_axes(graph: Graph) -> dict[str, tuple[InputAxis, ...] | None]:

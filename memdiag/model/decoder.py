@@ -133,7 +133,7 @@ class Decoder:
         """Return how the inputs that are not fed change from step to step."""
         fed = {pair.input for pair in self.pairs}
         before, after = self.plans(past=1, new=1), self.plans(past=2, new=1)
-        found = []
+        inputs = []
         for plan, later in zip(before, after, strict=True):
             if plan.name in fed:
                 continue
@@ -143,8 +143,8 @@ class Decoder:
                 offset = 0
             elif plan.value != later.value and isinstance(plan.value, int):
                 offset = plan.value - 1
-            found.append(CallInput(plan.name, axes[0] if axes else None, offset))
-        return tuple(found)
+            inputs.append(CallInput(plan.name, axes[0] if axes else None, offset))
+        return tuple(inputs)
 
     def cache(self) -> KeyValueCache:
         """Return the KV cache at the chosen sizes."""
@@ -233,7 +233,12 @@ def _make_decoder(
     given: Mapping[str, GivenArray],
 ) -> Decoder:
     axes = {name: axes_of(value) for name, value in inputs.items()}
-    free = {axis.key: axis for each in axes.values() for axis in each or () if axis.size is None}
+    free = {
+        axis.key: axis
+        for input_axes in axes.values()
+        for axis in input_axes or ()
+        if axis.size is None
+    }
     roles = axis_roles(model_file.graph, model_file.functions)
     batches = batch_keys(axes)
     past = set()
@@ -254,34 +259,34 @@ def _make_decoder(
             )
         past |= keys
     fed = {pair.input for pair in pairs}
-    for name, each in axes.items():
-        is_past = any(axis.key in past for axis in each or ())
+    for name, input_axes in axes.items():
+        is_past = any(axis.key in past for axis in input_axes or ())
         if is_past and name not in fed and "mask" not in name.lower():
             raise UsageError(
-                f"--feed: input {name!r} has {_input_shape_text(each)}, with the length of the"
-                " past, but no output is fed to it. Name a pair for it as well."
+                f"--feed: input {name!r} has {_input_shape_text(input_axes)}, with the length of"
+                " the past, but no output is fed to it. Name a pair for it as well."
             )
     # Dimensions are counted by their place as well, as not all exporters name them.
     known = roles | dict.fromkeys(past, AxisRole("past", 0, "fed"))
     others = {
-        name: each
-        for name, each in axes.items()
-        if name not in fed and each and "encoder" not in name.lower()
+        name: input_axes
+        for name, input_axes in axes.items()
+        if name not in fed and input_axes and "encoder" not in name.lower()
     }
     totals = set(total_lengths({**others, **{n: axes[n] for n in fed}}, known))
     new = {
         axis.key
-        for name, each in others.items()
-        for axis in each or ()
+        for name, input_axes in others.items()
+        for axis in input_axes or ()
         if axis.size is None
         and axis.position == (1 if axis.rank >= 2 else 0)
         and "mask" not in name.lower()
         and (known.get(axis.key) or AxisRole("", 0, "")).name == "sequence"
         and axis.key not in past | totals | batches
     }
-    for name, each in others.items():
-        if "mask" in name.lower() and each and each[-1].size is None:
-            totals |= {each[-1].key} - new - past - batches
+    for name, input_axes in others.items():
+        if "mask" in name.lower() and input_axes and input_axes[-1].size is None:
+            totals |= {input_axes[-1].key} - new - past - batches
     totals = {key for key in totals if not is_expression(key, free)}
     dims = dims_by_name(model_file.graph, model_file.functions, dims)
     for key in dims:
@@ -326,8 +331,8 @@ def check_calls(decoder: Decoder, *, prefill: int, steps: int, max_tokens: int |
             f"{decoder.model_file.path}: no dimension of its inputs counts the tokens of a call, so"
             f" that a prompt of {prefill} tokens cannot be run at once. Use --prefill 1."
         )
-    found = decoder.positions()
-    limits = [found] if found is not None else []
+    positions = decoder.positions()
+    limits = [positions] if positions is not None else []
     if max_tokens is not None:
         limits.append((max_tokens, "genai_config.json"))
     for limit, source in sorted(limits)[:1]:
@@ -348,12 +353,12 @@ def _natural_feed(
     Raises:
         UsageError: there is none, or more than one.
     """
-    found = [text for text in NATURAL_FEEDS if _matching_pairs(text, inputs, outputs)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    feeds = [text for text in NATURAL_FEEDS if _matching_pairs(text, inputs, outputs)]
+    if len(feeds) == 1:
+        return feeds[0]
+    if feeds:
         raise UsageError(
-            f"{model_file.path}: both {' and '.join(found)} pair outputs with inputs. Choose one of"
+            f"{model_file.path}: both {' and '.join(feeds)} pair outputs with inputs. Choose one of"
             " them with --feed."
         )
     raise UsageError(
@@ -437,7 +442,7 @@ def _check_types(output: ValueInfoProto, input: ValueInfoProto) -> None:
         UsageError: it cannot.
     """
     source, target = tensor_type(output.type), tensor_type(input.type)
-    given, expected = axes_of(output), axes_of(input)
+    produced, expected = axes_of(output), axes_of(input)
     is_tensor = input.type.HasField("tensor_type") and output.type.HasField("tensor_type")
     fits = (
         is_tensor
@@ -445,10 +450,10 @@ def _check_types(output: ValueInfoProto, input: ValueInfoProto) -> None:
         and target is not None
         and source.elem_type in (0, target.elem_type)
     )
-    if fits and given is not None and expected is not None:
-        fits = len(given) == len(expected) and all(
-            None in (one.size, other.size) or one.size == other.size
-            for one, other in zip(given, expected, strict=True)
+    if fits and produced is not None and expected is not None:
+        fits = len(produced) == len(expected) and all(
+            None in (axis.size, other.size) or axis.size == other.size
+            for axis, other in zip(produced, expected, strict=True)
         )
     if not fits:
         raise UsageError(

@@ -37,9 +37,9 @@ def sample_has_denormals(model_file: ModelFile, weight: Weight) -> bool:
     starts = np.arange(_SAMPLED_BLOCKS) * part + offsets
     for first in range(0, _SAMPLED_BLOCKS, _BLOCKS_AT_ONCE):
         blocks = starts[first : first + _BLOCKS_AT_ONCE, None] + np.arange(_BLOCK_VALUES)
-        found = _denormal_count(values[blocks], weight)
+        count = _denormal_count(values[blocks], weight)
         model_file.release()
-        if found:
+        if count:
             return True
     return False
 

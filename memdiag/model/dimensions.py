@@ -187,15 +187,15 @@ def batch_keys(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> set[str]:
     free = [axis for axes in known for axis in axes if axis.size is None]
     first = [axis for axis in free if axis.position == 0]
     have_one_axis = all(axis.rank == 1 for axis in first)
-    found = {axis.key for axis in free if "batch" in axis.symbol.lower()}
-    found |= {axis.key for axis in first if axis.rank > 1 or not have_one_axis}
+    keys = {axis.key for axis in free if "batch" in axis.symbol.lower()}
+    keys |= {axis.key for axis in first if axis.rank > 1 or not have_one_axis}
     if first:
-        found |= {
+        keys |= {
             axes[1].key
             for axes in known
             if [axis.size is None for axis in axes] == [False, True, False]
         }
-    return found
+    return keys
 
 
 def unknown_dimension(

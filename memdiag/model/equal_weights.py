@@ -90,11 +90,11 @@ class _ContentComparison:
         if len(indices) < 2:
             return [indices] if indices else []
         weights = [self._model_file.weights[index] for index in indices]
-        found: dict[int | None, list[int]] = defaultdict(list)
+        groups: dict[int | None, list[int]] = defaultdict(list)
         for index, value in zip(indices, _concurrent_results(key, weights), strict=True):
-            found[value].append(index)
-        found.pop(None, None)
-        return list(found.values())
+            groups[value].append(index)
+        groups.pop(None, None)
+        return list(groups.values())
 
     def _probe_hash(self, weight: Weight) -> int | None:
         """Return a hash of a few blocks of a weight's bytes; None if they cannot be read."""

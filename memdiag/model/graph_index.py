@@ -399,8 +399,8 @@ class Scope:
         if name not in self.input_names:
             return None
         index = self.inputs.index(name)
-        given = self.owner.input
-        return (self.parent, given[index]) if index < len(given) else None
+        parameters = self.owner.input
+        return (self.parent, parameters[index]) if index < len(parameters) else None
 
 
 class GraphIndex:

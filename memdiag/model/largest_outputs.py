@@ -25,8 +25,8 @@ def largest_outputs(
     largest = _LARGEST_BY_OPERATOR.get(node.op_type) if node.is_onnx else None
     if largest is None or not node.input:
         return {}
-    found = largest(node, types, values)
-    return {name: kind for name, kind in zip(node.output, found, strict=False) if name}
+    outputs = largest(node, types, values)
+    return {name: kind for name, kind in zip(node.output, outputs, strict=False) if name}
 
 
 def _complete_shape(types: _TypeByName, name: str) -> _CompleteShape | None:

@@ -65,9 +65,9 @@ def follow_loop(
             return index + 1, states[-1]
         states.append(after)
         if index == _MIN_REGULAR_ITERATIONS - 1 and limit is not None:
-            found = _last_regular_state(iterate, states[-3:], limit)
-            if found is not None:
-                return found
+            regular = _last_regular_state(iterate, states[-3:], limit)
+            if regular is not None:
+                return regular
     return None, _common_state(iterate, first)
 
 
@@ -108,9 +108,9 @@ def _last_regular_state(
 
 def _is_regular_history(history: tuple[KnownValue, ...]) -> bool:
     """Return whether the sizes of a value change by the same amounts from state to state."""
-    if len({each.kind for each in history}) == 1:
+    if len({state.kind for state in history}) == 1:
         return True
-    shapes = [each.kind.shape for each in history if each.kind is not None]
+    shapes = [state.kind.shape for state in history if state.kind is not None]
     if len(shapes) < len(history) or any(shape is None or None in shape for shape in shapes):
         return False
     if len({len(shape or ()) for shape in shapes}) > 1:

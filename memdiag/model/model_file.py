@@ -90,12 +90,12 @@ class ModelFile:
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._mapped_bytes = 0
         self.is_ort_format: bool = is_ort_format(mapping)
-        found = self._read_skeleton(mapping, compact=True)
-        self._references: Mapping[int, ReferenceKind] = found.references
+        skeleton = self._read_skeleton(mapping, compact=True)
+        self._references: Mapping[int, ReferenceKind] = skeleton.references
         self.proto: ModelProto
         self.graph: Graph
         self.functions: tuple[Graph, ...]
-        self.proto, self.graph, self.functions = _parsed_model(found.proto, str(path))
+        self.proto, self.graph, self.functions = _parsed_model(skeleton.proto, str(path))
         self.weights: list[Weight] = []
         self._sources: dict[Weight, WeightSource] = {}
         for weight, source in list_weights(
@@ -145,11 +145,11 @@ class ModelFile:
     def read_attribute(self, attribute: AttributeProto) -> AttributeProto:
         """Return an attribute of `proto` with the long list or string that `proto` does not
         contain."""
-        found = attribute_range(attribute.doc_string)
-        kind = self._references.get(found[0]) if found is not None else None
-        if found is None or kind not in ("attribute", "list") or not self._maps:
+        place = attribute_range(attribute.doc_string)
+        kind = self._references.get(place[0]) if place is not None else None
+        if place is None or kind not in ("attribute", "list") or not self._maps:
             return attribute
-        stored = self._maps[self._real_path][found[0] : found[1]]
+        stored = self._maps[self._real_path][place[0] : place[1]]
         self.release()
         if kind == "attribute":
             whole: AttributeProto = AttributeProto.FromString(stored)
@@ -284,8 +284,8 @@ class ModelFile:
                 return TensorLocation(stored, self.path.name, offset, length)
             count = count_varints(self.file_bytes_view[offset : offset + length])
             self.release()
-            found = dense_bytes(count, element) if stored == element.field else 0
-            return TensorLocation("typed", None, None, found)
+            size = dense_bytes(count, element) if stored == element.field else 0
+            return TensorLocation("typed", None, None, size)
         self._external_files.check(location, offset + length, where=where)
         return TensorLocation("external", location, offset, length)
 

@@ -72,8 +72,8 @@ def infer_outputs(
         ).graph.output
     except INFERENCE_FAILURES:
         return {}
-    found = ((value.name, TensorType.read(value.type)) for value in inferred)
-    return {name: kind for name, kind in found if kind is not None}
+    outputs = ((value.name, TensorType.read(value.type)) for value in inferred)
+    return {name: kind for name, kind in outputs if kind is not None}
 
 
 VECTORIZED_OPERATORS = EVALUATED_OPERATORS | {

@@ -129,7 +129,6 @@ class _OrtFormatReader:
         self.references: dict[int, ReferenceKind] = {}
 
     def model(self) -> ModelProto:
-        """Return the model."""
         root = Table(self._data, struct.unpack_from("<I", self._data)[0])
         source = self._table_in_field(root, _SESSION_MODEL)
         if source is None:
@@ -312,9 +311,9 @@ class _OrtFormatReader:
                 shape = self._table_in_field(value, _TENSOR_SHAPE_FIELD)
                 if shape is not None:
                     kind.tensor_type.shape.SetInParent()
-                    for each in self._tables_in_list(shape, _SHAPE_DIMENSIONS):
+                    for dimension in self._tables_in_list(shape, _SHAPE_DIMENSIONS):
                         size = kind.tensor_type.shape.dim.add()
-                        self._read_size(self._table_in_field(each, _DIMENSION_VALUE), size)
+                        self._read_size(self._table_in_field(dimension, _DIMENSION_VALUE), size)
             case 2:  # sequence
                 element = self._table_in_field(value, _TENSOR_ELEMENT_FIELD)
                 if element is not None:
@@ -351,7 +350,6 @@ class _OrtFormatReader:
         return Table(self._data, position)
 
     def _tables_in_list(self, source: Table, field: int) -> Iterator[Table]:
-        """Yield the tables of a list."""
         start, count = _list_position(source, field)
         for index in range(count):
             yield self._table_at(source.Indirect(start + _OFFSET_BYTES * index))
@@ -369,7 +367,6 @@ class _OrtFormatReader:
         return text
 
     def _strings_in_list(self, source: Table, field: int) -> Iterator[bytes]:
-        """Yield the strings of a list."""
         start, count = _list_position(source, field)
         for index in range(count):
             yield self._string_at(source, start + _OFFSET_BYTES * index)
@@ -428,8 +425,8 @@ def _topologically_ordered(nodes: Sequence[_ReadNode]) -> Iterator[NodeProto]:
     for index, node in enumerate(nodes):
         before = {producers[name] for name in node.reads if name in producers}
         missing[index] = len(before)
-        for each in before:
-            followers[each].append(index)
+        for producer in before:
+            followers[producer].append(index)
     ready = [(nodes[index].number, index) for index, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     count = 0

@@ -102,7 +102,7 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
         ModelError: the bytes are no varints.
     """
     dtype = np.dtype("u1" if element.bits == 6 else f"<u{max(element.bits // 8, 1)}")
-    found = np.empty(count_varints(packed), dtype)
+    numbers = np.empty(count_varints(packed), dtype)
     filled = 0
     for part in _packed_field_parts(packed):
         ends = np.flatnonzero(part < _VARINT_CONTINUES) + 1
@@ -115,9 +115,9 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
             longer = lengths > index
             digits = (part[starts[longer] + index] & 0x7F).astype(np.uint64)
             values[longer] |= digits << np.uint64(7 * index)
-        found[filled : filled + len(values)] = values
+        numbers[filled : filled + len(values)] = values
         filled += len(values)
-    return (_pack_six(found) if element.bits == 6 else found).view(np.uint8)
+    return (_pack_six(numbers) if element.bits == 6 else numbers).view(np.uint8)
 
 
 def _packed_field_parts(packed: Array) -> Iterator[Array]:

@@ -107,7 +107,9 @@ class _WeightLister:
             yield self._dense_weight(
                 tensor, tensor.name, path, origin or "initializer", "initializer"
             )
-        for sparse in {each.values.name: each for each in graph.sparse_initializers}.values():
+        for sparse in {
+            initializer.values.name: initializer for initializer in graph.sparse_initializers
+        }.values():
             yield self._sparse_weight(
                 sparse, sparse.values.name, path, origin, "sparse initializer"
             )
@@ -116,7 +118,6 @@ class _WeightLister:
                 yield from self._weights_in_node(node, path, origin)
 
     def function_weights(self, function: Graph) -> Iterator[WeightWithSource]:
-        """Yield the weights of a function."""
         path = function_path(function.key)
         for attribute in function.proto.attribute_proto:
             yield from self._weights_in_attribute(attribute, function.key[1], path, "function")
@@ -213,15 +214,15 @@ class _WeightLister:
         shape = _checked_tensor_shape(tensor.dims, where)
         location = self.locate(tensor, element, where)
         if element is STRING_ELEMENT:
-            expected, found = prod(shape), len(tensor.string_data)
+            expected, actual = prod(shape), len(tensor.string_data)
             unit = "strings"
         else:
             expected, unit = element.nbytes(shape), "bytes"
-            found = stored_bytes(tensor, element) if location.length is None else location.length
-        if found != expected:
+            actual = stored_bytes(tensor, element) if location.length is None else location.length
+        if actual != expected:
             raise ModelError(
                 f"{where} should have {expected:,} {unit} ({element.name} {_stated_shape(shape)})"
-                f" but has {found:,}; export the model again."
+                f" but has {actual:,}; export the model again."
             )
         return element, location
 

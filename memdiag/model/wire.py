@@ -289,7 +289,6 @@ class _SkeletonBuilder:
         )
 
     def _message_fields(self, kind: _MessageKind, start: int, end: int) -> Iterator[_WireField]:
-        """Yield the fields of the message from `start` to `end`."""
         data, pos = self.data, start
         while pos < end:
             begin = pos

@@ -527,7 +527,9 @@ class _RunSimulation:
                 is_repeated=execution.is_repeated or (index > 0 and not grows),
             )
             results = yield from self._iteration_requests(body, iteration)
-            stacked = [each for each in results if name_in_model(each.name) in loop.stacked]
+            stacked = [
+                request for request in results if name_in_model(request.name) in loop.stacked
+            ]
             before, state = state, [request for request in results if request not in stacked]
             if is_end:
                 kept += before
@@ -576,7 +578,6 @@ class _RunSimulation:
         return max(1, round(first.nbytes + share * (value.nbytes - first.nbytes)))
 
     def nodes_of(self, scope: Scope) -> list[ExecutedNode]:
-        """Return the executed nodes of `scope` in order."""
         return self._graph_plan(scope).nodes
 
     def _graph_plan(self, scope: Scope) -> "_GraphPlan":

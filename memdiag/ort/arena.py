@@ -120,7 +120,7 @@ class SimulatedArena:
         for side in (chunk.before, chunk.after):
             if side is not None and side.is_free:
                 self._remove_free_chunk(side)
-                chunk = _merged_chunk(*sorted((chunk, side), key=lambda each: each.start))
+                chunk = _merged_chunk(*sorted((chunk, side), key=lambda neighbour: neighbour.start))
         self._chunks[chunk.region, chunk.start] = chunk
         self._add_free_chunk(chunk)
 
@@ -179,7 +179,6 @@ class SimulatedArena:
         del self._free[bisect_left(self._free, (chunk.nbytes, chunk.region, chunk.start))]
 
     def _note_written(self, region: int, start: int, end: int) -> None:
-        """Note that a region was written from `start` to `end`."""
         written = self._written[region]  # sorted, without two that touch
         first = bisect_left(written, start, key=itemgetter(1))
         last = bisect_right(written, end, key=itemgetter(0))

@@ -133,6 +133,6 @@ def node_lists(model_file: ModelFile, graphs: GraphIndex) -> Iterator[NodeLists]
     for _, scope in graphs:
         for node in scope.nodes:
             if not node.is_onnx and node.has_attributes:
-                found = NodeLists.of(model_file, scope, node)
-                if found.kept_bytes >= MIN_BYTES:
-                    yield found
+                lists = NodeLists.of(model_file, scope, node)
+                if lists.kept_bytes >= MIN_BYTES:
+                    yield lists

@@ -73,7 +73,7 @@ def step_requests(
     In a step of one token sizes grow linearly with the past. Where the two do not have the same
     values, as they do if one of a model's branches depends on a size, only they are yielded.
     """
-    is_same = [each.key for each in first] == [each.key for each in last]
+    is_same = [request.key for request in first] == [request.key for request in last]
     if steps == 1 or not is_same:
         yield first
         if steps > 1:

@@ -119,8 +119,8 @@ class _ChannelsLastRewrite:
                 self._merge_transposes(before, node)
                 return
             if name in self._transposed_operands(node) and self._is_worth(node, order):
-                for each in self._transposed_operands(node):
-                    self._transpose_input(node, each, _inverse_permutation(order))
+                for operand in self._transposed_operands(node):
+                    self._transpose_input(node, operand, _inverse_permutation(order))
                 for index in range(len(node.output)):
                     self._transpose_output(node, index, order)
                 if node.op_type == "MaxPool":
@@ -133,13 +133,13 @@ class _ChannelsLastRewrite:
         if len(orders[id(first)]) != len(orders[id(second)]):
             return
         order = tuple(orders[id(first)][axis] for axis in orders[id(second)])
-        given, result = first.input[0], second.output[0]
+        source, result = first.input[0], second.output[0]
         if list(order) != sorted(order):
             orders[id(second)] = order
-            self._replace(second, first.output[0], given)
+            self._replace(second, first.output[0], source)
         elif not self._graph.is_output(result):
             for reader in list(self._graph.readers_of(result)):
-                self._replace(reader, result, given)
+                self._replace(reader, result, source)
 
     def _transposed_operands(self, node: ExecutedNode) -> Sequence[str]:
         """Return the inputs that are transposed with the outputs of `node`; none if none are."""

@@ -470,8 +470,8 @@ class _ConstantFolding:
         if constant is not None and constant.type is not None:
             return constant.type
         defining = scope.defining_scope(name)
-        found = self._types.get((defining, name)) if defining is not None else None
-        return found if found is not None else self.shapes.of(scope, name)
+        kind = self._types.get((defining, name)) if defining is not None else None
+        return kind if kind is not None else self.shapes.of(scope, name)
 
     def _mark_read_constants(self) -> None:
         """Mark the constants that a remaining node reads, or that a graph outputs."""

@@ -325,16 +325,16 @@ class ExecutedGraph:
     def _expand_hard_swish(self) -> None:
         """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
         swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
-        for node in (each for each in swishes if len(each.input) == 1):
+        for node in (swish for swish in swishes if len(swish.input) == 1):
             new = f"{node.output[0]}{NEW_VALUE_MARK}sigmoid"
             if node.output[0] in self.types:
                 self.types[new] = self.types[node.output[0]]
             if node.output[0] in self.axes:
                 self.axes[new] = self.axes[node.output[0]]
-            (given,) = node.input
+            (operand,) = node.input
             index = self.take_index()
-            self.nodes.append(ExecutedNode("HardSigmoid", (given,), (new,), node.source, index))
-            node.op_type, node.input, node.index = "Mul", (given, new), self.take_index()
+            self.nodes.append(ExecutedNode("HardSigmoid", (operand,), (new,), node.source, index))
+            node.op_type, node.input, node.index = "Mul", (operand, new), self.take_index()
         self.index_values()
 
     def _merge_into_readers(self) -> None:
@@ -388,7 +388,7 @@ class ExecutedGraph:
             ]
             if not transposes:
                 continue
-            inputs = {each.output[0]: each.input[0] for each in transposes}
+            inputs = {transpose.output[0]: transpose.input[0] for transpose in transposes}
             node.input = tuple(dict.fromkeys(inputs.get(name, name) for name in node.input))
             node.made = self.take_index()
             merged.update(map(id, transposes))
@@ -411,7 +411,9 @@ class ExecutedGraph:
             before = self._producers.get(node.input[0]) if node.input else None
             if node.op_type != "Shape" or before is None or before.op_type != "Transpose":
                 continue
-            ends = [each.name for each in node.source.attribute if each.name == "end"]
+            ends = [
+                attribute.name for attribute in node.source.attribute if attribute.name == "end"
+            ]
             if ends or integer_attribute(node.source, "start", 0):  # a part of the shape
                 continue
             new = f"{node.output[0]}{NEW_VALUE_MARK}shape"
@@ -519,13 +521,13 @@ class ExecutedGraph:
             parts = [self._read_part(node, name, kind.shape) for node in readers]
             if any(part is None for part in parts):
                 continue
-            found = sorted(part for part in parts if part is not None)
-            axes = {axis for axis, _, _ in found}
+            ranges = sorted(part for part in parts if part is not None)
+            axes = {axis for axis, _, _ in ranges}
             size = kind.shape[min(axes)]
-            starts = [0, *(end for _, _, end in found)]
+            starts = [0, *(end for _, _, end in ranges)]
             if len(axes) > 1 or size is None or starts[-1] != size:
                 continue
-            if any(start != begin for start, (_, begin, _) in zip(starts, found, strict=False)):
+            if any(start != begin for start, (_, begin, _) in zip(starts, ranges, strict=False)):
                 continue
             added.append(self._split_node(name, kind, readers, parts))
             removed.update(map(id, readers))
@@ -551,9 +553,9 @@ class ExecutedGraph:
             return axis, start, start + 1
         if node.op_type == "Slice" and len(source.input) >= 4:
             values = [self._integer_constants(each) for each in source.input[1:] if each]
-            if any(each is None or len(each) != 1 for each in values):
+            if any(value is None or len(value) != 1 for value in values):
                 return None
-            start, end, axis, *step = (each[0] for each in values if each is not None)
+            start, end, axis, *step = (value[0] for value in values if value is not None)
             axis %= len(shape)
             size = shape[axis]
             if size is None or step not in ([], [1]):
@@ -633,7 +635,6 @@ class _BlockRewrite:
         self._uses.update(graph._outputs)
 
     def rewrite(self) -> None:
-        """Rewrite the graph."""
         graph = self._graph
         # New nodes get their indices in this order, on which their own order depends.
         for node in graph.in_order():
@@ -691,14 +692,14 @@ class _BlockRewrite:
         groups = integer_attribute(source, "group", 1)
         has_plain_input = groups == 1 and shape[1] < graph.block
         if name in self._blocked:
-            given = self._blocked[name].name if not has_plain_input else name
+            operand = self._blocked[name].name if not has_plain_input else name
             self._blocked[name].left -= not has_plain_input
         elif has_plain_input:
-            given = name
+            operand = name
         else:
-            given = self._reorder_input(name)
-        rest = tuple(each for each in node.input if each != name)
-        self._add_blocked(node, "Conv", (given, *rest), shape[0], is_fused=node.is_fused)
+            operand = self._reorder_input(name)
+        rest = tuple(other for other in node.input if other != name)
+        self._add_blocked(node, "Conv", (operand, *rest), shape[0], is_fused=node.is_fused)
         return True
 
     def _reorder_input(self, name: str) -> str:
@@ -709,11 +710,11 @@ class _BlockRewrite:
             self._set_axes(new, name, "ReorderInput", (name,))
             producer = self._graph._producers.get(name)
             source = producer.source if producer is not None else self._graph.nodes[0].source
-            given = name
+            operand = name
             if producer is not None and self._is_from_nhwc(producer):
                 del self._nodes[producer]
-                given = producer.input[0]
-            self._add_node("ReorderInput", (given,), (new,), source)
+                operand = producer.input[0]
+            self._add_node("ReorderInput", (operand,), (new,), source)
         return self._reordered[name]
 
     def _is_from_nhwc(self, node: ExecutedNode) -> bool:
@@ -812,7 +813,7 @@ class _BlockRewrite:
         """Let `node` work on blocks."""
         chosen = set(map(id, values))
         blocked = ((name, self._blocked.get(name)) for name in node.input)
-        given = tuple(
+        operands = tuple(
             value.name if value is not None and id(value) in chosen else name
             for name, value in blocked
         )
@@ -822,7 +823,7 @@ class _BlockRewrite:
         channels = (
             kind.shape[1] if kind is not None and kind.shape and len(kind.shape) > 1 else None
         )
-        self._add_blocked(node, node.op_type, given, channels or values[0].channels)
+        self._add_blocked(node, node.op_type, operands, channels or values[0].channels)
         return True
 
     def _add_blocked(
@@ -895,9 +896,9 @@ def _nodes_in_runtime_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]
     producers = {name: node for node in nodes for name in node.output if name}
     read: set[int] = set()
     for node in nodes:
-        found = {producers[name].order for name in node.input if name in producers} - {node.order}
-        read |= found
-        producers_of[node.order] = sorted(found)
+        indices = {producers[name].order for name in node.input if name in producers} - {node.order}
+        read |= indices
+        producers_of[node.order] = sorted(indices)
     # Depth first: an index below 0 is the complement of a node whose producers are all in order.
     pending = sorted(by_index.keys() - read)
     seen: set[int] = set()

@@ -45,7 +45,6 @@ _CENTERED_PATTERN = ("Sub", INPUT_PLACEHOLDER, ("ReduceMean", INPUT_PLACEHOLDER)
 
 
 def _root_mean_square(value: object) -> NodePattern:
-    """Return the square root of the mean of the squares of a value."""
     return ("Sqrt", ("Add", ("ReduceMean", ("Pow", value, 2.0)), NUMBER_PLACEHOLDER))
 
 
@@ -211,9 +210,9 @@ class _PatternMatch:
         values = small_constant(self._scope, name) if self._is_constant(name) else None
         if values is None or np.size(values) != 1 or values.dtype.kind not in "iuf":
             return False
-        found = float(np.ravel(values)[0])
+        number = float(np.ravel(values)[0])
         return isinstance(pattern, str) or isclose(
-            found, float(str(pattern)), rel_tol=_NUMBER_TOLERANCE
+            number, float(str(pattern)), rel_tol=_NUMBER_TOLERANCE
         )
 
     def _is_constant(self, name: str) -> bool:

@@ -208,8 +208,10 @@ class HalfPrecision:
         if node.op_type in ("Gemm", "MatMul") and node.is_onnx:
             producers = map(self._computed_producer, node.input)
             return any(
-                each is not None and each.op_type == "DequantizeLinear" and self._is_packed(each)
-                for each in producers
+                producer is not None
+                and producer.op_type == "DequantizeLinear"
+                and self._is_packed(producer)
+                for producer in producers
             )
         return (
             reads_half(node)
@@ -235,7 +237,7 @@ class HalfPrecision:
                 if not self._is_computed[use.node.index]:
                     continue
                 if use.node.op_type in NO_EFFECT_OPERATORS:
-                    pending += [each for each in use.node.output[:1] if each not in seen]
+                    pending += [output for output in use.node.output[:1] if output not in seen]
                     seen.update(use.node.output)
                 elif not self.computes_floats(use.node):
                     return True
@@ -268,8 +270,8 @@ class HalfPrecision:
                 if name not in contents:
                     contents[name] = self._constant_content(name)
                 read[contents[name]] += 1
-        found = {name for name, content in contents.items() if read[content] > 1}
-        return frozenset(found.union(_passed_on_name(self._scope, name) for name in found))
+        shared = {name for name, content in contents.items() if read[content] > 1}
+        return frozenset(shared.union(_passed_on_name(self._scope, name) for name in shared))
 
     def _is_constant(self, name: str) -> bool:
         scope = self._scope

@@ -43,8 +43,8 @@ def oldest_runtime(model_file: ModelFile) -> OldestRelease:
         *_releases_for_versions(model_file.proto.ir_version, _all_opset_imports(model_file)),
         *(_release_for_node(node) for node in _all_model_nodes(model_file)),
     )
-    found = max(needs, key=lambda need: need.runtime or Runtime(9999, 0))
-    return found._replace(why="") if found.runtime == OLDEST_RELEASE else found
+    newest = max(needs, key=lambda need: need.runtime or Runtime(9999, 0))
+    return newest._replace(why="") if newest.runtime == OLDEST_RELEASE else newest
 
 
 def _releases_for_versions(

@@ -325,9 +325,9 @@ class SessionLoading:
         timeline, now = self.timeline, self.timeline.now
         file_bytes = self._model.file_bytes
         if self._is_part:
-            file_bytes = sum(each.private_bytes for each in loaded)
+            file_bytes = sum(weight.private_bytes for weight in loaded)
         now["model file"] = 2 * file_bytes if self._from_bytes else file_bytes
-        now["stale weights"] = sum(each.depth * each.private_bytes for each in loaded)
+        now["stale weights"] = sum(weight.depth * weight.private_bytes for weight in loaded)
         if not self._is_part:
             self._note_attributes()
         # Python's bindings have a copy of their own as long as the bytes are read.
@@ -341,7 +341,7 @@ class SessionLoading:
         timeline, now = self.timeline, self.timeline.now
         if not self._is_part:
             self._note_attributes()
-        copied = [0 if self._is_in_place(each) else each.weight.nbytes for each in loaded]
+        copied = [0 if self._is_in_place(weight) else weight.weight.nbytes for weight in loaded]
         if self._is_part or file.in_place:
             now["model file"] = 0
         else:
@@ -351,13 +351,13 @@ class SessionLoading:
         # Python's bindings have a copy of their own as long as the bytes are read.
         binding = 0 if self._is_part else self._kept_file_bytes
         if self._session.runtime < ORT_WEIGHTS_MOVED_SINCE:
-            for each, nbytes in zip(loaded, copied, strict=True):
+            for weight, nbytes in zip(loaded, copied, strict=True):
                 now["weights"] += nbytes
                 more: dict[TermName, int] = {
                     "model file": binding,
                     "weight being converted": nbytes,
                 }
-                timeline.note("parse", more, qualified_name(each.weight))
+                timeline.note("parse", more, qualified_name(weight.weight))
         now["weights"] = sum(copied)
         timeline.note("parse", {"model file": binding})
         timeline.note("parse")
@@ -365,13 +365,13 @@ class SessionLoading:
     def _note_attributes(self) -> None:
         """Note the long lists in attributes, which the nodes keep."""
         now = self.timeline.now
-        now["graph"] = sum(each.kept_bytes for each in self._attribute_lists)
+        now["graph"] = sum(lists.kept_bytes for lists in self._attribute_lists)
         if self._ort_file is None:
             # Unlike weights, they are no longer in the form that they have in the file.
-            now["model file"] -= sum(each.file_bytes for each in self._attribute_lists)
-            more = sum(each.while_parsed_bytes for each in self._attribute_lists)
+            now["model file"] -= sum(lists.file_bytes for lists in self._attribute_lists)
+            more = sum(lists.while_parsed_bytes for lists in self._attribute_lists)
             self.timeline.note("parse", {"graph": more})
-            now["freed heap"] += sum(each.parsed_bytes for each in self._attribute_lists)
+            now["freed heap"] += sum(lists.parsed_bytes for lists in self._attribute_lists)
 
     @cached_property
     def _attribute_lists(self) -> Sequence[NodeLists]:
@@ -384,8 +384,8 @@ class SessionLoading:
             timeline.note("optimize")
             return
         now["model file"] = self._model.file_bytes if self._from_bytes else 0
-        now["weights"] = sum(each.private_bytes for each in live)
-        largest = max(live, key=lambda each: each.private_bytes, default=None)
+        now["weights"] = sum(weight.private_bytes for weight in live)
+        largest = max(live, key=lambda weight: weight.private_bytes, default=None)
         if largest is not None and largest.private_bytes:
             timeline.largest["weights"] = largest.name
         self._note_conversion("optimize", live)
@@ -393,7 +393,7 @@ class SessionLoading:
 
     def _note_conversion(self, phase: PhaseName, live: Sequence[LiveConstant]) -> None:
         """Note the moment at which the largest weight is there twice."""
-        largest = max(live, key=lambda each: each.private_bytes, default=None)
+        largest = max(live, key=lambda weight: weight.private_bytes, default=None)
         nbytes = 0 if largest is None else largest.private_bytes
         self.timeline.note(
             phase,
@@ -407,8 +407,8 @@ class SessionLoading:
         # A result that is computed from several weights counts once.
         results: dict[tuple[Scope, str], FoldedResult] = {
             (result.fold.scope, result.fold.output): result
-            for each in loaded
-            for result in each.results
+            for weight in loaded
+            for result in weight.results
         }
         folding = self._session.folding_memory(
             [result.fold for result in results.values()] if self._is_part else None
@@ -434,13 +434,13 @@ class SessionLoading:
             LiveConstant(key[1], result, "folded constants", result.fold.nbytes, 0)
             for key, result in results.items()
         ]
-        now["folded constants"] = sum(each.private_bytes for each in live)
+        now["folded constants"] = sum(weight.private_bytes for weight in live)
         timeline.note("constant_fold")
         dropped = folding.all_bytes - now["folded constants"]
         timeline.note("optimize", {"operands of folding": max(0, dropped)}, cause)
-        for each in loaded:
-            if not each.uses and not each.is_exposed:
-                self._drop_block("weights", each.private_bytes)
+        for weight in loaded:
+            if not weight.uses and not weight.is_exposed:
+                self._drop_block("weights", weight.private_bytes)
         return live
 
     def _widen_halves(self, live: list[LiveConstant]) -> list[LiveConstant]:
@@ -449,25 +449,25 @@ class SessionLoading:
             return live
         cast: list[LiveConstant] = []
         kept: list[LiveConstant] = []
-        for each in live:
-            uses = [use for use in each.constant.uses if _is_widened(each.constant, use)]
+        for weight in live:
+            uses = [use for use in weight.constant.uses if _is_widened(weight.constant, use)]
             for use in uses:
-                key = (each.constant.content_key, "float")
+                key = (weight.constant.content_key, "float")
                 new = SessionConstant(uses=(use,), content_key=key)
-                cast.append(LiveConstant(each.name, new, "weights", 2 * each.nbytes, 0))
-                self._count_taken("weights", 2 * each.nbytes)
-            if len(uses) < len(each.constant.uses) or each.constant.is_exposed or not uses:
-                rest = tuple(use for use in each.constant.uses if use not in uses)
-                each.constant = replace(each.constant, uses=rest) if uses else each.constant
-                kept.append(each)
+                cast.append(LiveConstant(weight.name, new, "weights", 2 * weight.nbytes, 0))
+                self._count_taken("weights", 2 * weight.nbytes)
+            if len(uses) < len(weight.constant.uses) or weight.constant.is_exposed or not uses:
+                rest = tuple(use for use in weight.constant.uses if use not in uses)
+                weight.constant = replace(weight.constant, uses=rest) if uses else weight.constant
+                kept.append(weight)
         if cast:
-            largest = max(cast, key=lambda each: each.nbytes)
+            largest = max(cast, key=lambda weight: weight.nbytes)
             more: dict[TermName, int] = {"weight being converted": largest.nbytes // 2}
             self.timeline.note("optimize", more, largest.name)
         remaining = set(map(id, kept))
-        for each in live:
-            if id(each) not in remaining:
-                self._drop_block(each.term, each.private_bytes)
+        for weight in live:
+            if id(weight) not in remaining:
+                self._drop_block(weight.term, weight.private_bytes)
         return kept + cast
 
     def _fuse_normalization(self, live: list[LiveConstant]) -> list[LiveConstant]:
@@ -477,34 +477,36 @@ class SessionLoading:
         timeline = self.timeline
         fused: list[LiveConstant] = []
         kept: list[LiveConstant] = []
-        for each in live:
-            uses = each.constant.uses
+        for weight in live:
+            uses = weight.constant.uses
             scaled = [
                 use
                 for use in uses
                 if use.input_index == 1 and batch_normalization_after(use.scope, use.node)
             ]
             if not scaled:
-                kept.append(each)
+                kept.append(weight)
                 continue
             for use in scaled:
                 new = SessionConstant(
-                    uses=(use,), content_key=(each.constant.content_key, use.node)
+                    uses=(use,), content_key=(weight.constant.content_key, use.node)
                 )
-                fused.append(LiveConstant(use.node.output[0], new, "fused weights", each.nbytes, 0))
+                fused.append(
+                    LiveConstant(use.node.output[0], new, "fused weights", weight.nbytes, 0)
+                )
                 timeline.note(
                     "optimize",
-                    {"fused weights": 2 * each.nbytes},
+                    {"fused weights": 2 * weight.nbytes},
                     self._qualified_node_label(use.scope, use.node),
                 )
-                self._count_taken("fused weights", each.nbytes)
-            if len(scaled) < len(uses) or each.constant.is_exposed:
-                kept.append(each)
+                self._count_taken("fused weights", weight.nbytes)
+            if len(scaled) < len(uses) or weight.constant.is_exposed:
+                kept.append(weight)
         timeline.note("optimize")
         remaining = set(map(id, kept))
-        for each in live:
-            if id(each) not in remaining:
-                self._drop_block(each.term, each.private_bytes)
+        for weight in live:
+            if id(weight) not in remaining:
+                self._drop_block(weight.term, weight.private_bytes)
         if fused and self._folds:
             # The optimizers of this level start again after a change, constant folding with them.
             timeline.note("constant_fold")
@@ -518,23 +520,23 @@ class SessionLoading:
         if not self._reorders:
             return live
         timeline = self.timeline
-        done = sorted((each for each in live if each.reordered_bytes), key=_first_use)
-        for each in done:
-            nbytes = each.reordered_bytes
+        done = sorted((weight for weight in live if weight.reordered_bytes), key=_first_use)
+        for weight in done:
+            nbytes = weight.reordered_bytes
             self._count_taken("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
-            timeline.note("optimize", {"reordered filters": copies}, each.name)
-        largest = max((each.reordered_bytes for each in done), default=0)
+            timeline.note("optimize", {"reordered filters": copies}, weight.name)
+        largest = max((weight.reordered_bytes for weight in done), default=0)
         self._count_freed(largest, COPIES_WHILE_REORDERED)
         copies = (1 + COPIES_WHILE_REORDERED) * self._others.reordered
         timeline.note("optimize", {"reordered filters": copies})
-        for each in done:
-            if not each.constant.is_exposed and all(
+        for weight in done:
+            if not weight.constant.is_exposed and all(
                 use.buffer is not None and use.buffer.kind == REORDERED_KIND
-                for use in each.constant.uses
+                for use in weight.constant.uses
             ):
-                self._drop_block(each.term, each.private_bytes)
-                each.private_bytes = each.mapped_bytes = 0
+                self._drop_block(weight.term, weight.private_bytes)
+                weight.private_bytes = weight.mapped_bytes = 0
         return live
 
     def _initialize_state(self, live: Sequence[LiveConstant]) -> None:
@@ -550,32 +552,32 @@ class SessionLoading:
         kernels = sorted(
             (
                 (order.get(use.scope, 0), use.node.index, index, key, buffer)
-                for index, each in enumerate(live)
-                for use, key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
+                for index, weight in enumerate(live)
+                for use, key, buffer in (_kernel_buffers(weight.constant) if self._prepacks else ())
             ),
             key=lambda kernel: kernel[:3],
         )
         left = Counter(index for _, _, index, _, _ in kernels)
         self.mapped += [
-            each for index, each in enumerate(live) if each.mapped_bytes and index not in left
+            weight for index, weight in enumerate(live) if weight.mapped_bytes and index not in left
         ]
         seen: set[object] = set()
         read: dict[int, int] = {}
         current = 0
         freed_with_graph: list[int] = []
         for graph, _, index, key, buffer in kernels:
-            each = live[index]
+            weight = live[index]
             if graph != current:
                 self._drop_blocks(live, freed_with_graph, read)
                 current = graph
             if index not in read:
-                read[index] = self._read_mapped_pages(each)
-            timeline.note("prepack", {"packed weights": buffer.nbytes}, each.name)
+                read[index] = self._read_mapped_pages(weight)
+            timeline.note("prepack", {"packed weights": buffer.nbytes}, weight.name)
             if key not in seen:
                 self._count_taken("packed weights", buffer.nbytes)
             seen.add(key)
             left[index] -= 1
-            if left[index] or not each.constant.is_packed_only or each.constant.is_kept:
+            if left[index] or not weight.constant.is_packed_only or weight.constant.is_kept:
                 continue
             if graph and self._session.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
                 freed_with_graph.append(index)
@@ -605,13 +607,13 @@ class SessionLoading:
     def _create_trees(self) -> None:
         """Let the kernels of tree ensembles make their tables."""
         now = self.timeline.now
-        for each in self._attribute_lists:
-            if each.tree_nodes:
+        for lists in self._attribute_lists:
+            if lists.tree_nodes:
                 if self._ort_file is None:
-                    now["freed heap"] += each.freed_bytes - each.parsed_bytes
-                now["tree tables"] += each.table_bytes
-                cause = self._qualified_node_label(each.scope, each.node)
-                self.timeline.note("prepack", {"tree tables": each.while_created_bytes}, cause)
+                    now["freed heap"] += lists.freed_bytes - lists.parsed_bytes
+                now["tree tables"] += lists.table_bytes
+                cause = self._qualified_node_label(lists.scope, lists.node)
+                self.timeline.note("prepack", {"tree tables": lists.while_created_bytes}, cause)
         self.timeline.note("prepack")
 
     def _initialize_last_subgraph(self, live: Sequence[LiveConstant]) -> None:
@@ -621,9 +623,9 @@ class SessionLoading:
             return
         own = {
             key: buffer.nbytes
-            for each in live
-            if any(use.scope is scopes[-1] for use in each.constant.uses)
-            for _, key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
+            for weight in live
+            if any(use.scope is scopes[-1] for use in weight.constant.uses)
+            for _, key, buffer in (_kernel_buffers(weight.constant) if self._prepacks else ())
         }
         self.timeline.note("initialize", {"packed weights": -sum(own.values())})
 

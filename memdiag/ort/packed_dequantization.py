@@ -44,14 +44,14 @@ class PackedDequantization:
         weight, scale = (self._graphs.weight(scope, name) for name in node.input[:2])
         if weight is None or scale is None or weight.dtype not in PACKED_DTYPE_BITS:
             return False
-        found: list[WeightReader] = []
+        readers: list[WeightReader] = []
         for reader in find_readers(self._graphs, weight):
             steps = [step for step in reader.path if step.node.op_type != "Identity"]
             if steps and steps[0].node is node and reader.node.op_type not in _LAYOUT_STEPS:
                 if any(step.node.op_type != "Transpose" for step in steps[1:]):
                     return False
-                found.append(reader)
-        if not found or not all(map(computes_floats, found)):
+                readers.append(reader)
+        if not readers or not all(map(computes_floats, readers)):
             return False
         step = PathStep(scope, node)
         return not unfused_reason(
@@ -60,7 +60,7 @@ class PackedDequantization:
             self._runtime,
             weight,
             step,
-            found,
+            readers,
             scale,
             self._weights_sharing_scales,
         )

@@ -115,8 +115,12 @@ class PredictedSession:
             duplicates = [fold, *self.folds.duplicates(fold)]
             self._results[key] = FoldedResult(
                 fold=fold,
-                uses=tuple(use for each in duplicates for use in self._uses_of_fold(each)),
-                is_exposed=any(each.output in each.scope.output_names for each in duplicates),
+                uses=tuple(
+                    use for duplicate in duplicates for use in self._uses_of_fold(duplicate)
+                ),
+                is_exposed=any(
+                    duplicate.output in duplicate.scope.output_names for duplicate in duplicates
+                ),
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
         return self._results[key]

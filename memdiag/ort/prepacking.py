@@ -69,7 +69,6 @@ class _ConstantInput(NamedTuple):
 
     @property
     def node(self) -> Node:
-        """The node."""
         return self.use.node
 
 

@@ -139,10 +139,10 @@ class _QuantizedRewrite:
                 is_behind = before is not None and before.op_type == "DequantizeLinear"
                 if producer.op_type not in _MOVED_OPERATORS or not alone or is_behind:
                     break
-                given, result = producer.input[0], node.output[0]
+                source, result = producer.input[0], node.output[0]
                 new = f"{result}{NEW_VALUE_MARK}before"
-                graph.add_value(new, given, dtype_of=result)
-                node.input, node.output = (given, *node.input[1:]), (new,)
+                graph.add_value(new, source, dtype_of=result)
+                node.input, node.output = (source, *node.input[1:]), (new,)
                 producer.input, producer.output = (new, *producer.input[1:]), (result,)
                 graph.index_values()
 
@@ -193,13 +193,17 @@ class _QuantizedRewrite:
                 continue
             last = [graph.only_reader(name) for name in middle.output if name]
             if first.op_type != "DequantizeLinear" or any(
-                each is None or each.op_type != "QuantizeLinear" or not self._is_alike(each, first)
-                for each in last
+                quantizing is None
+                or quantizing.op_type != "QuantizeLinear"
+                or not self._is_alike(quantizing, first)
+                for quantizing in last
             ):
                 continue
             self._dropped |= {id(first), *map(id, last)}
             middle.input = (first.input[0], *middle.input[1:])
-            middle.output = tuple(each.output[0] for each in last if each is not None)
+            middle.output = tuple(
+                quantizing.output[0] for quantizing in last if quantizing is not None
+            )
 
     def _is_alike(self, one: ExecutedNode, other: ExecutedNode) -> bool:
         """Return whether two nodes have the same scale, zero point and type of quantized values."""
@@ -275,7 +279,6 @@ class _QuantizedRewrite:
 
 
 def _quantized_value_name(node: ExecutedNode) -> str:
-    """Return the name of the quantized value of a node that quantizes or dequantizes."""
     return node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
 
 

@@ -29,10 +29,10 @@ class Runtime(NamedTuple):
         Raises:
             UsageError: the text does not name a release.
         """
-        found = _RELEASE_VERSION.fullmatch(text.strip())
-        if found is None:
+        match = _RELEASE_VERSION.fullmatch(text.strip())
+        if match is None:
             raise UsageError(f"{text!r} is not a version of onnxruntime. Write it like 1.24.4.")
-        return cls(int(found[1]), int(found[2]), int(found[3] or 0))
+        return cls(int(match[1]), int(match[2]), int(match[3] or 0))
 
     @classmethod
     def installed(cls) -> Self:
@@ -58,8 +58,8 @@ def installed_version() -> str | None:
     spec = find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         return None
-    found = _DECLARED_VERSION.search(Path(spec.origin).read_text(encoding="utf-8"))
-    return found[1] if found else None
+    match = _DECLARED_VERSION.search(Path(spec.origin).read_text(encoding="utf-8"))
+    return match[1] if match else None
 
 
 def is_older(version: str | None, release: Runtime) -> bool:

@@ -41,10 +41,10 @@ def scratch_bytes(node: ExecutedNode, types: TypesByName, opset: int) -> list[in
 
     `opset` is the version of ONNX's operators.
     """
-    found = _SCRATCH_BY_OPERATOR.get(node.op_type)
-    if found is None or (found is _softmax_buffers and opset < _TRANSPOSES_SINCE):
+    scratch = _SCRATCH_BY_OPERATOR.get(node.op_type)
+    if scratch is None or (scratch is _softmax_buffers and opset < _TRANSPOSES_SINCE):
         return []
-    return [min(size, MAX_TENSOR_BYTES) for size in found(node, types) if size > 0]
+    return [min(size, MAX_TENSOR_BYTES) for size in scratch(node, types) if size > 0]
 
 
 def heap_bytes(node: ExecutedNode, types: TypesByName) -> int:
@@ -67,11 +67,11 @@ def heap_bytes(node: ExecutedNode, types: TypesByName) -> int:
 
 def _sorted_indices_bytes(node: ExecutedNode, types: TypesByName) -> int:
     """The indices of one row: how many rows are sorted at once depends on the threads."""
-    given, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
+    shape, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
     axis = integer_attribute(node.source, "axis", -1)
-    if len(given) != len(output) or not -len(given) <= axis < len(given):
+    if len(shape) != len(output) or not -len(shape) <= axis < len(shape):
         return 0
-    elements, taken = given[axis], output[axis]
+    elements, taken = shape[axis], output[axis]
     is_sorted = 3 < taken <= elements and log(taken) >= _SORTING_SHARE * log(elements)
     return elements * _INT64_BYTES if is_sorted else 0
 
@@ -169,10 +169,10 @@ def _conv_transpose_columns(node: ExecutedNode, types: TypesByName) -> list[int]
     """The columns of one image of a ConvTranspose."""
     if len(node.source.input) < 2:
         return []
-    weight, given = _known_shape(types, node.source.input[1]), _known_shape(types, node.input[0])
-    if len(weight) < 3 or len(given) != len(weight):
+    weight, shape = _known_shape(types, node.source.input[1]), _known_shape(types, node.input[0])
+    if len(weight) < 3 or len(shape) != len(weight):
         return []
-    return [prod(weight[1:]) * prod(given[2:]) * _FLOAT_BYTES]
+    return [prod(weight[1:]) * prod(shape[2:]) * _FLOAT_BYTES]
 
 
 def _int32_output_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
@@ -203,8 +203,8 @@ def _has_symmetric_kernel(
     On x86-64, for values in uint8. It needs multiples of 4 input channels and, with AVX2, of 8
     output channels (with AVX-512 of 4: those that are no multiple of 8 are not told apart).
     """
-    given = types.get(node.input[0])
-    if not node.has_plain_filter or given is None or given.dtype != "uint8":
+    kind = types.get(node.input[0])
+    if not node.has_plain_filter or kind is None or kind.dtype != "uint8":
         return False
     if groups > 1:
         return is_by_channel and groups % 16 == 0
@@ -215,8 +215,8 @@ def _quantized_filter_shape(
     node: ExecutedNode, types: TypesByName, input_index: int
 ) -> tuple[int, ...]:
     """Return the shape of the filter of a convolution of integers; empty if it is not known."""
-    given = node.source.input if node.source.op_type == node.op_type else node.input
-    shape = _known_shape(types, given[input_index] if len(given) > input_index else "")
+    names = node.source.input if node.source.op_type == node.op_type else node.input
+    shape = _known_shape(types, names[input_index] if len(names) > input_index else "")
     return shape if len(shape) > 2 else ()
 
 
@@ -231,15 +231,15 @@ def _quantized_conv_buffers(node: ExecutedNode, types: TypesByName) -> list[int]
     """
     from_floats = node.source.op_type == "Conv"
     weight = _quantized_filter_shape(node, types, 1 if from_floats else _QLINEAR_FILTER)
-    given, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
-    if not weight or not given or not output or 0 in (*weight, *given, *output):
+    shape, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
+    if not weight or not shape or not output or 0 in (*weight, *shape, *output):
         return []
     images, places = output[0], prod(output) // (output[0] * weight[0])
     transposed: list[int] = []
     if not node.output[0].endswith(CHANNELS_LAST_SUFFIX) and not integer_attribute(
         node.source, "channels_last", 0
     ):
-        transposed = [prod(given[1:]), prod(output[1:])]
+        transposed = [prod(shape[1:]), prod(output[1:])]
         images = 1
     groups = integer_attribute(node.source, "group", 1)
     is_by_channel = weight[1] == 1 and weight[0] == groups and groups > 1
@@ -264,7 +264,6 @@ def _conv_integer_columns(node: ExecutedNode, types: TypesByName) -> list[int]:
 
 
 def _fp32_input_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
-    """The input in fp32."""
     return [prod(_known_shape(types, node.input[0])) * _FLOAT_BYTES] if node.input else []
 
 

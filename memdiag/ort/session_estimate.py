@@ -224,12 +224,12 @@ class SessionEstimate:
         growth: list[dict[str, float]] = [{} for _ in values]
         for name, sizes in doubled.items():
             grown = self._sizes_of(values, sizes)
-            for found, before, after in zip(growth, now, grown, strict=True):
+            for factors, before, after in zip(growth, now, grown, strict=True):
                 if before and after and after != before:
-                    found[name] = round(after / before, 3)
+                    factors[name] = round(after / before, 3)
         live = tuple(
-            msgspec.structs.replace(tensor, growth=found)
-            for tensor, found in zip(point.live, growth, strict=True)
+            msgspec.structs.replace(tensor, growth=factors)
+            for tensor, factors in zip(point.live, growth, strict=True)
         )
         return msgspec.structs.replace(point, live=live)
 
@@ -277,10 +277,10 @@ class SessionEstimate:
 
         A Gather reads rows, and the kernel maps `fault_bytes` around each of them.
         """
-        found: dict[str, int] = {}
-        for each in self._loading.mapped:
-            uses = [use for use in each.constant.uses if use.buffer is None]
-            nbytes = each.mapped_bytes
+        reads: dict[str, int] = {}
+        for weight in self._loading.mapped:
+            uses = [use for use in weight.constant.uses if use.buffer is None]
+            nbytes = weight.mapped_bytes
             if uses and all(
                 use.node.op_type in GATHERING_OPERATORS and use.input_index == 0 for use in uses
             ):
@@ -291,8 +291,8 @@ class SessionEstimate:
                 )
                 parts = max(1.0, nbytes / fault_bytes)
                 nbytes = round(nbytes * (1 - exp(-rows * runs / parts)))
-            found[each.name] = nbytes
-        return found
+            reads[weight.name] = nbytes
+        return reads
 
     def _input_bytes(self, shapes: ModelShapes) -> int:
         """Return the bytes of the inputs of a run, as far as their sizes are known."""

@@ -51,10 +51,10 @@ class _WidenedRewrite:
         results = [name for node in in_floats for name in node.output if self._is_half(name)]
         self._float_names = {name: self._add_float(name) for name in results}
         self._pass_casts()
-        given = dict.fromkeys(name for node in in_floats for name in node.input)
+        names = dict.fromkeys(name for node in in_floats for name in node.input)
         # Equal numbers are one constant.
         cast: dict[Hashable, str] = {}
-        for name in given:
+        for name in names:
             if self._is_half(name) and name not in self._float_names:
                 first = cast.setdefault(graph.content(name), name)
                 new = self._add_float(name) if first == name else self._float_names[first]
@@ -97,11 +97,10 @@ class _WidenedRewrite:
     def _nodes_of(
         self, definition: OperatorDefinition, node: ExecutedNode
     ) -> Iterator[ExecutedNode]:
-        """Yield the nodes of `definition`, which replace `node`."""
         graph, result = self._graph, node.output[0]
         operands = {"x": node.input[0], "y": node.input[-1]}
         for number, (name, *read) in enumerate(definition):
-            operator, inputs = str(name), tuple(operands[str(each)] for each in read)
+            operator, inputs = str(name), tuple(operands[str(operand)] for operand in read)
             if number == len(definition) - 1:
                 new = result
             else:
@@ -134,15 +133,15 @@ class _WidenedRewrite:
         graph = self._graph
         renamed: dict[str, str] = {}
         for node in [node for node in graph.nodes if node.op_type == "Cast" and node.input]:
-            given, result = node.input[0], node.output[0]
-            if given in self._float_names:
-                node.input = (self._float_names[given],)
+            source, result = node.input[0], node.output[0]
+            if source in self._float_names:
+                node.input = (self._float_names[source],)
                 if self._is_float(result) and not graph.is_output(result):
-                    renamed[result] = self._float_names[given]
-            elif self._is_float(given) and self._is_half(result):
+                    renamed[result] = self._float_names[source]
+            elif self._is_float(source) and self._is_half(result):
                 following = {reader.op_type for reader in graph.readers_of(result)}
                 if "Cast" not in following:
-                    self._float_names[result] = given
+                    self._float_names[result] = source
         for node in graph.nodes:
             node.input = tuple(dict.fromkeys(renamed.get(name, name) for name in node.input))
         for name, new in self._float_names.items():

@@ -217,7 +217,7 @@ def _session_record(
 ) -> ProgramSession:
     described = session.description
     callers = callers_of(session)
-    shapes = sorted(session.shapes.values(), key=lambda each: -each.runs)
+    shapes = sorted(session.shapes.values(), key=lambda shape: -shape.runs)
     return ProgramSession(
         number=session.number,
         pid=session.process.pid,
@@ -237,7 +237,7 @@ def _session_record(
         peak_phase=session.peak_phase(),
         creation_peak_rss_bytes=session.exact_creation_peak(),
         shared_with=tuple(sorted(session.shared_with)),
-        run_count=sum(each.runs for each in shapes),
+        run_count=sum(shape.runs for shape in shapes),
         forked_run_count=forked_run_count,
         forked_last_run_s=None if forked_last_run_s is None else round(forked_last_run_s, 6),
         run_threads=session.run_threads,
@@ -307,7 +307,7 @@ def call_site(callers: Sequence[tuple[str, int, str]]) -> str:
     if not callers:
         return ""
     (file, line, _), *others = callers
-    own = next((_source_location(*each[:2]) for each in others if _is_own_code(each[0])), "")
+    own = next((_source_location(*caller[:2]) for caller in others if _is_own_code(caller[0])), "")
     called = f" (called from {own})" if own else ""
     return f"{_source_location(file, line)}{called}"
 
@@ -317,7 +317,7 @@ def _own_caller_location(callers: Sequence[Caller]) -> str | None:
 
     None if the session was created there, or if all callers are in libraries.
     """
-    own = next((each for each in callers if _is_own_code(each.file)), None)
+    own = next((caller for caller in callers if _is_own_code(caller.file)), None)
     return None if own is None or own is callers[0] else _source_location(own.file, own.line)
 
 

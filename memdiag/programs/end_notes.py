@@ -29,7 +29,7 @@ def missing_xray_note(program: RecordedProgram, interrupted: Collection[int]) ->
     examined = {xray.pid for xray in program.xrays if xray.reason == "end"}
     missing = [
         str(process.pid)
-        for process in sorted(program.processes, key=lambda each: each.pid)
+        for process in sorted(program.processes, key=lambda recorded: recorded.pid)
         if process.has_sessions and process.pid not in examined.union(interrupted)
     ]
     if missing:
@@ -58,7 +58,7 @@ def released_sessions_note(program: RecordedProgram) -> Iterator[str]:
     ]
     if program.xrays or not released:
         return
-    process = max(released, key=lambda each: each.exit_rss_bytes or 0)
+    process = max(released, key=lambda recorded: recorded.exit_rss_bytes or 0)
     first = next(iter(process.local_sessions.values()))
     more = f" (and of {len(released) - 1} more processes)" if len(released) > 1 else ""
     yield (

@@ -77,7 +77,7 @@ def guess_models(pid: int, *, searches_memory: bool = True) -> tuple[GuessedMode
     if not models and searches_memory:
         is_used = False
         models = [path for path in _paths_in_memory(pid, regions, folder) if os.path.isfile(path)]
-    found = {path.resolve(): GuessedModel(path, is_used) for path in models}
+    guessed = {path.resolve(): GuessedModel(path, is_used) for path in models}
     for path in files:
         no_data = (*MODEL_SUFFIXES, ".so", ".py", ".pyc")
         if path.suffix.lower() in no_data or not os.path.isfile(path):
@@ -85,10 +85,10 @@ def guess_models(pid: int, *, searches_memory: bool = True) -> tuple[GuessedMode
         in_folder = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_IN_FOLDER]
         referring = [model for model in in_folder if _refers_to(model, path)]
         for model in referring:
-            known = found.get(model.resolve())
+            known = guessed.get(model.resolve())
             is_used = len(referring) == 1 or (known is not None and known.is_used)
-            found[model.resolve()] = GuessedModel(model, is_used)
-    return tuple(found.values())[:MAX_GUESSES]
+            guessed[model.resolve()] = GuessedModel(model, is_used)
+    return tuple(guessed.values())[:MAX_GUESSES]
 
 
 def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attribution:
@@ -142,7 +142,6 @@ def named_models(attribution: Attribution, are_used: Sequence[bool]) -> frozense
 
 
 def _without_models(attribution: Attribution, left_out: Set[int]) -> Attribution:
-    """Return `attribution` without the models at the indices `left_out`."""
     kept = [index for index in range(len(attribution.models)) if index not in left_out]
     numbers = {index: number for number, index in enumerate(kept)} if len(kept) > 1 else {}
     return msgspec.structs.replace(
@@ -182,13 +181,13 @@ def _open_files(pid: int) -> list[Path]:
         links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return []
-    found = []
+    paths = []
     for link in links:
         with suppress(OSError):  # closed meanwhile
             flags = _OPEN_FLAGS.search(Path(f"/proc/{pid}/fdinfo/{link.name}").read_bytes())
             if flags and int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY:
-                found.append(link.readlink())
-    return sorted(path for path in found if path.is_absolute())
+                paths.append(link.readlink())
+    return sorted(path for path in paths if path.is_absolute())
 
 
 def _working_directory(pid: int) -> Path:
@@ -210,7 +209,7 @@ def _argument_paths(pid: int, folder: Path) -> list[Path]:
 
 def _paths_in_memory(pid: int, regions: Sequence[Region], folder: Path) -> list[Path]:
     """Return the paths of models among the strings in writable memory, relative to `folder`."""
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     left = MAX_PATH_SEARCH_BYTES
     buffer = np.empty(READ_CHUNK_BYTES, np.uint8)
     with ProcessMemory(pid) as memory:
@@ -223,8 +222,8 @@ def _paths_in_memory(pid: int, regions: Sequence[Region], folder: Path) -> list[
             ranges = np.array([[region.start, region.end]], np.int64)
             for _, length in memory.iter_chunks(ranges, buffer, overlap=MAX_PATH_BYTES):
                 text = buffer[:length].tobytes()
-                found |= dict.fromkeys(folder / name for name in _model_names(text))
-    return sorted(found)
+                paths |= dict.fromkeys(folder / name for name in _model_names(text))
+    return sorted(paths)
 
 
 def _model_names(memory: bytes) -> Iterator[str]:

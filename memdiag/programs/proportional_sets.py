@@ -93,12 +93,12 @@ class ProportionalSets:
         program = self._program
         pss = swap = 0
         for process in list(program.live.values()):
-            found = proportional_memory(process.pid)
+            memory = proportional_memory(process.pid)
             self._sampling.sample_if_late()  # a reading takes up to 0.1 s on a busy machine
-            if found is not None:
-                process.add_pss(now_s, found.pss_bytes)
-                pss += found.pss_bytes
-                swap += found.swap_bytes
+            if memory is not None:
+                process.add_pss(now_s, memory.pss_bytes)
+                pss += memory.pss_bytes
+                swap += memory.swap_bytes
         if pss:
             program.proportional.append((now_s, pss, swap))
         program.proportional_rss_bytes = program.rss_bytes

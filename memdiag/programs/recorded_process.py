@@ -161,7 +161,7 @@ class RecordedProcess:
         A fork that runs no session shares the memory of those that it inherited.
         """
         inherited = self.inherited.values()
-        return bool(self.live_sessions) or any(each.is_used for each in inherited)
+        return bool(self.live_sessions) or any(session.is_used for session in inherited)
 
     def introduce(self, hello: events.Hello, parent: RecordedProcess | None) -> None:
         """Store the hook's description of the process; `parent` is the process that was forked."""
@@ -173,7 +173,7 @@ class RecordedProcess:
         self.telemetry = hello.telemetry
         self.executable, self.import_path = hello.executable, hello.import_path
         if parent is not None:
-            earlier = {local: each.session for local, each in parent.inherited.items()}
+            earlier = {local: inherited.session for local, inherited in parent.inherited.items()}
             known = {**earlier, **parent.local_sessions}
             self.inherited = {
                 local: SessionInheritance(known[local])
@@ -311,7 +311,7 @@ class SessionInheritance:
         """Handle an event of the forked process."""
         match event:
             case events.RunCounts():
-                self.runs |= {repr(each.shapes): each.runs for each in event.runs}
+                self.runs |= {repr(run.shapes): run.runs for run in event.runs}
                 self.last_run_s = now_s - event.last_run_age_s
             case events.FirstRun():
                 self.is_running = True

@@ -115,13 +115,13 @@ class RecordedSession:
         self.last_run_s = now_s - event.last_run_age_s
         self.run_threads = max(self.run_threads, event.threads)
         self.keeps_bytes = event.keeps_bytes
-        for each in event.runs:
-            self.shapes[repr(each.shapes)] = InputShapes(
-                shapes=each.shapes,
-                runs=each.runs,
-                total_s=each.total_s,
-                min_s=each.min_s,
-                max_s=each.max_s,
+        for run in event.runs:
+            self.shapes[repr(run.shapes)] = InputShapes(
+                shapes=run.shapes,
+                runs=run.runs,
+                total_s=run.total_s,
+                min_s=run.min_s,
+                max_s=run.max_s,
             )
 
     def release(self, now_s: float) -> None:
@@ -148,20 +148,20 @@ class RecordedSession:
 
         Call it after `finished_phases`.
         """
-        found = self.phases.common_peak(CREATION_PHASES)
-        return found[0] if found is not None and found[1] == "exact" else None
+        peak = self.phases.common_peak(CREATION_PHASES)
+        return peak[0] if peak is not None and peak[1] == "exact" else None
 
     def phase_times(self) -> tuple[PhaseTime, ...]:
         """Return when the phases took place; call it after `finished_phases`."""
-        found: list[PhaseTime] = []
+        times: list[PhaseTime] = []
         for span in self.phases.spans():
             if span.phase == "start":
                 continue
             start_s, end_s = round(span.start_s, 6), round(span.end_s, 6)
-            if found and (found[-1].phase, found[-1].end_s) == (span.phase, start_s):
-                start_s = found.pop().start_s
-            found.append(PhaseTime(phase=span.phase, start_s=start_s, end_s=end_s))
-        return tuple(found)
+            if times and (times[-1].phase, times[-1].end_s) == (span.phase, start_s):
+                start_s = times.pop().start_s
+            times.append(PhaseTime(phase=span.phase, start_s=start_s, end_s=end_s))
+        return tuple(times)
 
     def _activate_session(self) -> None:
         for other in self.process.active:

@@ -24,13 +24,13 @@ def files_of_bytes(models: Iterable[SessionModelSource]) -> dict[str, str]:
     described = list(models)
     digests = {model.digest for model in described if model.path is None}
     lengths = {model.bytes for model in described if model.path is None}
-    found = {}
+    paths = {}
     for path in dict.fromkeys(model.path for model in described if model.path is not None):
         with suppress(OSError, ModelError):
             digest = _hook_digest(path) if os.stat(path).st_size in lengths else None
             if digest is not None and digest in digests:
-                found[digest] = path
-    return found
+                paths[digest] = path
+    return paths
 
 
 def _hook_digest(path: str) -> str | None:

@@ -36,10 +36,10 @@ def sessions_by_key(
     sessions: Iterable[ProgramSession], key: Callable[[ProgramSession], K]
 ) -> list[list[ProgramSession]]:
     """Return the sessions with the same key together."""
-    found: defaultdict[K, list[ProgramSession]] = defaultdict(list)
+    groups: defaultdict[K, list[ProgramSession]] = defaultdict(list)
     for session in sessions:
-        found[key(session)].append(session)
-    return list(found.values())
+        groups[key(session)].append(session)
+    return list(groups.values())
 
 
 def model_name(session: ProgramSession) -> str:
@@ -107,9 +107,9 @@ def session_end_s(recording: ProgramRun, session: ProgramSession) -> float:
     """
     if session.released_s is not None:
         return session.released_s
-    ends = [each.ended_s for each in recording.processes if each.pid == session.pid]
+    ends = [process.ended_s for process in recording.processes if process.pid == session.pid]
     ends += [
-        each.t_s for each in recording.xrays if each.pid == session.pid and each.reason == "end"
+        xray.t_s for xray in recording.xrays if xray.pid == session.pid and xray.reason == "end"
     ]
     return min((ended_s for ended_s in ends if ended_s is not None), default=recording.duration_s)
 
@@ -253,11 +253,11 @@ def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
 
 def inherited_run_counts(recording: ProgramRun) -> Counter[int]:
     """Return the runs of sessions in forks of their process, by the number of the session."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for process in recording.processes:
         for inherited in process.inherited:
-            found[inherited.session] += inherited.run_count + inherited.is_running
-    return found
+            counts[inherited.session] += inherited.run_count + inherited.is_running
+    return counts
 
 
 def sharing_advice(sessions: Sequence[ProgramSession | PartSession]) -> str:

@@ -70,11 +70,11 @@ def rare_large_inputs(recording: ProgramRun) -> Iterator[RareLargeInput]:
         peak = _largest_step(recording, session)
         if slack is None or slack < _MIN_SLACK_BYTES or peak is None or not peak.shapes:
             continue
-        known = [each for each in session.shapes if each.shapes]
-        runs = sum(each.runs for each in known)
+        known = [shape for shape in session.shapes if shape.shapes]
+        runs = sum(shape.runs for shape in known)
         usual = _usual_elements(known, runs)
         large_runs = sum(
-            each.runs for each in known if _input_elements(each) >= _MIN_ELEMENTS_RATIO * usual
+            shape.runs for shape in known if _input_elements(shape) >= _MIN_ELEMENTS_RATIO * usual
         )
         ratio = _shapes_elements(peak.shapes) / max(usual, 1)
         if ratio >= _MIN_ELEMENTS_RATIO and large_runs <= _MAX_LARGE_RUN_SHARE * runs:
@@ -93,10 +93,10 @@ def _largest_step(recording: ProgramRun, session: ProgramSession) -> HighWaterRu
 def _usual_elements(shapes: Sequence[InputShapes], runs: int) -> int:
     """Return the smallest number of elements that nearly all runs do not exceed."""
     covered = 0
-    for each in sorted(shapes, key=_input_elements):
-        covered += each.runs
+    for shape in sorted(shapes, key=_input_elements):
+        covered += shape.runs
         if covered >= (1 - _MAX_LARGE_RUN_SHARE) * runs:
-            return _input_elements(each)
+            return _input_elements(shape)
     return 0
 
 

@@ -63,8 +63,8 @@ def add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> Non
     from memdiag.programs.process_files import proven_models
 
     indices = {index for copy in attribution.copies for index in copy.models or (0,)}
-    found = {PurePath(attribution.models[index].name).name for index in indices}
-    process.models = dict.fromkeys(found, False) | process.models
+    names = {PurePath(attribution.models[index].name).name for index in indices}
+    process.models = dict.fromkeys(names, False) | process.models
     process.models |= {PurePath(name).name: True for name in proven_models(attribution)}
 
 

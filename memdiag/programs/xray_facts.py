@@ -89,24 +89,24 @@ def shared_once_bytes(recording: ProgramRun, parts: Sequence[PartOfProcess]) -> 
 
 def _ancestor_ids(pid: int, parents: Mapping[int, int]) -> set[int]:
     """Return the ancestors of process `pid`; the system may have reused an id."""
-    found: set[int] = set()
+    ancestors: set[int] = set()
     current = parents.get(pid)
-    while current is not None and current not in found:
-        found.add(current)
+    while current is not None and current not in ancestors:
+        ancestors.add(current)
         current = parents.get(current)
-    return found - {pid}
+    return ancestors - {pid}
 
 
 def weight_copies(attribution: Attribution) -> dict[ModelKey, list[Copy]]:
     """Return the copies in use by their model; copies of several models are in none."""
     models = attribution.models
-    found: dict[ModelKey, list[Copy]] = {}
+    copies: dict[ModelKey, list[Copy]] = {}
     for copy in attribution.copies:
         indices = copy.models or (tuple(range(len(models))) if len(models) == 1 else ())
         if copy.in_use is not False and len(indices) == 1:
             model = models[indices[0]]
-            found.setdefault(ModelKey(model.name, model.weight_bytes), []).append(copy)
-    return found
+            copies.setdefault(ModelKey(model.name, model.weight_bytes), []).append(copy)
+    return copies
 
 
 def is_private(copy: Copy) -> bool:
@@ -116,11 +116,11 @@ def is_private(copy: Copy) -> bool:
 
 def same_form(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
     """Yield the copies of the same weight in the same layout together."""
-    found: defaultdict[Hashable, list[Copy]] = defaultdict(list)
+    groups: defaultdict[Hashable, list[Copy]] = defaultdict(list)
     for copy in copies:
         parameters = tuple(sorted(copy.parameters.items()))
-        found[copy.weights, copy.layout, copy.kind, parameters].append(copy)
-    yield from found.values()
+        groups[copy.weights, copy.layout, copy.kind, parameters].append(copy)
+    yield from groups.values()
 
 
 def sessions_in(recording: ProgramRun, xrays: Iterable[ProcessXray]) -> list[ProgramSession]:

@@ -160,7 +160,6 @@ def _judge_recording_part(item: pytest.Item, budget: ProcessBudget, part: Record
 
 
 def _created_session_lines(sessions: Sequence[PartSession], test_file: Path) -> Iterator[str]:
-    """Yield a line for each session."""
     if not sessions:
         yield "no session was created in the test"
     for number, session in enumerate(sessions[:_MAX_LISTED_SESSIONS], 1):

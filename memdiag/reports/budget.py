@@ -13,7 +13,7 @@ from memdiag.reports import markdown as md
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
 from memdiag.reports.text import capitalized, plain, shortened
 from memdiag.reports.xray import ARENA_ADVICE
-from memdiag.reports.xray.owner_table import owner_label
+from memdiag.reports.xray.memory_owners import owner_label
 from memdiag.units import MIB, format_limit, format_size
 
 _MAX_NEW_COPIES = 3

@@ -124,7 +124,6 @@ def _text_below_answer(record: Any) -> str:
 
 
 def _first_paragraph(text: str) -> str:
-    """Return the first paragraph of a summary."""
     return text.partition("\n\n")[0]
 
 
@@ -206,7 +205,6 @@ def _record_type_name(record: Any) -> str:
 
 
 def _printed_summary(record: Any, *, detail: Detail, width: int) -> str:
-    """Return the summary of `record` as a terminal prints it."""
     console, out = _plain_text_console(width)
     _summary_printer(record)(console, detail)
     return out.getvalue().strip("\n")

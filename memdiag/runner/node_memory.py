@@ -212,7 +212,6 @@ def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:
 
 
 def _nodes_by_output_bytes(run: Sequence[_NodeEvent]) -> tuple[NodeOutputs, ...]:
-    """Return the nodes with the largest outputs."""
     found: dict[str, NodeOutputs] = {}
     for node in run:
         before = found.get(node.path)

@@ -237,7 +237,6 @@ def _file_size(file: Path) -> int:
 
 
 def _model_file_paths(path: Path) -> list[Path]:
-    """Return the files of the model at `path`."""
     with suppress(ModelError), open_model(path) as model_file:
         return list(model_file.files)
     return [path]

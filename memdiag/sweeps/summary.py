@@ -220,7 +220,6 @@ def _rows_with_own_names(
 
 
 def _addresses_by_model(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, set[str]]:
-    """Return the addresses of the models by name."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
         found[row["model"]].add(row["address"])

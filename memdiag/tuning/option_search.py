@@ -461,8 +461,8 @@ class OptionSearch:
                     continue
                 best, smallest = start, self._compared_figures(start) or smallest
             chosen = self._accumulate_options(start)
-            found = self._measured_figures(chosen)
-            if found is None or not is_worth_an_option(found, smallest):
+            figures = self._measured_figures(chosen)
+            if figures is None or not is_worth_an_option(figures, smallest):
                 continue
             self._compare_combination(chosen)
             if self._compared_figures(chosen, self.max_slowdown) is None:
@@ -518,9 +518,9 @@ class OptionSearch:
             if self.end < inf and (alone is None or not saves_a_little(alone, base)):
                 continue
             self._measure_combination((*best, option))
-            found = self._measured_figures((*best, option))
-            if found is not None and is_worth_an_option(found, smallest):
-                best, smallest = (*best, option), found
+            figures = self._measured_figures((*best, option))
+            if figures is not None and is_worth_an_option(figures, smallest):
+                best, smallest = (*best, option), figures
         return best
 
     def _grow_combination(
@@ -546,9 +546,9 @@ class OptionSearch:
             if option in best or _is_option_excluded(option, best):
                 continue
             self._try_combination((*best, option), smallest)
-            found = self._compared_figures((*best, option), self.max_slowdown)
-            if found is not None and is_worth_an_option(found, smallest):
-                best, smallest = (*best, option), found
+            figures = self._compared_figures((*best, option), self.max_slowdown)
+            if figures is not None and is_worth_an_option(figures, smallest):
+                best, smallest = (*best, option), figures
         return best
 
     def _compare_smallest_option(self) -> None:
@@ -571,7 +571,7 @@ class OptionSearch:
     def _shrink_combination(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 1 else ():
-            fewer = tuple(each for each in best if each is not option)
+            fewer = tuple(other for other in best if other is not option)
             smallest = self._compared_figures(best)
             figures = self._measure_combination(fewer).figures
             if smallest is None or figures is None or is_worth_an_option(smallest, figures):
@@ -597,7 +597,7 @@ class OptionSearch:
     def _small_saving_options(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
         """Return the options that save something alone and are not known to fail."""
         base = self.point_evaluator.before
-        found = []
+        options = []
         for option in self.usable:
             single = self._measure_combination((option,))
             combined = self._points.get(_option_names((*best, option)), single)
@@ -608,8 +608,8 @@ class OptionSearch:
             ):
                 continue
             if single.figures is not None and saves_a_little(single.figures, base):
-                found.append(option)
-        return sorted(found, key=self._single_cost)
+                options.append(option)
+        return sorted(options, key=self._single_cost)
 
     def _confirm_best_point(self) -> None:
         """Measure the best point thoroughly; if it is not confirmed, the next one.
@@ -683,7 +683,7 @@ class OptionSearch:
             for names, point in self._points.items()
             if point.ratio is None and point.figures is not None and not point.problem
             if is_worth_an_option(point.figures, base)
-            if not any(each <= names for each in slow)
+            if not any(combination <= names for combination in slow)
         ]
         for chosen in sorted(rest, key=self._combination_cost):
             self._compare_combination(chosen)
@@ -710,9 +710,9 @@ class OptionSearch:
             return known
         self._check_deadline()
         untried = [
-            each
-            for each in self.usable
-            if each not in added and _option_names((each,)) not in self._points
+            option
+            for option in self.usable
+            if option not in added and _option_names((option,)) not in self._points
         ]
         left = f"{len(self._points)} combinations so far"
         if untried:

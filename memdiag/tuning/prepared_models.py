@@ -115,8 +115,8 @@ def remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
     if not lists_initializers(original):
         return
     prepared = onnx.load(path, load_external_data=False)
-    fed = {each.name for each in original.graph.required_inputs}
-    kept = [each for each in prepared.graph.input if each.name in fed]
+    fed = {value.name for value in original.graph.required_inputs}
+    kept = [value for value in prepared.graph.input if value.name in fed]
     del prepared.graph.input[:]
     prepared.graph.input.extend(kept)
     prepared.ir_version = max(prepared.ir_version, OVERRIDABLE_SINCE_IR)

@@ -91,7 +91,6 @@ def _caveat_comments(caveats: Mapping[str, str]) -> Iterator[str]:
 
 
 def _latency_comments(point: Point) -> Iterator[str]:
-    """Yield a comment on the measured latency of the point."""
     if point.ratio is not None and point.slowest_with:
         interval = f" ({point.low:.2f}-{point.high:.2f})" if point.low and point.high else ""
         yield f"# Measured: latency {point.ratio:.2f} ×{interval} that of the defaults, with"

@@ -226,5 +226,5 @@ def _point_program(model: Path, point: Point, search: OptionSearch) -> str:
         listed = lists_initializers(model_file)
         external = [weight for weight in model_file.weights if weight.storage == "external"]
         data = sorted({weight.file for weight in external if weight.file is not None})
-    caveats = {each.name: each.caveat for each in search.options_of(point) if each.caveat}
+    caveats = {option.name: option.caveat for option in search.options_of(point) if option.caveat}
     return session_program(path_text(model), point, data=data, listed=listed, caveats=caveats)

@@ -99,8 +99,8 @@ def takes_less_time(first: LatencyComparisons, second: LatencyComparisons) -> bo
 
     Both are comparisons with the same original.
     """
-    ratios = {name: found.ratio for name, found in second}
-    pairs = [(found.ratio, ratios[name]) for name, found in first if name in ratios]
+    ratios = {name: comparison.ratio for name, comparison in second}
+    pairs = [(comparison.ratio, ratios[name]) for name, comparison in first if name in ratios]
     wins = any(_is_ratio_below(first_ratio, second_ratio) for first_ratio, second_ratio in pairs)
     losses = any(_is_ratio_below(second_ratio, first_ratio) for first_ratio, second_ratio in pairs)
     return None if wins == losses else wins

@@ -158,8 +158,8 @@ def _is_decided(
         return _latency_comparison(seconds).is_slower(CLEARLY_ABOVE * limit)
     if number not in CHECKPOINTS:
         return False
-    found = _latency_comparison(seconds)
-    return found.is_slower(limit) or found.is_within(limit)
+    comparison = _latency_comparison(seconds)
+    return comparison.is_slower(limit) or comparison.is_within(limit)
 
 
 def _latency_comparison(seconds: tuple[Sequence[float], Sequence[float]]) -> LatencyComparison:

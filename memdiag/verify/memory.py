@@ -109,24 +109,30 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredPr
 
 def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figures:
     """Return the medians of the processes `measured`, memory above the baseline of each process."""
-    measurements = [each.measurement for each in measured]
+    measurements = [memory.measurement for memory in measured]
     peaks = [*map(_peak_above_baseline, measurements)]
-    steady = [_steady_above_baseline(each)[0] for each in measurements]
-    latencies = [run.latency_s for each in measurements for run in each.runs]
+    steady = [_steady_above_baseline(measurement)[0] for measurement in measurements]
+    latencies = [run.latency_s for measurement in measurements for run in measurement.runs]
     return Figures(
         peak_bytes=round(median(peaks)),
         peak_spread_bytes=max(peaks) - min(peaks),
         steady_bytes=round(median(steady)),
         steady_spread_bytes=max(steady) - min(steady),
-        anonymous_bytes=round(median(_steady_above_baseline(each)[1] for each in measurements)),
-        file_bytes=round(median(_steady_above_baseline(each)[2] for each in measurements)),
-        load_s=median(_creation_s(each) for each in measurements),
+        anonymous_bytes=round(
+            median(_steady_above_baseline(measurement)[1] for measurement in measurements)
+        ),
+        file_bytes=round(
+            median(_steady_above_baseline(measurement)[2] for measurement in measurements)
+        ),
+        load_s=median(_creation_s(measurement) for measurement in measurements),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
         lowest_peak_bytes=min(peaks),
         lowest_steady_bytes=min(steady),
-        retained_bytes=round(median(each.allocator_retained_bytes or 0 for each in measurements)),
-        unread_table_bytes=round(median(each.unread_table_bytes for each in measured)),
+        retained_bytes=round(
+            median(measurement.allocator_retained_bytes or 0 for measurement in measurements)
+        ),
+        unread_table_bytes=round(median(memory.unread_table_bytes for memory in measured)),
     )
 
 

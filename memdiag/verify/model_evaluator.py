@@ -295,9 +295,11 @@ class ModelEvaluator:
             if limit is not None and may_confirm:
                 found |= self._confirmed_comparisons(job, found, limit)
             latency_of |= found
-            if limit is not None and any(each.is_slower(limit) for each in found.values()):
+            if limit is not None and any(
+                comparison.is_slower(limit) for comparison in found.values()
+            ):
                 break
-        comparisons = tuple((inputs.name, each) for inputs, each in latency_of.items())
+        comparisons = tuple((inputs.name, comparison) for inputs, comparison in latency_of.items())
         return ModelEvaluation(problem=None, difference=worst, comparisons=comparisons)
 
     def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
@@ -365,11 +367,11 @@ class ModelEvaluator:
     ) -> dict[_TimedInputs, LatencyComparison]:
         """Compare with each of the timed inputs, up to the first that seems to be slower."""
         is_limited = self.job.limits.deadline.at < inf
-        found: dict[_TimedInputs, LatencyComparison] = {}
+        comparisons: dict[_TimedInputs, LatencyComparison] = {}
         for number, inputs in enumerate(timed):
             parts = len(timed) - number + may_confirm
             with self._comparing.timed(self._inputs_comparison_s(inputs, pairs)):
-                found[inputs] = compare_latency(
+                comparisons[inputs] = compare_latency(
                     self._server,
                     server,
                     inputs.feeds,
@@ -381,9 +383,9 @@ class ModelEvaluator:
                     ),
                     min_pairs=self._min_pairs(is_quick=is_quick),
                 )
-            if limit is not None and found[inputs].is_slower(limit):
+            if limit is not None and comparisons[inputs].is_slower(limit):
                 break
-        return found
+        return comparisons
 
     def _confirmed_comparisons(
         self, job: Job, found: Mapping[_TimedInputs, LatencyComparison], limit: float
@@ -398,8 +400,8 @@ class ModelEvaluator:
         """
         slow = [
             inputs
-            for inputs, each in found.items()
-            if each.is_slower(limit) or each.is_undecided(limit)
+            for inputs, comparison in found.items()
+            if comparison.is_slower(limit) or comparison.is_undecided(limit)
         ]
         if not slow:
             return {}
@@ -409,12 +411,16 @@ class ModelEvaluator:
         if _job_thread_option(job) != _job_thread_option(self.job):
             return self._new_session_comparisons(job, slow, limit, by_cpu=False)
         again = self._new_session_comparisons(job, slow, limit, by_cpu=True)
-        if any(each.is_slower(limit) for each in again.values()):
+        if any(comparison.is_slower(limit) for comparison in again.values()):
             return again
         hidden = [inputs for inputs in slow if found[inputs].is_slower(limit)]
         if hidden:
             by_wall = self._new_session_comparisons(job, hidden, limit, by_cpu=False)
-            again |= {inputs: each for inputs, each in by_wall.items() if each.is_slower(limit)}
+            again |= {
+                inputs: comparison
+                for inputs, comparison in by_wall.items()
+                if comparison.is_slower(limit)
+            }
         return again
 
     def _new_session_comparisons(
@@ -458,7 +464,7 @@ class ModelEvaluator:
         first, *others = self._quick_timed
         most_s = _QUICK_COMPARISON_SHARE * self.job.limits.deadline.remaining_s
         return first, *(
-            each for each in others if self._inputs_comparison_s(each, FEWEST_PAIRS) <= most_s
+            inputs for inputs in others if self._inputs_comparison_s(inputs, FEWEST_PAIRS) <= most_s
         )
 
     def _max_comparison_s(self, most_s: float, parts: int) -> float:
@@ -495,7 +501,7 @@ class ModelEvaluator:
         if cpu_time:  # Threads that spin while they wait take CPU time as well.
             options = {**job.session.options, **_NO_SPINNING}
             job = replace(job, session=replace(job.session, options=options))
-        feeds = [each.feeds for each in self._input_sets]
+        feeds = [inputs.feeds for inputs in self._input_sets]
         return SessionServer(replace(job, runs=None), feeds, cpu_time=cpu_time)
 
     def _memory_job(self, job: Job) -> Job:
@@ -504,7 +510,7 @@ class ModelEvaluator:
         With run options, memory may be freed at the end of each run (the shrinkage of the arena),
         and malloc may keep it from the second run on: such a job runs with all inputs twice.
         """
-        feeds = tuple(each.feeds for each in self._input_sets)
+        feeds = tuple(inputs.feeds for inputs in self._input_sets)
         times = 2 if job.session.run_options else 1
         return replace(job, feeds=feeds[0], later_feeds=feeds, runs=times * len(feeds))
 
@@ -515,10 +521,10 @@ def _job_thread_option(job: Job) -> str | None:
 
 def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
     """Yield each timed input set and, if the sets differ in sizes, all sets in turn."""
-    for index, each in enumerate(input_sets):
-        if each.timed:
-            yield _TimedInputs(each.name, index)
-    if len({each.sizes for each in input_sets}) > 1:
+    for index, inputs in enumerate(input_sets):
+        if inputs.timed:
+            yield _TimedInputs(inputs.name, index)
+    if len({inputs.sizes for inputs in input_sets}) > 1:
         yield _TimedInputs("all inputs in turn (sum)", 0, tuple(range(1, len(input_sets))))
 
 
@@ -527,7 +533,9 @@ def _quick_timed_inputs(
 ) -> tuple[_TimedInputs, ...]:
     """Return the first of `timed`, and those of the other sizes in turn; of one size, the last."""
     sizes = input_sets[0].sizes
-    others = [index for index, each in enumerate(input_sets) if each.timed and each.sizes != sizes]
+    others = [
+        index for index, inputs in enumerate(input_sets) if inputs.timed and inputs.sizes != sizes
+    ]
     if not others:
         return tuple(dict.fromkeys((timed[0], timed[-1])))
     first, *rest = others

@@ -86,20 +86,20 @@ class Difference:
 
 def compare_outputs(before: SavedOutputs, after: SavedOutputs) -> tuple[Difference, ...]:
     """Return the difference of each output from arrays saved in ``.npy`` files."""
-    found = []
+    differences = []
     for name, files in before.items():
         new_files = after.get(name)
         if new_files is None or len(new_files) != len(files):
             reason = "is missing" if new_files is None else "has another number of parts"
-            found.append(Difference(output=name, relative=inf, reason=reason))
+            differences.append(Difference(output=name, relative=inf, reason=reason))
             continue
         parts = [
             output_difference(name, np.load(old, mmap_mode="r"), np.load(new, mmap_mode="r"))
             for old, new in zip(files, new_files, strict=True)
         ]
         equal = Difference(output=name, relative=0.0)
-        found.append(max(parts, key=lambda part: part.relative, default=equal))
-    return tuple(found)
+        differences.append(max(parts, key=lambda part: part.relative, default=equal))
+    return tuple(differences)
 
 
 def unstable_outputs(

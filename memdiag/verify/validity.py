@@ -131,16 +131,16 @@ def _opset_versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 def _node_domains(model: ModelProto) -> set[str]:
     """Return the domains of all nodes, subgraphs and functions included."""
-    found: set[str] = set()
+    domains: set[str] = set()
     pending: list[Iterable[NodeProto]] = [
         model.graph.node,
-        *(each.node for each in model.functions),
+        *(function.node for function in model.functions),
     ]
     while pending:
         for node in pending.pop():
-            found.add(_canonical_domain(node.domain))
+            domains.add(_canonical_domain(node.domain))
             pending += [subgraph.node for _, subgraph in subgraphs_of_node(node)]
-    return found
+    return domains
 
 
 def _canonical_domain(name: str) -> str:

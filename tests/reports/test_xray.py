@@ -16,7 +16,7 @@ from memdiag.records.attribution import (
 )
 from memdiag.reports import profile as profile_report
 from memdiag.reports import xray
-from memdiag.reports.xray.owner_table import owner_rows
+from memdiag.reports.xray.memory_owners import owner_rows
 from memdiag.units import MIB
 from tests.reports import attributions, profiles, tied_xray
 

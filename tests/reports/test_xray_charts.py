@@ -7,7 +7,7 @@ from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile.charts import page_xrays
 from memdiag.reports.xray.charts import copy_list
 from memdiag.reports.xray.charts import xray_tiles as make_tiles
-from memdiag.reports.xray.owner_table import owner_rows
+from memdiag.reports.xray.memory_owners import owner_rows
 from memdiag.reports.xray.weight_copies import weight_rows
 from tests.reports import attributions, profiles, tied_xray
 from tests.reports.profiles import MIB

@@ -346,7 +346,6 @@ class SideBySide:
         return max([MIN_COLUMN_RUNS, *map(_runs_until_settled, firsts)])
 
     def _input_descriptions(self, trial: InputSet) -> tuple[Input, ...]:
-        """Return the description of the inputs for a profile."""
         arrays = {
             feed.name: np.load(feed.files[0], mmap_mode="r") for feed in trial.feeds if feed.files
         }
@@ -408,7 +407,6 @@ class SideBySide:
 
     @property
     def _common_deadline(self) -> Deadline:
-        """The deadline of all jobs."""
         return self._opened[0].job.limits.deadline if self._opened else Deadline()
 
     def _difference_in_inputs(self, plan: ColumnPlan) -> str:

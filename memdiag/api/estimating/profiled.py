@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
-from memdiag.api.estimating.generation_sizes import profiled_calls
+from memdiag.api.estimating.generation_calls import profiled_calls
 from memdiag.budgets.figures import late_bytes
 from memdiag.defaults import DEFAULT_PROVIDERS, MMAP_THRESHOLD_VARIABLE
 from memdiag.errors import defect_reason

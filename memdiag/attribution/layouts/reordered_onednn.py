@@ -55,7 +55,7 @@ class ReorderedOnednn(Layout):
     def _blocked_copy(
         self, values: ElementValues, axis: int, block: int, *, is_depthwise: bool = False
     ) -> VirtualCopy:
-        spatial = tuple((each, "outer") for each in range(2, len(values.shape)))
+        spatial = tuple((index, "outer") for index in range(2, len(values.shape)))
         inputs, outputs = (1 - axis, "outer"), (axis, "outer")
         order: AxisOrder = (
             (*spatial, inputs, outputs, (axis, "inner"))

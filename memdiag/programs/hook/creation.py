@@ -82,10 +82,10 @@ class _SessionCreation:
     ) -> None:
         self._sessions = sessions
         self._number = sessions.number()
-        given = dict(zip(("path_or_bytes", "sess_options", "providers"), arguments))
-        given.update(named)
-        self._own_options = given.get("sess_options") is None
-        self._options = given.get("sess_options") or sessions.onnxruntime.SessionOptions()
+        by_name = dict(zip(("path_or_bytes", "sess_options", "providers"), arguments))
+        by_name.update(named)
+        self._own_options = by_name.get("sess_options") is None
+        self._options = by_name.get("sess_options") or sessions.onnxruntime.SessionOptions()
         if len(arguments) > 1:
             arguments = (arguments[0], self._options, *arguments[2:])
         else:
@@ -96,14 +96,14 @@ class _SessionCreation:
             self._severity = sessions.default_severity
         self._logid = self._options.logid
         self._description = {
-            "model": session_model_source(given.get("path_or_bytes", b"")),
+            "model": session_model_source(by_name.get("path_or_bytes", b"")),
             # onnxruntime's own tools, such as its calibrators, are told as libraries are.
             "callers": outside_callers(os.path.join(sessions.package, "capi")),
             "options": changed_options(self._options),
             "config": named_config(self._options, sessions.config_names),
             "providers": [
                 provider if isinstance(provider, str) else str(provider[0])
-                for provider in given.get("providers") or ()
+                for provider in by_name.get("providers") or ()
             ],
             "threads": [self._options.intra_op_num_threads, self._options.inter_op_num_threads],
             "severity": self._severity,
@@ -218,7 +218,7 @@ def sampled_digest(length: int, read: Callable[[slice], Any]) -> str:
 @functools.lru_cache
 def _default_options(options_class: Callable[[], Any]) -> dict[str, Any]:
     """Return the settings of new options by name."""
-    found = {}
+    defaults = {}
     options = options_class()
     for name in dir(options):
         if name.startswith("_") or name in ("logid", "log_severity_level"):
@@ -226,33 +226,33 @@ def _default_options(options_class: Callable[[], Any]) -> dict[str, Any]:
         with contextlib.suppress(Exception):
             value = getattr(options, name)
             if not callable(value):
-                found[name] = value
-    return found
+                defaults[name] = value
+    return defaults
 
 
 def changed_options(options: Any) -> dict[str, str]:
     """Return the settings of `options` that differ from the defaults of this onnxruntime."""
-    found = {}
+    changed = {}
     for name, default in _default_options(options.__class__).items():
         with contextlib.suppress(Exception):
             value = getattr(options, name)
             if value != default:
-                found[name] = str(value)
-    return found
+                changed[name] = str(value)
+    return changed
 
 
 def outside_callers(package: str) -> list[list[Any]]:
     """Return file, line and function of the callers outside of `package`, the nearest first."""
-    found: list[list[Any]] = []
+    callers: list[list[Any]] = []
     frame: Any = sys._getframe(1)
-    while frame is not None and len(found) < MAX_CALLER_FRAMES:
+    while frame is not None and len(callers) < MAX_CALLER_FRAMES:
         code = frame.f_code
         if not code.co_filename.startswith(package) and not code.co_filename.startswith(
             _HOOK_FOLDER
         ):
-            found.append([_file_or_cell(code.co_filename), frame.f_lineno, code.co_name])
+            callers.append([_file_or_cell(code.co_filename), frame.f_lineno, code.co_name])
         frame = frame.f_back
-    return found
+    return callers
 
 
 def _file_or_cell(file: str) -> str:
@@ -268,8 +268,8 @@ def _file_or_cell(file: str) -> str:
 
 def named_config(options: Any, names: Any) -> dict[str, str]:
     """Return the config entries of `options` among `names`."""
-    found = {}
+    entries = {}
     for name in sorted(names):
         with contextlib.suppress(Exception):  # not set: this takes 30 microseconds
-            found[name] = str(options.get_session_config_entry(name))
-    return found
+            entries[name] = str(options.get_session_config_entry(name))
+    return entries

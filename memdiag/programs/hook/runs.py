@@ -240,11 +240,11 @@ def shapes_by_name(part: Any) -> dict[str, Any] | None:
     if part == OTHER_SHAPES:
         return None
     inputs = len(part) // 2
-    found = {}
+    shapes = {}
     for name, shape in zip(part[:inputs], part[inputs:]):
         with contextlib.suppress(Exception):  # a dimension that is no number
-            found[str(name)] = [int(size) for size in (shape() if callable(shape) else shape)]
-    return found
+            shapes[str(name)] = [int(size) for size in (shape() if callable(shape) else shape)]
+    return shapes
 
 
 def wrap_run(

@@ -37,16 +37,16 @@ before it: the creations of sessions leave most of it."""
 
 def program_findings(recording: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
     """Return the findings in `recording`, the largest saving first, and notes."""
-    found: list[ProgramFinding] = []
+    findings: list[ProgramFinding] = []
     notes = []
     for detector in program_detectors():
         try:
-            found += detector.detect(recording)
+            findings += detector.detect(recording)
         except Exception as error:  # a defect of one rule must not lose the recording
             notes.append(rule_defect_note(detector.rule.name, "program", error))
     notes += _unchecked_rule_notes(recording)
     return tuple(
-        sorted(found, key=lambda finding: _finding_order(finding, recording, found))
+        sorted(findings, key=lambda finding: _finding_order(finding, recording, findings))
     ), tuple(notes)
 
 

@@ -142,13 +142,13 @@ def _shared_bytes(sessions: Sequence[ProgramSession]) -> int:
     Sessions that were in runs at the same time as others would need it.
     """
     own = [
-        each
-        for each in sessions
-        if each.options.get(SHARED_ALLOCATORS_OPTION) != "1" and each.run_threads <= 1
+        session
+        for session in sessions
+        if session.options.get(SHARED_ALLOCATORS_OPTION) != "1" and session.run_threads <= 1
     ]
     sizes = [
         list(map(_known_slack_bytes, group))
-        for group in sessions_by_key(own, lambda each: each.pid)
+        for group in sessions_by_key(own, lambda session: session.pid)
     ]
     return sum(sum(each) - max(each) for each in sizes)
 

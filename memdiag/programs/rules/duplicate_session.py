@@ -137,14 +137,14 @@ def _repeated_model_findings(recording: ProgramRun) -> Iterator[ProgramFinding]:
         models, parts = zip(*found, strict=True)
         size = shared_once_bytes(recording, parts)
         most = max(models, key=lambda model: model.count)
-        one = "One session" if len(parts) == 1 else "One session each"
+        subject = "One session" if len(parts) == 1 else "One session each"
         yield ProgramFinding(
             name=RULE.name,
             sessions=(),
             bytes=size,
             message=(
                 f"{format_size(size)} in {process_ids([part.xray for part in parts])} are"
-                f" {most.evidence}. {one} would save {format_size(size)}."
+                f" {most.evidence}. {subject} would save {format_size(size)}."
             ),
             remedy=most.remedy,
         )
@@ -174,8 +174,8 @@ def _duplicate_finding(
     )
     cost = ""
     if size is not None:
-        each = "" if len(processes) == 1 else " each"
-        cost = f" One session{each} would save {size_text(size, sessions)}."
+        suffix = "" if len(processes) == 1 else " each"
+        cost = f" One session{suffix} would save {size_text(size, sessions)}."
     if not differing:
         return ProgramFinding(
             name=RULE.name,
@@ -235,9 +235,9 @@ def _output_options(session: ProgramSession) -> frozenset[tuple[str, str]]:
 def _differing_options(sessions: Sequence[ProgramSession]) -> dict[str, list[str]]:
     """Return the different values of the options that are not the same for all, by name."""
     options = [_compared_options(session) for session in sessions]
-    found = {}
-    for name in sorted({name for each in options for name in each}):
-        values = list(dict.fromkeys(each.get(name, "default") for each in options))
+    differing = {}
+    for name in sorted({name for chosen in options for name in chosen}):
+        values = list(dict.fromkeys(chosen.get(name, "default") for chosen in options))
         if len(values) > 1:
-            found[name] = values
-    return found
+            differing[name] = values
+    return differing

@@ -73,23 +73,25 @@ _LAZY_REMEDY = (
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model, and line that created sessions of it, that are idle."""
     ran_elsewhere = inherited_run_counts(recording)
-    sessions = [each for each in created_sessions(recording) if not ran_elsewhere[each.number]]
-    idle = [each for each in sessions if _is_idle_long(recording, each)]
-    rare = [
-        each
-        for each in sessions
-        if not _is_idle_long(recording, each) and _runs_rarely(recording, each)
+    sessions = [
+        session for session in created_sessions(recording) if not ran_elsewhere[session.number]
     ]
-    for found in same_model_and_line(idle):
-        idle_s = max(_idle_s(recording, each) for each in found)
+    idle = [session for session in sessions if _is_idle_long(recording, session)]
+    rare = [
+        session
+        for session in sessions
+        if not _is_idle_long(recording, session) and _runs_rarely(recording, session)
+    ]
+    for same in same_model_and_line(idle):
+        idle_s = max(_idle_s(recording, session) for session in same)
         stayed = (
-            f"stayed for {format_duration(idle_s)} after the last of {_session_runs_text(found)}"
+            f"stayed for {format_duration(idle_s)} after the last of {_session_runs_text(same)}"
         )
-        yield from _idle_findings(found, stayed, _RELEASE_REMEDY)
-    for found in same_model_and_line(rare):
-        life_s = max(_life_s(recording, each) for each in found)
-        stayed = f"was in memory for {format_duration(life_s)} for {_session_runs_text(found)}"
-        yield from _idle_findings(found, stayed, _LAZY_REMEDY)
+        yield from _idle_findings(same, stayed, _RELEASE_REMEDY)
+    for same in same_model_and_line(rare):
+        life_s = max(_life_s(recording, session) for session in same)
+        stayed = f"was in memory for {format_duration(life_s)} for {_session_runs_text(same)}"
+        yield from _idle_findings(same, stayed, _LAZY_REMEDY)
 
 
 def _idle_findings(

@@ -51,8 +51,8 @@ RULE = Rule(
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each session whose arena is as large as a rare input made it."""
-    for found in rare_large_inputs(recording):
-        session, slack = found.session, found.slack_bytes
+    for rare in rare_large_inputs(recording):
+        session, slack = rare.session, rare.slack_bytes
         reserved = session.memory.arena_slack_bytes if session.memory else None
         yield ProgramFinding(
             name=RULE.name,
@@ -62,8 +62,8 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
                 f"the arena of {model_name(session)} (session {session.number}, process"
                 f" {session.pid}) keeps {format_size(slack)}{reserved_text(reserved or 0, slack)}"
                 " that are free, and was enlarged most by a run with"
-                f" {_shapes_text(found.shapes)}. Of {found.runs:,} runs {found.large_runs:,} had"
-                f" such inputs, and 95 % had at most 1/{int(found.ratio):,} of their elements."
+                f" {_shapes_text(rare.shapes)}. Of {rare.runs:,} runs {rare.large_runs:,} had"
+                f" such inputs, and 95 % had at most 1/{int(rare.ratio):,} of their elements."
             ),
             remedy=(
                 "Split or limit such inputs, or let the run after one of them return free memory at"

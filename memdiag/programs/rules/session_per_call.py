@@ -63,7 +63,6 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
 
 
 def _per_call_finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
-    """Return the finding for the sessions of each process."""
     sessions = [session for same in processes for session in same]
     first = sessions[0]
     kept = [together for together in map(alive_together, processes) if len(together) > 1]

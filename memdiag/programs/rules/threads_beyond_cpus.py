@@ -112,12 +112,16 @@ def callers_slack_bytes(recording: ProgramRun, sessions: Collection[int]) -> int
 
     Fewer callers save at most this of the arenas.
     """
-    cpus = {each.pid: ceil(each.cpus_allowed) for each in recording.processes if each.cpus_allowed}
+    cpus = {
+        process.pid: ceil(process.cpus_allowed)
+        for process in recording.processes
+        if process.cpus_allowed
+    }
     return sum(
-        slack_bytes(each) or 0
-        for each in recording.sessions
-        if each.number in sessions
-        and each.run_threads > _MAX_CALLERS_PER_CPU * cpus.get(each.pid, inf)
+        slack_bytes(session) or 0
+        for session in recording.sessions
+        if session.number in sessions
+        and session.run_threads > _MAX_CALLERS_PER_CPU * cpus.get(session.pid, inf)
     )
 
 

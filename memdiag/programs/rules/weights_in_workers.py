@@ -82,9 +82,9 @@ _PATH_REMEDY = (
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with private copies in several processes."""
     yield from _xrayed_worker_findings(recording)
-    for same in sessions_by_key(created_sessions(recording), lambda each: each.model_key):
+    for same in sessions_by_key(created_sessions(recording), lambda session: session.model_key):
         together = alive_together(same)
-        processes = sessions_by_key(together, lambda each: each.pid)
+        processes = sessions_by_key(together, lambda session: session.pid)
         size = _sum_without_largest([sum(map(_private_bytes, sessions)) for sessions in processes])
         if len(processes) > 1 and size >= _MIN_WORKER_BYTES:
             yield _workers_finding(processes, size)
@@ -180,8 +180,8 @@ def _workers_finding(processes: Sequence[Sequence[ProgramSession]], size: int) -
 
 def _copies_cost_text(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
     """Return what the copies take, and whether that was measured."""
-    if all(private_weight_bytes(each) is not None for same in processes for each in same):
-        total = sum(_private_bytes(each) for same in processes for each in same)
+    if all(private_weight_bytes(session) is not None for same in processes for session in same):
+        total = sum(_private_bytes(session) for same in processes for session in same)
         return (
             f"The copies take {format_size(total)}. One shared copy needs"
             f" {format_size(total - size)}, so {format_size(size)} could be saved."

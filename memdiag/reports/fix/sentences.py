@@ -357,7 +357,6 @@ def _time_shortage_words(fix: Fix) -> str:
 
 
 def _search_end_clause(fix: Fix) -> str:
-    """Return the end of the search as a clause."""
     if fix.ended_by == "interrupt":
         return "before the interruption"
     return f"within {time_limit_text(fix.command)}"
@@ -431,7 +430,6 @@ def _required_settings(fix: Fix) -> list[str]:
 
 
 def _point_settings(point: Point) -> Iterator[str]:
-    """Yield the settings of a point."""
     yield from (f"{name}={value}" for name, value in point.session_options.items())
     yield from (f"${name}={value} in the environment" for name, value in point.environment.items())
     yield from (f"{name}={value} for each run" for name, value in point.run_options.items())
@@ -448,5 +446,4 @@ def _point_memory_key(point: Point) -> tuple[bool, int]:
 
 
 def _remedy_names_by_status(fix: Fix, status: RemedyStatus) -> list[str]:
-    """Return the names of the remedies with `status`."""
     return [plain(remedy.name) for remedy in fix.remedies if remedy.status == status]

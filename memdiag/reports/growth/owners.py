@@ -9,7 +9,7 @@ from memdiag.growth.wording import MIN_PATTERN_BYTES, OWNER_LABELS
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import GROWING_OWNERS, GrowingOwner, Growth, Moment, kinds_of
 from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.xray.owner_table import OWNER_KIND_LABELS
+from memdiag.reports.xray.memory_owners import OWNER_KIND_LABELS
 from memdiag.units import format_duration, format_rate, format_size
 
 _OWNER_ORDER: tuple[OwnerKind, ...] = tuple(OWNER_KIND_LABELS)

@@ -46,7 +46,7 @@ from memdiag.reports.run.trace import run_trace
 from memdiag.reports.table import ALL_FORMATS
 from memdiag.reports.text import plain
 from memdiag.reports.xray.charts import tile_columns
-from memdiag.reports.xray.owner_table import largest_owners_text
+from memdiag.reports.xray.memory_owners import largest_owners_text
 from memdiag.units import format_duration, format_size
 
 _MAX_USUAL_ROWS = 5

@@ -13,7 +13,7 @@ from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
 from memdiag.reports.run.names import number_ranges_text
 from memdiag.reports.text import capitalized, plain
-from memdiag.reports.xray.owner_table import owner_rows
+from memdiag.reports.xray.memory_owners import owner_rows
 from memdiag.units import format_duration, format_rate, format_size
 
 MIN_MEMORY_SHARE = 0.8

@@ -10,7 +10,7 @@ from memdiag.reports.run.names import created_text, model_names, process_name
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain, shortened
 from memdiag.reports.xray.charts import TreemapTile, make_tile
-from memdiag.reports.xray.owner_table import OWNER_KIND_LABELS, OwnerRow, owner_rows, owner_table
+from memdiag.reports.xray.memory_owners import OWNER_KIND_LABELS, OwnerRow, owner_rows, owner_table
 from memdiag.units import format_duration, format_size
 
 _MAX_OWNER_PARTS = 4

@@ -3,7 +3,7 @@
 from memdiag.programs.xrays.xray_requests import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.reports.run.names import command_text
 from memdiag.reports.text import plain, shortened
-from memdiag.reports.xray.owner_table import owner_sizes
+from memdiag.reports.xray.memory_owners import owner_sizes
 from memdiag.units import counted, format_size
 
 _MAX_ANSWERED_OWNERS = 5

@@ -297,7 +297,6 @@ def _session_start_s(session: ProgramSession) -> float:
 
 
 def _session_end_s(session: ProgramSession, process_end_s: float) -> float:
-    """Return the end of the life of `session`."""
     created_s = session.created_s + (session.creation_s or 0.0)
     if session.released_s is not None:
         end_s = session.released_s

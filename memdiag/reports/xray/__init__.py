@@ -31,7 +31,7 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import capitalized, plain
 from memdiag.reports.xray.charts import CopyList, copy_list, xray_chart_data
 from memdiag.reports.xray.charts import xray_tiles as make_tiles
-from memdiag.reports.xray.owner_table import OwnerRow, identified_share, owner_rows, owner_table
+from memdiag.reports.xray.memory_owners import OwnerRow, identified_share, owner_rows, owner_table
 from memdiag.reports.xray.weight_copies import (
     WeightRow,
     copies_table,

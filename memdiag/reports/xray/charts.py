@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memdiag.records.attribution import Attribution
-from memdiag.reports.xray.owner_table import owner_rows
+from memdiag.reports.xray.memory_owners import owner_rows
 from memdiag.reports.xray.weight_copies import CopyRow, WeightRow, rest_summary, weight_rows
 from memdiag.units import format_size
 

@@ -15,7 +15,7 @@ from memdiag.records.attribution import (
 )
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import mebibyte_decimals, plain, shortened
-from memdiag.reports.xray.owner_table import percent_text, rounded_mebibytes
+from memdiag.reports.xray.memory_owners import percent_text, rounded_mebibytes
 from memdiag.units import counted, format_size
 
 FREED_STATE = "freed, kept by malloc or the arena"

@@ -142,7 +142,6 @@ def _half_reader_problem(editor: ModelEditor, node: ir.Node, half: str) -> str:
 
 
 def _is_computed_constant(node: ir.Node, depth: int = 0) -> bool:
-    """Return whether `node` computes from constants alone."""
     for value in node.inputs:
         producer = value.producer() if value is not None else None
         if value is None or (constant_tensor(value) is not None and not value.is_graph_input()):

@@ -79,7 +79,7 @@ def _parsed_constant_findings(
     if peak < _MIN_CONSTANT_PEAK_BYTES:
         return
     weights = sorted(
-        (weight for each in graphs.values() for weight in each), key=lambda w: -w.nbytes
+        (weight for of_graph in graphs.values() for weight in of_graph), key=lambda w: -w.nbytes
     )
     names = [qualified_name(weight) for weight in weights]
     yield RULE.finding(

@@ -89,19 +89,19 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the Conv nodes with large buffers, under a release with them."""
     if ctx.runtime >= CONV_SCRATCH_SHARED_SINCE:
         return
-    found = [each for conv in float_convs(ctx) if (each := _conv_scratch(conv)) is not None]
-    found.sort(key=lambda each: -each.nbytes * min(each.threads, _ASSUMED_THREAD_COUNT))
-    if not found:
+    large = [scratch for conv in float_convs(ctx) if (scratch := _conv_scratch(conv)) is not None]
+    large.sort(key=lambda scratch: -scratch.nbytes * min(scratch.threads, _ASSUMED_THREAD_COUNT))
+    if not large:
         return
-    largest = found[0]
-    others = f", and {len(found) - 1} more do so" if len(found) > 1 else ""
+    largest = large[0]
+    others = f", and {len(large) - 1} more do so" if len(large) > 1 else ""
     yield RULE.finding(
         ctx,
         f"{largest.name} reserves {format_size(largest.nbytes)} for each thread of the session, up "
         f"to {largest.threads:,} times, in each run under onnxruntime {ctx.runtime}{others}",
         detail="It is a defect of 1.23.2 to 1.26 and takes address space, but little of it becomes "
         "resident. Use a newer release, or fewer threads.",
-        nodes=[each.name for each in found],
+        nodes=[scratch.name for scratch in large],
         phase="first_run",
     )
 

@@ -178,19 +178,19 @@ def _dequantization_node_names(
     ctx: AnalysisContext, weights: list[_DequantizedWeight]
 ) -> list[str]:
     nodes: list[NodeInScope] = []
-    for each in weights:
-        nodes += (each.dequantize, *each.readers)
+    for weight in weights:
+        nodes += (weight.dequantize, *weight.readers)
     return node_names(ctx, nodes)
 
 
 def _dequantized_finding(
     ctx: AnalysisContext, reason: str, weights: list[_DequantizedWeight]
 ) -> Finding:
-    weights = sorted(weights, key=lambda each: -each.nbytes)
-    names = list(dict.fromkeys(qualified_name(each.weight) for each in weights))
-    stored = sum({each.weight: each.weight.nbytes for each in weights}.values())
-    total = sum(each.nbytes for each in weights)
-    operators = sorted({reader.node.op_type for each in weights for reader in each.readers})
+    weights = sorted(weights, key=lambda weight: -weight.nbytes)
+    names = list(dict.fromkeys(qualified_name(weight.weight) for weight in weights))
+    stored = sum({weight.weight: weight.weight.nbytes for weight in weights}.values())
+    total = sum(weight.nbytes for weight in weights)
+    operators = sorted({reader.node.op_type for weight in weights for reader in weight.readers})
     return RULE.finding(
         ctx,
         f"{counted_weights(names, stored)} {is_or_are(len(names))} "

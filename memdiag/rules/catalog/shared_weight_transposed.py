@@ -278,10 +278,10 @@ def _transposing_node_name(ctx: AnalysisContext, fold: Fold) -> str:
             return ""
         if not node.input:  # a damaged model
             return ""
-        found = _producing_node(scope, node.input[0])
-        if found is None:
+        producer = _producing_node(scope, node.input[0])
+        if producer is None:
             return transpose
-        scope, node = found
+        scope, node = producer
         kind = ctx.shapes.of(scope, node.output[0])
         if kind is None or kind.shape is None:
             return ""

@@ -117,11 +117,11 @@ def _resident_unused_findings(
     readers: Sequence[WeightReader] = (),
 ) -> Iterator[Finding]:
     """Yield a finding if `copies`, which stay in memory, are large."""
-    total = sum(each.nbytes for each in copies)
+    total = sum(copy.nbytes for copy in copies)
     if total < _MIN_UNUSED_STEADY_BYTES:
         return
-    names = list(dict.fromkeys(qualified_name(each.weight) for each in copies))
-    graphs = {each.weight.graph for each in copies}
+    names = list(dict.fromkeys(qualified_name(copy.weight) for copy in copies))
+    graphs = {copy.weight.graph for copy in copies}
     yield RULE.finding(
         ctx,
         f"{counted(len(names), 'weight')} {reason} ({some_of(names)}) "
@@ -134,12 +134,12 @@ def _resident_unused_findings(
         phase="initialize",
         expected=(
             ExpectedCopies(
-                weights=(qualified_name(each.weight),),
-                kind=each.kind,
-                count=each.number,
-                bytes=each.nbytes,
+                weights=(qualified_name(copy.weight),),
+                kind=copy.kind,
+                count=copy.number,
+                bytes=copy.nbytes,
             )
-            for each in copies
+            for copy in copies
         ),
     )
 

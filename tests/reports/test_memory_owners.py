@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from memdiag.records.attribution import WHOLE_FILE_COPY_NAME, Attribution, Owner, Unidentifiable
-from memdiag.reports.xray.owner_table import (
+from memdiag.reports.xray.memory_owners import (
     identified_share,
     owner_rows,
     percent_text,
