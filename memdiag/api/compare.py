@@ -102,7 +102,7 @@ def compare(
 
     Raises:
         UsageError: an argument does not fit, or there is nothing to compare.
-        ModelError: a model is missing or changed meanwhile, or the one model cannot be read.
+        ModelError: a model is missing or has changed, or the one model cannot be read.
         RecordError: a saved profile cannot be read.
         MeasurementError: no child could be started.
         ProvisionError: the newest version is an end of the range to bisect, and is not known.

@@ -103,7 +103,7 @@ def fix(
 
     Raises:
         ModelError: the file is missing, isn't an ONNX model, lacks its external data, or changed
-            meanwhile.
+            during the search.
         UsageError: an argument is invalid, the output would overwrite the original, or onnxruntime
             is older than 1.24.
         MeasurementError: the model does not run here.

@@ -157,7 +157,7 @@ class NewModels:
                     return ""
             else:
                 return ""
-        return "Ctrl-C came twice meanwhile. Run it again."
+        return "Ctrl-C came twice. Run it again."
 
 
 def _rejected_remedies(remedies: Sequence[Remedy], why: str) -> tuple[Remedy, ...]:

@@ -185,7 +185,7 @@ def _optimizer_option(name: str, result: OptimizerResult, others: Sequence[str])
         caveats += " Its outputs differ from the original's, since its weights are rounded."
     return TuningOption(
         name=name,
-        does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
+        does=f"The model is loaded as {name}{version} wrote it, its weights in a file next to it.",
         hurts=f"Instead of the original, the program loads the model that {name} wrote.{caveats}",
         caveat=bound,
         model=path,

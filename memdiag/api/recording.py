@@ -35,7 +35,7 @@ _HOOK_VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS_VARIABLE)
 class Recording:
     """A recording of this process and the processes that it starts.
 
-    Use it as a context manager. Sessions of onnxruntime that are created meanwhile are recorded,
+    Use it as a context manager. Sessions of onnxruntime that are created inside it are recorded,
     as ``memdiag run`` records a program. A note of the record counts those that are older.
 
     The record is in `folder` when the block has ended. Another process then writes the reports;

@@ -173,7 +173,7 @@ _PASSED_SIGNALS: Final = _TERMINAL_SIGNALS | _STOPPING_SIGNALS | {signal.SIGUSR1
 
 _GROUP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 GROUP_SIGNAL_S: Final = 0.5
-"""Seconds after which these are passed on: a program that has ended meanwhile had the signal."""
+"""Seconds after which these are passed on: a program that has ended by then had the signal."""
 
 MIN_WAITED_S: Final = 0.5
 REPEATED_CTRL_C_S: Final = 5.0

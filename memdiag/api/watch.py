@@ -58,7 +58,7 @@ def watch(
             and at peaks that last.
         models: the ONNX files whose weights are searched for; by default those that a process maps,
             has open or was started with.
-        request_folder: the folder that ``memdiag xray FOLDER`` must name to take X-rays meanwhile;
+        request_folder: the folder that ``memdiag xray FOLDER`` must name to take X-rays during it;
             None for no requests. No report is written there.
         on_progress: called several times a second with the recorder.
         on_wait: called with a sentence at the start if there is no limit, and if X-rays take longer

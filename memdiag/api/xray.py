@@ -31,7 +31,7 @@ def xray(
 ) -> Attribution:
     """Return the owners of the resident memory of process `pid`.
 
-    The process is only read. It keeps running, unless `pause` stops it; memory that moves meanwhile
+    The process is only read. It keeps running, unless `pause` stops it; memory that changes
     is reported in the notes.
 
     Args:

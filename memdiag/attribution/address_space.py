@@ -97,7 +97,7 @@ class AddressSpace:
         exclusive: resident byte ranges that no other process maps.
         partial: whether the process ended while it was read.
         drift_bytes: sum over regions of the difference between the resident pages and the kernel's
-            count: the bytes that a running process changed meanwhile.
+            count: the bytes that a running process changed while they were read.
     """
 
     pid: int
@@ -161,7 +161,7 @@ def parse_smaps(text: bytes) -> Iterator[Region]:
             if header:
                 yield _parsed_region(header, fields)
             header, fields = match.groups(), {}
-    # If the process ends meanwhile, the last region may be incomplete, without figures.
+    # If the process ends in between, the last region may be incomplete, without figures.
     if header and b"Rss" in fields:
         yield _parsed_region(header, fields)
 

@@ -56,7 +56,7 @@ _MAX_ALLOCATIONS = 1 << 48
 _NAME_WORD = 2  # in the block of the object: size, table of functions, name
 _HOST_NAME = "Cpu"
 _MEMORY_NAME = re.compile(rb"([A-Z]\w{1,30})\0")
-_MAX_ARENA_ATTEMPTS = 3  # a running process changes its chunks meanwhile
+_MAX_ARENA_ATTEMPTS = 3  # a running process changes its chunks while they are read
 
 WordArray = NDArray[np.uint64]
 

@@ -25,7 +25,7 @@ def fused_search_targets(
     *,
     index: int = 0,
 ) -> list[SearchTarget]:
-    """Return what to search for beside `target`; nothing if hardly any of its weights are missing.
+    """Return what to search for besides `target`; nothing if hardly any of its weights are missing.
 
     Args:
         target: a model that was searched for.

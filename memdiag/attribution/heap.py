@@ -7,8 +7,8 @@ mapped individually, with a flag in their size. Only the chunk format is relied 
 versions in use share: no symbols, no version-specific offsets. An area counts as known only if its
 chain ends exactly at the end of the area; everything else is unknown.
 
-The state belongs to the moment of the walk, which is repeated if a running process changes the
-chain meanwhile. Blocks freed to a thread's cache (by default up to 1 KiB each, seven per size) and
+The state belongs to the moment of the walk, which is repeated if a running process changed the
+chain. Blocks freed to a thread's cache (by default up to 1 KiB each, seven per size) and
 to the fast bins (up to 128 bytes) appear to be in use, because malloc keeps them marked as used.
 """
 

@@ -1,6 +1,6 @@
 """Modules of a process: programs and libraries, with the memory that belongs to each.
 
-Beside the pages of its file, a module has zero-initialised variables: anonymous memory after the
+Besides the pages of its file, a module has zero-initialised variables: anonymous memory after the
 mapped data, which the kernel may join with the next mapping. Its size is read from the module's
 own header in memory (ELF-64, program headers of type PT_LOAD; see elf(5)).
 """

@@ -311,7 +311,7 @@ def _xray_notes(space: AddressSpace, heap: Heap, trimmed: bool, partial: bool) -
         )
     if space.drift_bytes:
         notes.append(
-            f"the process ran while it was read: {space.drift_bytes:,} bytes changed meanwhile"
+            f"the process ran while it was read: {space.drift_bytes:,} bytes changed"
             " (memdiag xray --pause stops it)"
         )
     return notes

@@ -25,7 +25,7 @@ SCAN_STEP_BYTES = 64
 """Bytes from one key in memory to the next."""
 
 BUFFER_BYTES = 2 << 20
-"""Size of a thread's buffer: large enough that the steps in Python cost little beside reading."""
+"""Size of a thread's buffer: large enough that the steps in Python cost little next to reading."""
 
 MAX_SCAN_THREADS = 2
 """More threads would gain little, and slow down the process that is read."""

@@ -247,7 +247,7 @@ class VirtualCopy:
         """Yield runs of at most `max_bytes` in total that cover each specified byte exactly once.
 
         There are at most 1024 runs at a time. They are nearly in the order of the source, so that
-        a mapped file is read in sequence. Beside the bytes that are yielded, at most about as many
+        a mapped file is read in sequence. Besides the bytes that are yielded, at most about as many
         are allocated.
         """
         for segment in self.segments:

@@ -29,7 +29,7 @@ KEY_CHECK_S: Final = 0.1
 """Seconds between two checks for pressed keys."""
 
 MAX_REFRESH_SHARE: Final = 0.02
-"""Share of the time that may be spent on drawing: processes wait for the recorder meanwhile."""
+"""Share of the time that may be spent on drawing: processes wait for the recorder during it."""
 
 SORT_ORDERS: Final = ("tree", "memory", "growth")
 MAX_CHART_COLUMNS: Final = 512

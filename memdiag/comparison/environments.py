@@ -70,7 +70,7 @@ def _user_cache() -> Path:
 def provided_interpreter(folder: Path, packages: Sequence[str]) -> Path:
     """Return the interpreter of the environment at `folder`, created with `packages` if missing.
 
-    It is built beside `folder` and then renamed, so that an interruption leaves no incomplete
+    It is built next to `folder` and then renamed, so that an interruption leaves no incomplete
     environment. If uv is installed it builds the environment: it shares the files of its cache.
 
     Raises:

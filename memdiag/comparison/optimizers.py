@@ -23,7 +23,7 @@ class Optimizer(NamedTuple):
         packages: the packages that it needs; the version of the first one is the version of the
             optimizer.
         optimize: reads the model at the first path and writes the result to the second one, with
-            weights in a file beside it if the flag `large` is set. Returns None, or the reason why
+            weights in a file next to it if the flag `large` is set. Returns None, or the reason why
             nothing was written.
         changes_values: whether the result computes other values, as one with fewer bits does.
         fits_one_machine: whether the result needs this release of onnxruntime and the instruction

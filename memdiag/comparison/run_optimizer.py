@@ -30,7 +30,7 @@ ALL_OPTIMIZERS = "all"
 """The name for all optimizers whose models compute the same values."""
 
 MAX_SINGLE_FILE_BYTES = 1 << 30
-"""Larger models are written with their weights in a file beside them."""
+"""Larger models are written with their weights in a file next to them."""
 
 MAX_OPTIMIZER_MESSAGE = 300
 
@@ -99,7 +99,7 @@ def run_optimizer(
         model: the model to read.
         target: the model to write.
         python: an interpreter with the packages of the optimizer.
-        external: write the weights to a file beside the model.
+        external: write the weights to a file next to the model.
         timeout_s: seconds after which it is killed.
         memory_limit_bytes: resident sets of the process and its children above which it is killed;
             None for no limit.

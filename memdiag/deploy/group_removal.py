@@ -22,7 +22,7 @@ def processes_of(group: Path) -> list[int]:
     """Return the ids of the processes in `group` and in the groups below it."""
     found: list[int] = []
     for folder, _, _ in os.walk(group):
-        with suppress(OSError):  # removed meanwhile
+        with suppress(OSError):  # somebody else removed it
             found += map(int, Path(folder, "cgroup.procs").read_text().split())
     # Processes that cannot be named here have the number 0, which would mean this process's group.
     return [pid for pid in found if pid > 0]

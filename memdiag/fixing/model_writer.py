@@ -80,7 +80,7 @@ class SavedModel(NamedTuple):
 class ModelWriter:
     """Writes changed versions of the model `file`, and publishes one at `target`.
 
-    Only this class writes to the target, and only if no other process does so meanwhile: a report
+    Only this class writes to the target, and only if no other process has done so: a report
     of this process would describe the model of the other one. A model that an optimizer wrote
     elsewhere is copied there. A model that may become the result can be staged, which leaves the
     target as it is.
@@ -174,7 +174,7 @@ class ModelWriter:
             shutil.rmtree(hidden, ignore_errors=True)
 
     def stage(self, built: BuiltModel) -> SavedModel:
-        """Move a model to hidden names beside the target, until `publish_staged` is called.
+        """Move a model to hidden names next to the target, until `publish_staged` is called.
 
         Raises:
             ReportError: it cannot be moved.
@@ -250,7 +250,7 @@ class ModelWriter:
             with locked_folders([targets[0].parent]), delayed_interrupts():
                 if targets[0] == self._target and self._earlier.changed:
                     raise ReportError(
-                        f"{self._target}: another process has written it meanwhile. Choose another"
+                        f"{self._target}: another process has written it since. Choose another"
                         " output."
                     )
                 for path, target in reversed(list(zip(files, targets, strict=True))):

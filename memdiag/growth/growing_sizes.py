@@ -25,9 +25,9 @@ MAX_CACHED_BYTES = 1040  # with the size field, rounded to 16
 MIN_SMALL_BLOCKS_PER_RUN = 0.2
 MIN_LARGE_BLOCKS = 7
 MIN_LARGE_BLOCKS_PER_RUN = 0.01
-"""The work of a program beside its runs allocates as well. (600 sessions that were created, run and
-released left 57 blocks of 96 bytes, and other programs fewer for each run. New largest inputs left
-a few large buffers, each once.)"""
+"""The work of a program besides its runs allocates as well. (600 sessions that were created, run
+and released left 57 blocks of 96 bytes, and other programs fewer for each run. New largest inputs
+left a few large buffers, each once.)"""
 
 _BINS_PER_OCTAVE = 2
 
@@ -56,7 +56,7 @@ up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/mal
 
 
 def min_growth_of_program(threads: int, runs: int) -> MinGrowth:
-    """Return the least growth of a program, which also allocates beside its runs.
+    """Return the least growth of a program, which also allocates besides its runs.
 
     Args:
         threads: the number of threads that may have a cache of freed blocks.

@@ -79,6 +79,6 @@ def _reading_notes(moments: Sequence[Moment], verdict: Verdict) -> tuple[str, ..
     if torn:
         notes.append(
             f"{torn} of {len(moments)} readings are left out of slopes: the memory changed"
-            " meanwhile, because runs went on or other threads allocated memory"
+            " during them, because runs went on or other threads allocated memory"
         )
     return tuple(notes)

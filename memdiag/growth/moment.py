@@ -36,7 +36,7 @@ class MemoryMoment:
             address.
         block_counts: the number of these chunks by their size in bytes.
         has_inconsistent_arena: whether the chunks of an arena contradicted each other: a run may
-            have changed them meanwhile.
+            have changed them during the reading.
     """
 
     moment: Moment
@@ -66,7 +66,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     None then.
 
     Args:
-        pid: a process that waits, or whose memory may move meanwhile.
+        pid: a process that waits, or whose memory may change while it is read.
         run: the number of runs until now.
         time_s: seconds since the first moment.
 

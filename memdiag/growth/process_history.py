@@ -27,7 +27,7 @@ MAX_STOPPED_SHARE = 0.25
 """Share of the time for which a process may be stopped: a service still answers."""
 
 MAX_ATTEMPTS = 3
-"""Readings for one moment: threads that are not in a run allocate meanwhile."""
+"""Readings for one moment: threads that are not in a run go on allocating."""
 
 FEW_MOMENTS = 12
 MIN_LAST_SHARE = 0.05
@@ -93,7 +93,7 @@ class ProcessHistory:
             largest_input: of the run whose inputs had the most bytes; None if it is not known.
             value_starts: the first bytes of values of an earlier run in hexadecimal, and their
                 sizes in bytes, by description: to recognise copies. The process waits.
-            waits: whether the process starts no run meanwhile.
+            waits: whether the process starts no run during the reading.
             runs_in_flight: the runs that go on nevertheless.
             at_exit: whether the program ends: the memory is read now, and left out if it was
                 released.

@@ -380,7 +380,7 @@ def largest_growth(first: Moment, last: Moment) -> tuple[GrowingOwner | None, in
         ),
         "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
         **{owner.owner: growth(owner.bytes_of) for owner in OWNERS_IN_USE},
-        # Here with the libraries that were loaded meanwhile.
+        # Here with the libraries that were loaded since.
         "files": growth(resident_bytes_of("files")),
         "patterns": growth(lambda moment: moment.pattern_bytes),
     }

@@ -1,7 +1,7 @@
 """Long lists in attributes: the parameters of trees, support vectors and linear models.
 
 Operators of ai.onnx.ml have their parameters in attributes instead of initializers, such as
-``nodes_values`` of a TreeEnsembleRegressor. The runtime keeps the lists as parsed, beside what its
+``nodes_values`` of a TreeEnsembleRegressor. The runtime keeps the lists as parsed, besides what its
 kernel makes of them.
 """
 

@@ -101,7 +101,7 @@ class ExternalFiles:
             if named.is_absolute() or ".." in named.parts or not inside:
                 raise ModelError(
                     f"{where} has its data in {location!r}, which is outside the model's folder. "
-                    "Put the file beside the model and refer to it by its name."
+                    "Put the file next to the model and refer to it by its name."
                 )
             status = path.stat()
         except (OSError, ValueError, RuntimeError) as error:
@@ -109,12 +109,12 @@ class ExternalFiles:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
             raise MissingDataError(
                 f"{where} has its data in {location!r}, which cannot be opened"
-                f"{f' ({reason})' if reason else ''}. Put that file beside the model.",
+                f"{f' ({reason})' if reason else ''}. Put that file next to the model.",
                 location=location,
             ) from error
         if not stat.S_ISREG(status.st_mode):
             raise MissingDataError(
                 f"{where} has its data in {location!r}, which is not a file. "
-                "Put that file beside the model."
+                "Put that file next to the model."
             )
         return path, status.st_size

@@ -40,7 +40,7 @@ MAX_COPIED_NAMES = 30_000_000
 """Names that the inference may copy (`copied_name_count`), which takes about ten seconds."""
 
 MAX_INFERENCE_BYTES = 1 << 28
-"""Memory that an inference may take, beside 64 times the size of the model without its weights."""
+"""Memory that an inference may take, besides 64 times the size of the model without its weights."""
 
 
 TypesByScope = dict[Scope, dict[str, TensorType]]

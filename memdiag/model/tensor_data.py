@@ -19,7 +19,7 @@ _VARINT_CONTINUES = 0x80
 """Bytes of a varint from this value on are followed by another byte of the same number."""
 
 _PART_BYTES = 1 << 18
-"""Bytes that are decoded at once: meanwhile they take thirty times as much."""
+"""Bytes that are decoded at once: while decoded, they take thirty times as much."""
 
 # The attributes with which a Constant node may give plain numbers: the field, the result's type.
 CONSTANT_FIELDS = {

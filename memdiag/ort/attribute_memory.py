@@ -69,12 +69,12 @@ class NodeLists(NamedTuple):
 
     @property
     def parsed_bytes(self) -> int:
-        """What is there beside it after parsing, freed."""
+        """What is allocated besides it for parsing, and freed."""
         return round(NUMBERS_PARSED * self.numbers_bytes) + STRING_PARSED * self.strings
 
     @property
     def while_parsed_bytes(self) -> int:
-        """What is there beside `kept_bytes` while the model is parsed."""
+        """What is allocated besides `kept_bytes` while the model is parsed."""
         return round(NUMBERS_WHILE_PARSED * self.numbers_bytes) + STRING_WHILE_PARSED * self.strings
 
     @property
@@ -91,7 +91,7 @@ class NodeLists(NamedTuple):
 
     @property
     def while_created_bytes(self) -> int:
-        """What is there beside the rest while the kernel makes its tables."""
+        """What is allocated besides the rest while the kernel makes its tables."""
         return CREATED_BY_NODE * self.tree_nodes
 
     @classmethod

@@ -21,7 +21,7 @@ filter, each packed buffer. The steps are:
 
 A file in ORT format has an optimized graph: steps 3 to 6 do nothing. Its weights are copied once
 while the file is read and once more in step 7, and the file itself stays in memory until the last
-kernel has packed its constants; or it is mapped meanwhile, or as long as the session with weights
+kernel has packed its constants; or it is mapped in between, or as long as the session with weights
 that are used in place (`OrtFile`).
 
 An estimate goes through the loading of all constants of a model. A rule compares the loading of
@@ -55,8 +55,8 @@ from memdiag.records.weights import qualified_name
 REORDERED_KIND = "reordered"
 
 COPIES_WHILE_REORDERED = 3
-"""Copies of a filter beside the original and the result, while it is brought into blocks. Measured:
-resnet18 and xception on 1.24.4 and 1.32.0 (docs/estimates.md)."""
+"""Copies of a filter besides the original and the result, while it is brought into blocks.
+Measured: resnet18 and xception on 1.24.4 and 1.32.0 (docs/estimates.md)."""
 
 MIN_MMAPPED_BYTES = 128 << 10
 """malloc maps blocks of this size, and returns them when they are freed. Smaller ones stay in the
@@ -120,7 +120,7 @@ class LoadingTimeline:
     def note(
         self, phase: PhaseName, extra: Mapping[TermName, int] | None = None, cause: str = ""
     ) -> None:
-        """Note a moment of `phase`, at which `extra` bytes are there beside `now`."""
+        """Note a moment of `phase`, while `extra` more bytes are allocated than `now`."""
         nbytes = sum(self.now.values()) + sum(extra.values() if extra else ())
         if phase not in self._peaks or nbytes > self._peaks[phase].nbytes:
             terms = dict(self.now)
@@ -131,7 +131,7 @@ class LoadingTimeline:
         self._ends[phase] = dict(self.now)
 
     def note_end(self, phase: PhaseName, extra: Mapping[TermName, int]) -> None:
-        """Note that at the end of `phase` there are `extra` bytes beside `now`."""
+        """Note that at the end of `phase` `extra` more bytes are allocated than `now`."""
         self._ends[phase] = dict(Counter(self.now) + Counter(extra))
 
     def peak(self, phase: PhaseName) -> LoadingMoment:
@@ -180,7 +180,7 @@ class LiveConstant:
 
 
 class LargestOthers(NamedTuple):
-    """The largest weights of a model beside those whose loading is predicted.
+    """The largest weights of a model besides those whose loading is predicted.
 
     They are in memory for moments, one of which may be the peak.
 
@@ -222,7 +222,7 @@ class SessionLoading:
             model by default. Of a part of them only their own bytes are counted: neither the rest
             of the file nor what malloc keeps. No run follows, so the timeline of a
             part ends in the phase ``steady``, with its mapped pages read.
-        others: the largest weights beside a part.
+        others: the largest weights besides a part.
         prepacks: whether kernels pack their constants.
         folds: whether constant folding is on.
         fuses: whether nodes are merged.

@@ -1,4 +1,4 @@
-"""Memory of a session beside its weights and activations, by release: measured, not derived.
+"""Memory of a session besides its weights and activations, by release: measured, not derived.
 
 A session of any model has threads, allocators, tables of kernels, and pages of the library that its
 code touches; each node has its protobuf, its kernel and its place in the plans. The figures are

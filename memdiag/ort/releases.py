@@ -179,7 +179,7 @@ SUBGRAPH_WEIGHTS_KEPT_SINCE = Runtime(1, 29)
 """Weights that a subgraph owns are not freed when they are packed (tried up to 1.31.1)."""
 
 SPARSE_KEPT_SINCE = Runtime(1, 30)
-"""Values and indices of a sparse weight stay beside the dense tensor. Tried: 1.24.4, 1.26, 1.28 and
+"""Values and indices of a sparse weight stay with the dense tensor. Tried: 1.24.4, 1.26, 1.28 and
 1.29 free them, 1.30 and 1.31.1 do not."""
 
 ORT_FILE_MAPPED_SINCE = Runtime(1, 26)
@@ -211,7 +211,7 @@ NODE_MEMORY_SINCE = Runtime(1, 28)
 # The process.
 
 NUMPY_2_SINCE = Runtime(1, 19)
-"""Wheels support NumPy 2. Those of older releases were built for NumPy 1, and crash beside NumPy
+"""Wheels support NumPy 2. Those of older releases were built for NumPy 1, and crash with NumPy
 2."""
 
 TELEMETRY_SINCE = Runtime(1, 29)

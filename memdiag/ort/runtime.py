@@ -70,7 +70,7 @@ def is_older(version: str | None, release: Runtime) -> bool:
 
 
 def require_runtime(otherwise: str) -> None:
-    """Refuse to go on without onnxruntime; `otherwise` is what the user can do beside installing.
+    """Refuse to go on without onnxruntime; `otherwise` is what the user can do besides installing.
 
     Raises:
         UsageError: onnxruntime is not installed.

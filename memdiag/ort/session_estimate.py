@@ -2,7 +2,7 @@
 
 `SessionEstimate` puts together what the other modules of this package predict: the constants over
 time (`loading`), the requests of a run (`activations`) to the arena (`arena`), and what a session
-takes beside them (`overheads`). Nothing is run and no weight is read.
+takes besides them (`overheads`). Nothing is run and no weight is read.
 """
 
 from collections import Counter

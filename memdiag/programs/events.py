@@ -230,7 +230,7 @@ class BetweenRuns(BaseEvent, frozen=True, kw_only=True, tag="between_runs"):
         starts: the first bytes of values of an earlier run in hexadecimal, and the sizes of the
             values in bytes, by description.
         sizes: the mean bytes of the values of all runs until now, by description.
-        runs_in_flight: the number of runs of other threads that go on meanwhile.
+        runs_in_flight: the number of runs of other threads that are under way.
         at_exit: whether the program ends: it may have dropped its values.
     """
 

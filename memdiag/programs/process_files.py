@@ -183,7 +183,7 @@ def _open_files(pid: int) -> list[Path]:
         return []
     paths = []
     for link in links:
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # closed since it was listed
             flags = _OPEN_FLAGS.search(Path(f"/proc/{pid}/fdinfo/{link.name}").read_bytes())
             if flags and int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY:
                 paths.append(link.readlink())

@@ -25,8 +25,8 @@ _RUN_FILE = "run.json"
 """As the reports name it."""
 
 _REPORTS_NICENESS = 10
-"""The program goes on while reports are written. If a next block ended meanwhile, it waited 1.7 s
-for its X-ray, and 3.2 s without this (median of 3, 2 CPUs with a load of 7)."""
+"""The program goes on while reports are written. If a next block ended then, it waited 1.7 s for
+its X-ray, and 3.2 s without this (median of 3, 2 CPUs with a load of 7)."""
 
 _ASSEMBLE_MODULES = ("numpy", "onnx", "memdiag.programs.assemble")
 _XRAY_MODULE = "memdiag.programs.xrays.xray_task"

@@ -162,7 +162,7 @@ def reserved_text(reserved: int, resident: int) -> str:
 def kept_bytes(session: ProgramSession) -> int | None:
     """Return the growth of private memory during the creation; None if unknown.
 
-    It is unknown too if other sessions were created or ran meanwhile.
+    It is unknown too if other sessions were created or ran at the same time.
     """
     phases = [phase for phase in session.phases if phase.name not in RUN_PHASES]
     if not phases or session.shared_with:

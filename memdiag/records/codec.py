@@ -195,7 +195,7 @@ def load_any_record(path: Path, kinds: Mapping[str, type[R]]) -> R:
                 f"{path}: not a saved record: {error}. {SAVE_AGAIN_SENTENCE}"
             ) from error
         beside = [found.name for found in _record_paths(path.parent, kinds)]
-        action = f"Beside it: {', '.join(beside)}." if beside else _ANY_RECORD
+        action = f"Next to it: {', '.join(beside)}." if beside else _ANY_RECORD
         raise RecordError(f"{path}: not a saved record, which is JSON. {action}") from error
     if schema not in kinds:
         kind, _, _ = schema.partition("/")

@@ -57,7 +57,7 @@ TermName = Literal[
 - ``tree tables``: the nodes and leaf values of tree ensembles, as their kernels store them;
 - ``activations``: values of the first run, in chunks of the arena;
 - ``KV cache``: keys and values that a generation feeds to its next call, during a call those of the
-  past beside those that it returns;
+  past besides those that it returns;
 - ``planned block``: the block that later runs take in addition;
 - ``unused arena``: parts of chunks, and gaps between values, that were written before;
 - ``kernel scratch``: working memory of kernels;
@@ -142,7 +142,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
             (MALLOC_MMAP_THRESHOLD_=131072).
         phases: the phases in order.
         live: the values in memory at the peak of a run, the largest first.
-        input_bytes: the inputs of a run, which the program has beside the session.
+        input_bytes: the inputs of a run, which the program has besides the session.
         unknown_values: the number of values whose sizes only a run shows. They count as nothing.
         is_bounded: whether their largest sizes are known, and the upper ends include them.
         is_measured: whether the model was run at this size. The figures are of the data that it
@@ -231,7 +231,7 @@ class Reduction(Record, frozen=True, kw_only=True):
 
 
 class Calibration(Record, frozen=True, kw_only=True):
-    """A measured point beside its estimate; all above the process before the session.
+    """A measured point with its estimate; all above the process before the session.
 
     Attributes:
         dims: the sizes.
@@ -328,7 +328,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         )
 
     def beside_bytes(self, point: EstimatedPoint) -> int:
-        """Return what the process has beside the session at `point`: baseline and inputs.
+        """Return what the process has besides the session at `point`: baseline and inputs.
 
         0 where the baseline is not known.
         """

@@ -50,7 +50,7 @@ def save_bytes(content: bytes, path: Path) -> None:
 
 
 def unused_data_notes(files: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence on weights of an earlier model that are left beside a new one.
+    """Return a sentence on weights of an earlier model that are left next to a new one.
 
     `files` are those of the new model, itself first. Weights are in a file with its name and
     ``.data``.
@@ -84,7 +84,7 @@ def require_writable(path: Path) -> None:
 def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
     """Write files with their contents; all or none, where none was there before.
 
-    All are written beside their target before the first one replaces it, so that an error leaves
+    All are written next to their target before the first one replaces it, so that an error leaves
     the files as they were, and never half a file. Of two processes that write the same files at
     once, one replaces all files of the other.
 

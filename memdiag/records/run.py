@@ -139,8 +139,8 @@ class ProgramSession(Record, frozen=True, kw_only=True):
             None without phases.
         creation_peak_rss_bytes: the kernel's high-water mark of the whole creation, also where the
             peak of each phase is only sampled; None if there is none.
-        shared_with: numbers of the sessions that were created or run in the same process meanwhile,
-            so that the peaks of the phases are not this session's alone.
+        shared_with: numbers of the sessions that were created or run in the same process then, so
+            that the peaks of the phases are not this session's alone.
         run_count: the number of runs.
         forked_run_count: the number of runs of its copies in forks of the process.
         run_threads: the most threads that were in runs at once, of this session or another one of

@@ -1,4 +1,4 @@
-"""The JSON Schemas of the records, generated from them and stored beside this file.
+"""The JSON Schemas of the records, generated from them and stored next to this file.
 
 ``python -m memdiag.records.schemas`` writes them again after a record has changed.
 """

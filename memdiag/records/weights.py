@@ -10,7 +10,7 @@ tensor on another node; ``sparse``: stored as values and indices; ``function``: 
 
 Storage = Literal["raw", "typed", "external"]
 """``raw``: raw_data in the model file; ``typed``: float_data, int32_data and the like, or a
-Constant's plain numbers; ``external``: a file beside the model."""
+Constant's plain numbers; ``external``: a file next to the model."""
 
 
 class Weight(Record, frozen=True, kw_only=True, gc=False, cache_hash=True):

@@ -216,7 +216,7 @@ def _shell_arguments_text(arguments: Sequence[str], *, only: str = "") -> str:
 
 
 def _aligned_figure_lines(table: Table) -> Iterator[str]:
-    """Yield the rows of `table` as text, with the headings of the limits beside their figures."""
+    """Yield the rows of `table` as text, with the headings of the limits next to their figures."""
     columns = []
     for index, column in enumerate(table.columns):
         texts = [row.cells[index].text for row in table.rows]

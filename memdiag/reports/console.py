@@ -48,7 +48,7 @@ def print_line(console: Console, text: str, style: str = "") -> None:
 
 
 def print_labelled_text(console: Console, label: str, text: str, style: str = "") -> None:
-    """Print `text` beside `label`, with further lines indented; nothing if it is empty."""
+    """Print `text` next to `label`, with further lines indented; nothing if it is empty."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text

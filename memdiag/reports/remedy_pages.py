@@ -88,7 +88,7 @@ def _new_model_texts() -> dict[str, str]:
         if optimizer.changes_values:
             limits += " Its outputs differ: it is tried with `--max-difference`."
         texts[name] = (
-            f"{does} The program loads the result, with its weights in a file beside it.{limits}"
+            f"{does} The program loads the result, with its weights in a file next to it.{limits}"
         )
     return texts
 

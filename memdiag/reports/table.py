@@ -43,7 +43,7 @@ class Cell:
         is_code: a name of the model; Markdown prints it as code.
         is_strong: bold in Markdown and HTML.
         title: the exact figure, which a page shows for a pointer that rests on the cell.
-        tags: short remarks in a frame beside the text; pages only.
+        tags: short remarks in a frame next to the text; pages only.
         note: small text behind the text; pages only.
         problem: small text below the text; pages only.
         color: CSS colour of a square before the text; pages only.

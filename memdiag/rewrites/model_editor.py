@@ -28,8 +28,8 @@ from memdiag.records.finding import Finding
 
 TargetStorage = Literal["in_place", "external", "embedded"]
 """``in_place``: references into the original's files, which must be kept, but for a few weights
-that cannot be referenced; ``external``: an aligned data file beside the model; ``embedded``: in the
-model file itself."""
+that cannot be referenced; ``external``: an aligned data file next to the model; ``embedded``: in
+the model file itself."""
 
 GraphRoot = Literal["model", "function", "removed"]
 """What a graph belongs to: the main graph, a function, or a node that was removed."""

@@ -18,7 +18,7 @@ def save_optimized_model(job: Job, path: Path) -> str | None:
     Other providers than the CPU's receive the graph after the basic optimizations, and a graph that
     they have compiled cannot be saved: the graph that they receive is saved.
 
-    Return the problem; None if it was saved. The weights are in a file beside it.
+    Return the problem; None if it was saved. The weights are in a file next to it.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.

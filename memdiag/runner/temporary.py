@@ -87,7 +87,7 @@ def remove_stale(folder: Path) -> None:
         for entry in entries:
             owner = temporary_file_owner(entry.name)
             if owner is not None:
-                with contextlib.suppress(OSError):  # its own process may remove it meanwhile
+                with contextlib.suppress(OSError):  # its own process may remove it first
                     _remove_if_stale(entry, owner)
 
 

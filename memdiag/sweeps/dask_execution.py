@@ -251,7 +251,7 @@ class DaskExecution:
 def classes_of(answers: Iterable[object], *, on: str) -> tuple[str, ...]:
     """Return the classes of machines in the `answers` of the workers of the cluster `on`.
 
-    Workers that were lost meanwhile are left out. Without any worker it is the class of this
+    Workers that were lost are left out. Without any worker it is the class of this
     machine.
 
     Raises:

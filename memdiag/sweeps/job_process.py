@@ -144,7 +144,7 @@ class JobProcess:
                 raise MeasurementError(
                     f"{sys.executable}: no process for jobs can be started ({error.strerror})."
                 ) from error
-            if self._is_closed:  # by another thread meanwhile
+            if self._is_closed:  # by another thread
                 self._process.kill()
         return self._process
 

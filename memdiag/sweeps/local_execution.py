@@ -24,7 +24,7 @@ JOB_MEMORY_MARGIN = 0.25
 MIN_JOB_MARGIN_BYTES = 64 * MIB
 
 OVERHEAD_BYTES = 250 * MIB
-"""Reserved beside the measured process, for memdiag's own process of the job."""
+"""Reserved besides the measured process, for memdiag's own process of the job."""
 
 
 class JobWorker(Protocol):

@@ -162,7 +162,7 @@ def _path_source(path: Path, name: str = "") -> ModelSource:
 
 
 def _list_sources(path: Path, lists: tuple[Path, ...]) -> Iterator[ModelSource]:
-    """Yield the models of a list: paths beside it, or tables with `path`, `name` and `dims`.
+    """Yield the models of a list: paths next to it, or tables with `path`, `name` and `dims`.
 
     Raises:
         UsageError: the list cannot be read, or is one of `lists`, which contain it.

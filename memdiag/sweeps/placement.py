@@ -1,6 +1,6 @@
 """Placement: which models fit together on which machine, each in a process of its own.
 
-The models of a machine fit if all their memory after the runs, and beside it the largest rise to a
+The models of a machine fit if all their memory after the runs, and besides the largest rise to a
 peak of any of them, is below the memory of the machine less a margin: it is assumed that no two
 models are at their peaks at once.
 
@@ -114,7 +114,7 @@ def _first_fit(
 ) -> tuple[list[list[PlacedModel]], list[PlacedModel]]:
     """Return the models of each machine, and those that are on none.
 
-    Each model goes to the largest machine on which it fits beside those before it.
+    Each model goes to the largest machine on which it fits with those before it.
     """
     placed: list[list[PlacedModel]] = [[] for _ in capacities]
     unplaced = []

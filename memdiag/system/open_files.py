@@ -9,7 +9,7 @@ from contextlib import contextmanager
 def max_open_files() -> Iterator[None]:
     """Allow this process as many open files as the system permits, in the block.
 
-    Processes that it starts meanwhile inherit the limit.
+    Processes that it starts in the block inherit the limit.
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))

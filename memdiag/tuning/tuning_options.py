@@ -143,7 +143,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="The file in ORT format is mapped, and its weights are used where they are in it.",
             same_kernels=True,
             hurts="The file must not change while the session exists. Weights that kernels pack"
-            " stay mapped beside their packed copies; mapped pages count only while they are"
+            " stay mapped with their packed copies; mapped pages count only while they are"
             " resident.",
             session={
                 ORT_MAPPED_OPTION: "1",

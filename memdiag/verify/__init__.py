@@ -1,1 +1,1 @@
-"""Evaluating a changed model beside the original: outputs, memory, latency and validity."""
+"""Evaluating a changed model against the original: outputs, memory, latency and validity."""

@@ -31,7 +31,7 @@ class RowTable(NamedTuple):
 
 
 def row_tables(model: Path) -> tuple[RowTable, ...]:
-    """Return the weights in files beside `model` that some node reads row by row.
+    """Return the weights in files next to `model` that some node reads row by row.
 
     Empty if the model cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Evaluates changed models beside the original: outputs, latency and memory."""
+"""Evaluates changed models against the original: outputs, latency and memory."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

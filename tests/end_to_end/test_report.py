@@ -98,7 +98,7 @@ def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) 
     ("words", "sentence"),
     [
         (["none.json"], "none.json: cannot be read"),
-        (["text.json"], "text.json: not a saved record, which is JSON. Beside it: "),
+        (["text.json"], "text.json: not a saved record, which is JSON. Next to it: "),
         (["other.json"], "other.json: its schema is 'memdiag.check/1', which cannot be read here"),
         (["broken.json"], "broken.json: not a valid fix: "),
     ],

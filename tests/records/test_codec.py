@@ -185,7 +185,7 @@ def test_the_record_of_a_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "check.json").write_text(f'{{"schema": "{CHECK_SCHEMA}"}}')
     (tmp_path / "report.md").write_text("## Memory")
     assert load_any_record(tmp_path, kinds) == sweep
-    with pytest.raises(RecordError, match=r"report\.md: not .* JSON\. Beside it: b\.json\."):
+    with pytest.raises(RecordError, match=r"report\.md: not .* JSON\. Next to it: b\.json\."):
         load_any_record(tmp_path / "report.md", kinds)
     (tmp_path / "a.json").write_bytes(encode(sweep))
     with pytest.raises(RecordError, match=r"several records in this folder: a\.json, b\.json\."):

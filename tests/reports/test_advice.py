@@ -319,7 +319,7 @@ def test_parts_larger_than_what_a_rewrite_saves_are_named_beside_it() -> None:
         assert step.command == "memdiag fix models/tied_if.onnx"
         return step.text
 
-    assert "verified. Beside that, a part of this may be saved: arena slack 7.0 MiB" in advised(5)
+    assert "verified. Besides, a part of this may be saved: arena slack 7.0 MiB" in advised(5)
     assert "may be saved" not in advised(7)
 
 

@@ -39,7 +39,7 @@ def test_the_answer_has_both_limits_and_what_the_smaller_costs() -> None:
         " slowdown in 260 MiB, at batch 1"
     )
     assert answer.second.startswith(
-        "Beside that, 10 MiB of libraries and files are in use by other processes and were not"
+        "Besides, 10 MiB of libraries and files are in use by other processes and were not"
         " counted; a container alone on a machine counts them. In 230 MiB it is killed in prepack."
         " Counted after the runs, without a limit: "
     )

@@ -293,4 +293,4 @@ def test_a_model_that_fits_nowhere_is_not_said_to_lack_room_beside_others() -> N
         Placement(machines=(machine,), margin=0.1, unplaced=(large, small))
     )
     assert "1 model fits on no machine, even alone: large.onnx (937 MiB)." in sentence
-    assert "1 model fits on no machine beside others: small.onnx (300 MiB)." in sentence
+    assert "1 model fits on no machine with others: small.onnx (300 MiB)." in sentence

@@ -153,7 +153,7 @@ def test_an_xray_of_its_own_is_shown_and_quiet_is_the_answer() -> None:
     text = stream.getvalue()
     answer = " ".join(text.split("\n\n")[0].split())
     assert answer.endswith(
-        "of 237 MiB; 64 MiB are copies of weights in another layout, beside the original."
+        "of 237 MiB; 64 MiB are copies of weights in another layout, besides the original."
     )
     assert " ".join(text.split()).count("Python 90 37.9 % interpreter") == 1
     assert max(map(len, text.splitlines())) <= 80

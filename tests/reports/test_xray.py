@@ -39,7 +39,7 @@ def test_the_first_line_answers_and_quiet_adds_only_what_to_do() -> None:
     answer, *advice = printed(tied_xray.attribution(), detail=Detail.ANSWER, width=160)
     assert answer == (
         "process 4242: the largest owner is weights, with 1.47 of 1.54 GiB; 1,000 MiB are copies of"
-        " weights in another layout, beside the original."
+        " weights in another layout, besides the original."
     )
     assert advice
     assert advice[0].startswith("What to do 1,000 MiB are copies")

@@ -43,7 +43,7 @@ def test_a_gather_keeps_the_original_of_a_product(tmp_path: Path) -> None:
     assert one.bytes == PACKED
     assert kinds(one) == [("packed", 1, PACKED)]
     assert one.message == (
-        "w (2.0 MiB) stays beside its packed copy: MatMul_1 packs it, and Gather_0 reads it as "
+        "w (2.0 MiB) stays next to its packed copy: MatMul_1 packs it, and Gather_0 reads it as "
         "it is"
     )
     assert one.remedies[0] == "overridable-weight"
@@ -162,7 +162,7 @@ def test_two_equal_weights_are_named_together(tmp_path: Path) -> None:
     proto.graph.initializer.extend(numpy_helper.from_array(noise, name) for name in ("w0", "w1"))
     (one,) = findings(RULE, proto, tmp_path)
     assert one.message == (
-        "w0 and w1 (1.0 MiB each, with the same content) stay beside their packed copy: MatMul_2, "
+        "w0 and w1 (1.0 MiB each, with the same content) stay next to their packed copy: MatMul_2, "
         "MatMul_3 pack them, and Gather_0, Gather_1 read them as they are"
     )
     assert one.detail == (

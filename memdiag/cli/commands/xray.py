@@ -35,7 +35,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Identify the owner of every resident byte of a running process.
 
-    Works for processes in any language. The process is only read, and keeps running meanwhile.
+    Works for processes in any language. The process is only read, and keeps running.
     Models that are not named are found by the files that the process maps, has open or was started
     with, and by the paths in its memory.
     """

@@ -1,7 +1,7 @@
 """Stops between two runs for ``memdiag leak``, and counts which values of runs are still alive.
 
 Between runs no temporary values are in use. While the memory is read no thread may start a run, and
-those under way are waited for: heap and arenas would change meanwhile. A heap that grows by the
+those under way are waited for: heap and arenas would change otherwise. A heap that grows by the
 outputs of each run is no leak of onnxruntime if the program keeps the arrays: weak references to
 inputs and outputs of earlier runs tell whether it does. If it keeps copies of them, the heap has
 blocks that start as the values of an earlier run did.

@@ -89,7 +89,7 @@ class FilteredStderr:
             self._creations -= 1
             if not self._creations and self._pipe is not None:
                 _flush_stderr()
-                # The program may have replaced standard error meanwhile.
+                # The program may have replaced standard error since.
                 if file_identity(2) == self._pipe:
                     if self._original is None:
                         os.close(2)

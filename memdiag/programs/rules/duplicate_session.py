@@ -27,7 +27,7 @@ memory that the creations kept, or at least the bytes of the weights in the mode
 ## Not reported
 
 Sessions that are alive together for less than a second, as when a program replaces a
-session; less than 1 MiB, little beside Python with onnxruntime; sessions that are made for
+session; less than 1 MiB, little next to Python with onnxruntime; sessions that are made for
 each call (see `session-per-call`); the same model in several processes (see
 `weights-in-workers`). Models are the same if their path is, or the bytes they were created
 from; a model from bytes is also compared with files of the same length that were loaded by
@@ -35,7 +35,7 @@ path (a digest of 64 blocks; without external data). Of processes without record
 (`memdiag watch`) a finding needs further copies of four fifths of the weights, in
 the same layout, and also of the weights that no kernel packs, such as biases, or more arenas
 than models: kernels of several nodes may pack the same weight. A model that the program keeps
-beside its session can look the same. `memdiag xray PID` comes to the same finding.
+next to its session can look the same. `memdiag xray PID` comes to the same finding.
 """
 
 from collections import defaultdict

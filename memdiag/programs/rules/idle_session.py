@@ -4,7 +4,7 @@
 
 A session keeps its weights, and the arena that its largest run needed, until it is
 released. A program that reads its documents first and then works with the text, or a
-pipeline whose stages follow each other, keeps the models of earlier stages beside those of
+pipeline whose stages follow each other, keeps the models of earlier stages with those of
 the later ones. A model for rare cases, such as rotated pages or another language, is in memory all
 the time.
 

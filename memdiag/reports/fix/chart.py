@@ -195,7 +195,7 @@ def _draw_pareto_chart(
         if text:
             labels.append((text, (size / MIB, point.drawn_ratio)))
     for text, position in _merged_labels(labels, axes.get_xlim(), axes.get_ylim()):
-        # Beside the interval; the defaults have none.
+        # Next to the interval; the defaults have none.
         offset, alignment = ((0, 9), "center") if "defaults" in text else ((9, 5), "left")
         axes.annotate(
             text, position, xytext=offset, ha=alignment, textcoords="offset points",

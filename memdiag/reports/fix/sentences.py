@@ -160,7 +160,7 @@ def _malloc_trim_sentence(fix: Fix) -> str:
         return ""
     size = format_size(figures.retained_bytes)
     return (
-        f" Beside that, malloc_trim(0) after the first runs returns {size} (in Python:"
+        f" Besides, malloc_trim(0) after the first runs returns {size} (in Python:"
         " ctypes.CDLL(None).malloc_trim(0)), of which later runs may take some again."
     )
 

@@ -66,7 +66,7 @@ class GrowthChart:
         x, resident_bytes: the resident set after runs, or at the moments only.
         has_samples: whether it is known after each run.
         moments_x: the moments.
-        growth_x: the moments from `since` on. A leak may be small beside the growth before the end
+        growth_x: the moments from `since` on. A leak may be small next to the growth before the end
             of the warm-up, which is left out then.
         warm_up: the position of the end of the warm-up.
         since: the words for the moment that growth by owner is relative to.

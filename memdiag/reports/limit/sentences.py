@@ -119,7 +119,7 @@ def _uncounted_memory_text(limit: MemoryLimit) -> str:
     if limit.uncounted_bytes < MIN_UNCOUNTED_BYTES:
         return ""
     return (
-        f"Beside that, {format_size(limit.uncounted_bytes)} of libraries and files are in use by"
+        f"Besides, {format_size(limit.uncounted_bytes)} of libraries and files are in use by"
         " other processes and were not counted; a container alone on a machine counts them."
     )
 

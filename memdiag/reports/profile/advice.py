@@ -35,7 +35,7 @@ MIN_UNUSED_SHARE = 0.25
 arena slack, memory retained by malloc, and memory that is resident for a moment only."""
 
 MIN_NAMED_SHARE = 0.1
-"""An unused part is named beside findings from this share of the peak on."""
+"""An unused part is named with findings from this share of the peak on."""
 
 _LARGE_SHARE, _NOTABLE_SHARE, _NAMED_SHARE = 0.5, 0.1, 0.02  # shares of the steady memory
 _MIN_PART_BYTES, _MAX_PARTS = MIB // 10, 2
@@ -61,7 +61,7 @@ _LEVER_BY_PART = {
     ARENA_SLACK: "same-as-requested or arena-off",
     "thread stacks": "one-thread",
 }
-"""What may lower each part of the steady memory beside the weights, by the part's label."""
+"""What may lower each part of the steady memory besides the weights, by the part's label."""
 
 
 class MemoryPart(NamedTuple):
@@ -206,7 +206,7 @@ def named_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     """Return the unused parts that belong in the answer, largest first.
 
     If their sum is large (see `is_tunable`), these are all parts. Otherwise they are the large
-    ones, which are named beside a finding.
+    ones, which are named with a finding.
     """
     parts = unused_parts(profile)
     if is_tunable(profile):
@@ -514,7 +514,7 @@ def _advice_steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceS
     fixing = _fix_steps(costly, model)
     steps = [*tuning, *fixing] if largest else [*fixing, *tuning]
     if steps and not tuning:
-        steps += _lever_steps(profile, model, _avoidable_bytes(profile), "Beside that,")
+        steps += _lever_steps(profile, model, _avoidable_bytes(profile), "Besides,")
     if steps:
         return tuple(_merged_steps(steps))
     worst = _worst_finding(profile.findings)

@@ -41,7 +41,7 @@ def timeline_data(profile: Profile) -> dict[str, Any]:
     base = profile.baseline_rss_bytes
     generation, prefill = profile.generation, profile.phase("prefill")
     before = 0 if generation is None else generation.prefill_tokens
-    # With a generation growth since the prompt: the cache is small beside the weights.
+    # With a generation growth since the prompt: the cache is small next to the weights.
     since = base if prefill is None else prefill.end.rss_bytes
     return {
         "timeline": {

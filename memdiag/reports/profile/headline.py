@@ -1,4 +1,4 @@
-"""The answer of a profile in one or two sentences, and the facts beside it."""
+"""The answer of a profile in one or two sentences, and the facts with it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -76,7 +76,7 @@ class TimeScale:
 
 
 def time_scale(line: TimelineChart) -> TimeScale:
-    """Return a scale on which every phase is visible, however short it is beside the others.
+    """Return a scale on which every phase is visible, however short it is next to the others.
 
     Phases that take turns, such as `optimize` and `constant_fold`, share one segment, in which time
     is linear.

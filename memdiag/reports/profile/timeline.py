@@ -21,7 +21,7 @@ class PhaseBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
-    """The peak of one phase, at the time of the largest sample beside it.
+    """The peak of one phase, at the time of the largest sample next to it.
 
     Attributes:
         transient_bytes: how far the peak exceeds start and end of its phase: memory that was

@@ -35,7 +35,7 @@ _MAX_LEAK_COMMAND = 200
 def can_be_observed(recording: ProgramRun, process: ProgramProcess) -> bool:
     """Return whether `memdiag leak` can probably observe a process that was watched.
 
-    A process whose X-rays were waited for in vain ended meanwhile, as a rule.
+    A process whose X-rays were waited for in vain have ended, as a rule.
     """
     lasts = process.ended_s is None and bool(recording.xrays or not recording.end_waits)
     return recording.is_watched and lasts and process.onnxruntime is not None

@@ -388,7 +388,7 @@ def process_peak_table(recording: ProgramRun) -> Table:
     processes = sorted(recording.processes, key=lambda each: -each.peak_rss_bytes)
     caption = (
         "Peak: the largest resident set while it was recorded, by the kernel's high-water mark if"
-        " that rose meanwhile, otherwise by samples."
+        " that rose during it, otherwise by samples."
     )
     if any(_earlier_peak_cell(process).text for process in processes):
         caption += " Before: that mark when the recording began, where it is higher."

@@ -243,7 +243,7 @@ def placement_sentence(placement: Placement | None) -> str:
     large = [each for each in placement.unplaced if each.peak_bytes > room_bytes]
     others = [each for each in placement.unplaced if each.peak_bytes <= room_bytes]
     sentences = []
-    for models, where in ((large, "no machine, even alone"), (others, "no machine beside others")):
+    for models, where in ((large, "no machine, even alone"), (others, "no machine with others")):
         if models:
             names = some_of(
                 [f"{plain(each.model)} ({format_size(each.peak_bytes)})" for each in models]

@@ -105,7 +105,7 @@ def xray_insight(attribution: Attribution) -> XrayInsight:
         ),
         (
             other_layouts,
-            "are copies of weights in another layout, beside the original",
+            "are copies of weights in another layout, besides the original",
             _COPIES_ADVICE,
         ),
     ]

@@ -29,7 +29,7 @@ REWRITE = Rewrite(
 )
 
 _EFFECT_FREE_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", MICROSOFT_DOMAIN}
-"""Operators of other domains may have effects beside their outputs."""
+"""Operators of other domains may have effects besides their outputs."""
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
@@ -93,7 +93,7 @@ class _RemovalPlan:
             is_call = node.op_identifier() in self._editor.model.functions
             if is_call or node.domain not in _EFFECT_FREE_DOMAINS:
                 return (
-                    f"{node.op_type} of {node.domain} reads it, which may have effects beside its"
+                    f"{node.op_type} of {node.domain} reads it, which may have effects besides its"
                     " outputs"
                 )
             if any(output.name in self._editor.fixed_names() for output in node.outputs):

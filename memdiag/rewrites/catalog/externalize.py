@@ -1,4 +1,4 @@
-"""Move the weights from the model file to an aligned data file beside it, which is mapped.
+"""Move the weights from the model file to an aligned data file next to it, which is mapped.
 
 A session then maps the weights that no kernel packs instead of copying them, all processes share
 the pages, and the peak while the model file is parsed is gone.
@@ -12,7 +12,7 @@ from memdiag.rewrites.rewrite import Rewrite
 
 REWRITE = Rewrite(
     name="externalize",
-    summary="move the weights to an aligned data file beside the model",
+    summary="move the weights to an aligned data file next to the model",
     rules=(
         "constant-nodes",
         "embedded-weights",

@@ -4,7 +4,7 @@ onnxruntime takes the memory of activations from an arena. The arena grows with 
 input that is larger than those before, at least doubling its last region, and releases
 nothing until the session ends, so that one long text or large batch sets the
 resident memory of a server permanently. With memory patterns (on by default) each new
-combination of input shapes also gets one block planned for it, which must fit beside the
+combination of input shapes also gets one block planned for it, which must fit next to the
 pieces that earlier shapes left.
 
 ## Why it costs

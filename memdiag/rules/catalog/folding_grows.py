@@ -263,7 +263,7 @@ def _grown_result_detail(
     names = sorted(qualified_name(w) for w in kept if w.nbytes >= _MIN_FOLDED_NODE_BYTES)
     where = "in addition to the weights in the file"
     if names:
-        where = f"beside {some_of(names)}"
+        where = f"besides {some_of(names)}"
     elif replaced_bytes:
         where = f"in place of {format_size(replaced_bytes)}"
     return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."

@@ -1,4 +1,4 @@
-"""A weight stays beside its packed copy, because one of its readers cannot use that copy.
+"""A weight stays next to its packed copy, because one of its readers cannot use that copy.
 
 ## Why it costs
 
@@ -49,7 +49,7 @@ from memdiag.units import KIB, format_size, some_of
 RULE = Rule(
     code="MD201",
     name="original-kept",
-    summary="A weight stays resident beside its packed copy, for a reader that does not pack it",
+    summary="A weight stays resident next to its packed copy, for a reader that does not pack it",
     remedies=("overridable-weight", "separate-packed-weight", "disable-prepacking"),
 )
 
@@ -171,7 +171,7 @@ def _original_and_packed_finding(ctx: AnalysisContext, group: list[_PackedWeight
     return _kept_original_finding(
         ctx,
         group,
-        f"{some_weights([packed.weight for packed in group])} ({size}{each}) {verb} beside "
+        f"{some_weights([packed.weight for packed in group])} ({size}{each}) {verb} next to "
         f"{possessive} packed copy: {some_of(node_names(ctx, packing))} {pack} {pronoun}, "
         f"and {readers}",
         f"{format_size(_group_original_bytes(group))} as the model has {pronoun} and "

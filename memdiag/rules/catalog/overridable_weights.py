@@ -22,7 +22,7 @@ script `remove_initializer_from_input.py` does.
 Weights that cost nothing that way, which are most: a MatMul reads an overridable weight
 in place instead of packing it, and Transpose before MatMul is fused (`overridable-weight`
 is even the remedy for a weight that is used as it is and transposed). Convolutions keep a
-BatchNormalization beside them, which costs time, no memory. Models of IR version 3 and
+BatchNormalization next to them, which costs time, no memory. Models of IR version 3 and
 older, which have to list all initializers; they are constants there. Less than 1 MiB.
 """
 
@@ -74,7 +74,7 @@ def _overridable_findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Find
         ctx,
         f"{name} ({format_size(weight.nbytes)}) is also a graph input, so that {some_of(nodes)} "
         "cannot be folded: it is computed in every run",
-        detail="The weight stays beside the copy that each run makes in the arena."
+        detail="The weight stays besides the copy that each run makes in the arena."
         + (
             _CRASH_SENTENCE.format(ctx.runtime)
             if _has_optimizer_crash(ctx, weight, readers)

@@ -4,7 +4,7 @@
 
 onnxruntime has no kernels that read a sparse weight as it is. It fills up every sparse
 initializer, and every Constant with a `sparse_value`, to a dense tensor while it parses
-the model (1.24 to 1.32.0), in private memory. Since 1.30 values and indices stay beside
+the model (1.24 to 1.32.0), in private memory. Since 1.30 values and indices stay with
 the dense tensor for as long as the session.
 
 ## What to do

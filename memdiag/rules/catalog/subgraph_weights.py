@@ -9,7 +9,7 @@ The runtime makes a session state of its own for each subgraph, and copies the s
 weights into it; the node that contains the subgraph keeps the parsed weights. This stale copy
 stays in all versions of onnxruntime (1.24 to 1.32.0 measured), once for each node around the
 weight: twice in an If within a Loop. Since 1.29 the runtime's own copy is not freed either when
-all kernels have packed it: beside the packed copy there are two originals then. Before 1.29 that
+all kernels have packed it: besides the packed copy there are two originals then. Before 1.29 that
 happens to a weight if a later branch has a constant of the same name, because the runtime counts
 the weights left to pack by name. External weights leave no stale copy, but since 1.29 their
 mapped pages stay as well.

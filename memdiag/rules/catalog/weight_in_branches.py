@@ -10,7 +10,7 @@ Each copy is stored and loaded for itself, whichever branch is taken. An embedde
 of a subgraph also leaves a stale copy in the node that contains the subgraph, in all
 versions of onnxruntime (1.24 to 1.32.0 measured); and since 1.29 the originals in
 subgraphs stay even where all kernels have packed them. In a branch of If under 1.31.1
-each embedded weight takes its size twice, beside the packed copy, which equal weights
+each embedded weight takes its size twice, besides the packed copy, which equal weights
 share.
 
 ## What to do

@@ -1,6 +1,6 @@
 """Run a model many times, with other inputs in each run, while the parent reads the memory.
 
-Run by path beside `child.py`, whose protocol it uses: one job in, then one request per line. The
+Run by path next to `child.py`, whose protocol it uses: one job in, then one request per line. The
 answer to each is an event. Requests:
 
 - ``run``: run `times` times and write the resident and the shared pages after each run to a file;

@@ -1,6 +1,6 @@
 """Run a model once while onnxruntime's profiler writes the memory of each node.
 
-Run by path beside `child.py`, whose protocol it speaks: one job in, and one `profiled` event out
+Run by path next to `child.py`, whose protocol it speaks: one job in, and one `profiled` event out
 with the file that the profiler wrote.
 """
 

@@ -1,6 +1,6 @@
 """Run one optimizer on one model, and report its duration and memory.
 
-Run by path beside `child.py`, whose protocol it uses: one job in, and one event out, ``optimized``
+Run by path next to `child.py`, whose protocol it uses: one job in, and one event out, ``optimized``
 or ``error``. The job names a file with a table `OPTIMIZERS`, and an optimizer in that table.
 """
 

@@ -1,6 +1,6 @@
 """Create one session and run it on request, so that two models can run in turn.
 
-Run by path beside `child.py`, whose protocol it uses: one job in, then one request per line. The
+Run by path next to `child.py`, whose protocol it uses: one job in, then one request per line. The
 answer to each is an event, or ``error``. Requests:
 
 - ``run``: run `times` times, each with other contents, and answer ``ran`` with the latencies, or

@@ -1,6 +1,6 @@
 """Try sets of inputs with a model, in one plain session.
 
-Run by path beside `child.py`, whose protocol it speaks: one job in, and one `tried` event out for
+Run by path next to `child.py`, whose protocol it speaks: one job in, and one `tried` event out for
 each set of inputs, after which the parent continues or ends this process.
 """
 
