@@ -15,6 +15,7 @@ from memdiag.model.dimensions import (
     is_expression,
     tensor_type,
     unknown_dimension,
+    unsized_axes,
 )
 from memdiag.model.graph_index import (
     Graph,
@@ -99,12 +100,7 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, AxisR
     """
     values = {value.name: value for value in graph.required_inputs}
     axes = free_axes(graph)
-    keys = {
-        axis.key: axis
-        for axes_of_input in axes.values()
-        for axis in axes_of_input or ()
-        if axis.size is None
-    }
+    keys = {axis.key: axis for axis in unsized_axes(axes)}
     if not keys:
         return {}
     batches = batch_keys(axes)
@@ -183,7 +179,7 @@ def check_dim_names(graph: Graph, functions: Sequence[Graph], names: Collection[
 
 
 def _free_keys(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> set[str]:
-    return {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
+    return {axis.key for axis in unsized_axes(inputs)}
 
 
 def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from memdiag.model.largest_outputs import largest_outputs
 from memdiag.model.loop_iterations import MAX_ITERATIONS, KnownValue, LoopState, follow_loop
 from memdiag.model.node_outputs import compute_outputs, infer_outputs
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
-from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType
+from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType, known_shape
 
 _MAX_SIZE_RESULT = (1 << 63) - 1
 """Of the values that a Size counts, which is an int64."""
@@ -106,7 +106,7 @@ class ComputedShapes:
 
     def _lacks_types(self, scope: Scope, node: Node) -> bool:
         types = self.types[scope]
-        return any(name and not _is_known(types.get(name)) for name in node.output)
+        return any(name and known_shape(types.get(name)) is None for name in node.output)
 
     def _infer_output_types(self, scope: Scope, node: Node) -> None:
         """Infer the types of the outputs of `node` from all that is known of its inputs."""
@@ -127,7 +127,7 @@ class ComputedShapes:
                 self._refine_type(scope, name, kind)
             for name in filter(None, node.output):
                 value = None
-                if not _is_known(self.types[scope].get(name)):
+                if known_shape(self.types[scope].get(name)) is None:
                     value = self._value_numbers(scope, name)
                 if value is not None:
                     self._refine_type(scope, name, _type_of_array(value))
@@ -245,9 +245,10 @@ class ComputedShapes:
 
     def _shape_result(self, scope: Scope, node: Node) -> Array | None:
         kind = self._value_type(scope, node.input[0]) if node.input else None
-        if kind is None or kind.shape is None or None in kind.shape:
+        shape = known_shape(kind)
+        if shape is None:
             return None
-        sizes = np.array([size or 0 for size in kind.shape], np.int64)
+        sizes = np.array(shape, np.int64)
         if node.op_type == "Size":
             count = prod(sizes.tolist())
             return np.array(count, np.int64) if count <= _MAX_SIZE_RESULT else None
@@ -304,9 +305,8 @@ class ComputedShapes:
                 self._set_known_value(scope, name, known[0]._replace(value=None))
             elif self._counts_largest:
                 largest = max(kinds, key=lambda kind: (kind and kind.nbytes) or 0)
-                self._set_known_value(
-                    scope, name, KnownValue(largest if all(map(_is_known, kinds)) else None, None)
-                )
+                is_known = None not in map(known_shape, kinds)
+                self._set_known_value(scope, name, KnownValue(largest if is_known else None, None))
 
     def _follow_loop_node(self, scope: Scope, node: Node, body: Scope) -> None:
         """Follow a Loop; the types of its body become those of its last or first iteration.
@@ -398,14 +398,9 @@ def _scope_tree(scope: Scope) -> Iterator[Scope]:
             yield from _scope_tree(each)
 
 
-def _is_known(kind: TensorType | None) -> bool:
-    return kind is not None and kind.shape is not None and None not in kind.shape
-
-
 def _is_small(kind: TensorType | None) -> bool:
-    if kind is None or kind.shape is None or None in kind.shape:
-        return False
-    return prod(size or 0 for size in kind.shape) <= MAX_ELEMENTS
+    shape = known_shape(kind)
+    return shape is not None and prod(shape) <= MAX_ELEMENTS
 
 
 def _type_of_array(value: Array) -> TensorType | None:

@@ -23,6 +23,7 @@ from memdiag.model.dimensions import (
     expression_sizes,
     is_expression,
     tensor_type,
+    unsized_axes,
 )
 from memdiag.model.inputs import InputPlan, plan_inputs
 from memdiag.model.model_file import ModelFile
@@ -233,12 +234,7 @@ def _make_decoder(
     given: Mapping[str, GivenArray],
 ) -> Decoder:
     axes = {name: axes_of(value) for name, value in inputs.items()}
-    free = {
-        axis.key: axis
-        for input_axes in axes.values()
-        for axis in input_axes or ()
-        if axis.size is None
-    }
+    free = {axis.key: axis for axis in unsized_axes(axes)}
     roles = axis_roles(model_file.graph, model_file.functions)
     batches = batch_keys(axes)
     past = set()

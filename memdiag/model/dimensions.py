@@ -102,6 +102,11 @@ def axes_of(value: ValueInfoProto) -> tuple[InputAxis, ...] | None:
     )
 
 
+def unsized_axes(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> list[InputAxis]:
+    """Return the axes of all inputs that have no fixed size."""
+    return [axis for axes in inputs.values() for axis in axes or () if axis.size is None]
+
+
 def choose_sizes(
     inputs: Mapping[str, tuple[InputAxis, ...] | None],
     *,
@@ -122,7 +127,7 @@ def choose_sizes(
     Raises:
         UsageError: `dims` names no dimension, has a negative size, or contradicts an array.
     """
-    free = [axis for axes in inputs.values() for axis in axes or () if axis.size is None]
+    free = unsized_axes(inputs)
     keys = {axis.key: axis for axis in free}
     for key, size in dims.items():
         if key not in keys:
@@ -222,7 +227,7 @@ def _dimension_hint(
             "that is an input, whose sizes are fixed. To run the model with other values of it:"
             f" memdiag profile --input {key}=FILE.npy."
         )
-    free = [axis.key for axes in inputs.values() for axis in axes or () if axis.size is None]
+    free = [axis.key for axis in unsized_axes(inputs)]
     if not free:
         return "the sizes of this model's inputs are all fixed."
     named = (

@@ -5,9 +5,8 @@ from math import prod
 
 from memdiag.model.constant_values import integer_value
 from memdiag.model.graph_index import Node, integer_attribute
-from memdiag.model.tensor_types import Array, TensorType
+from memdiag.model.tensor_types import Array, TensorType, known_shape
 
-_CompleteShape = tuple[int, ...]
 _TypeByName = Mapping[str, TensorType]
 _NumbersByName = Mapping[str, Array]
 
@@ -29,28 +28,21 @@ def largest_outputs(
     return {name: kind for name, kind in zip(node.output, outputs, strict=False) if name}
 
 
-def _complete_shape(types: _TypeByName, name: str) -> _CompleteShape | None:
-    kind = types.get(name)
-    if kind is None or kind.shape is None or None in kind.shape:
-        return None
-    return tuple(size or 0 for size in kind.shape)
-
-
 def _first_input_type(node: Node, types: _TypeByName, values: _NumbersByName) -> list[TensorType]:
     """The type of the first input: what is taken out of it is no larger."""
     kind = types.get(node.input[0])
-    return [] if kind is None or _complete_shape(types, node.input[0]) is None else [kind]
+    return [] if kind is None or known_shape(types.get(node.input[0])) is None else [kind]
 
 
 def _largest_nonzero(node: Node, types: _TypeByName, values: _NumbersByName) -> list[TensorType]:
     """The indices of all elements."""
-    shape = _complete_shape(types, node.input[0])
+    shape = known_shape(types.get(node.input[0]))
     return [] if shape is None else [TensorType("int64", (max(len(shape), 1), prod(shape)))]
 
 
 def _largest_selection(node: Node, types: _TypeByName, values: _NumbersByName) -> list[TensorType]:
     """All elements, in a list unless the operator has an axis; and for Unique their indices."""
-    kind, shape = types.get(node.input[0]), _complete_shape(types, node.input[0])
+    kind, shape = types.get(node.input[0]), known_shape(types.get(node.input[0]))
     if kind is None or shape is None:
         return []
     axis = integer_attribute(node, "axis", len(shape))
@@ -66,7 +58,7 @@ def _largest_box_indices(
     """As many boxes of each class as are there, or as are asked for."""
     if len(node.input) < 2:
         return []
-    scores = _complete_shape(types, node.input[1])
+    scores = known_shape(types.get(node.input[1]))
     if scores is None or len(scores) != 3:
         return []
     batch, classes, boxes = scores

@@ -99,9 +99,9 @@ class TensorType(NamedTuple):
     @property
     def nbytes(self) -> int | None:
         """The bytes of a dense tensor, at most `MAX_TENSOR_BYTES`; None if a size is unknown."""
-        if self.shape is None or None in self.shape:
+        shape = known_shape(self)
+        if shape is None:
             return None
-        shape = tuple(size or 0 for size in self.shape)
         return min(MAX_TENSOR_BYTES, ELEMENT_TYPES_BY_NAME[self.dtype].nbytes(shape))
 
     @classmethod
@@ -126,6 +126,18 @@ class TensorType(NamedTuple):
         number = ELEMENT_TYPES_BY_NAME[self.dtype].number
         proto: TypeProto = helper.make_tensor_type_proto(number, self.shape)
         return proto
+
+
+def known_shape(kind: TensorType | None) -> tuple[int, ...] | None:
+    """Return the sizes of a tensor; None if its type, its rank or a size is unknown."""
+    if kind is None or kind.shape is None or None in kind.shape:
+        return None
+    return shape_with_zeros(kind.shape)
+
+
+def shape_with_zeros(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Return `shape` with 0 for each unknown size."""
+    return tuple(size or 0 for size in shape)
 
 
 def _is_zero(size: TensorShapeProto.Dimension) -> bool:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, total_lengths
 from memdiag.model.count_inputs import free_axes
-from memdiag.model.dimensions import choose_sizes
+from memdiag.model.dimensions import choose_sizes, unsized_axes
 from memdiag.model.graph_index import FunctionKey, GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import ModelShapes, infer_shapes
@@ -146,7 +146,7 @@ def choose_dimensions(model_file: ModelFile, given: Mapping[str, int]) -> Dimens
     Names in `given` that the model does not have are ignored: they may be another model's.
     """
     inputs = free_axes(model_file.graph)
-    free = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
+    free = {axis.key for axis in unsized_axes(inputs)}
     dims = {key: size for key, size in given.items() if key in free and size >= 0}
     try:
         roles = axis_roles(model_file.graph, model_file.functions)

@@ -23,7 +23,7 @@ from memdiag.model.constant_values import (
 from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer_attribute
 from memdiag.model.node_outputs import infer_outputs
 from memdiag.model.shapes import ModelShapes
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array, TensorType
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array, TensorType, known_shape
 from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, NO_TENSOR_OPERATORS
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, TRANSPOSE_21_FUSED_SINCE
 from memdiag.ort.runtime import Runtime
@@ -308,11 +308,11 @@ class _ConstantFolding:
     def _fold_shape(self, scope: Scope, node: Node) -> bool:
         """Fold a Shape whose input has a known shape, whether or not the input is constant."""
         kind = self._value_type(scope, node.input[0]) if node.input else None
-        if kind is None or kind.shape is None or None in kind.shape:
+        shape = known_shape(kind)
+        if shape is None:
             return False
-        end = integer_attribute(node, "end", len(kind.shape))
-        part = kind.shape[slice(integer_attribute(node, "start", 0), end)]
-        value = np.array([size or 0 for size in part], np.int64)
+        end = integer_attribute(node, "end", len(shape))
+        value = np.array(shape[slice(integer_attribute(node, "start", 0), end)], np.int64)
         constant = _FoldingConstant(TensorType("int64", value.shape), (), value)
         self._add_fold(scope, node, [], {node.output[0]: constant}, shape_of=node.input[0])
         return True

@@ -32,7 +32,7 @@ from memdiag.model.graph_index import (
     integers_attribute,
 )
 from memdiag.model.index_ranges import small_constant, small_integers
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import TensorType, shape_with_zeros
 from memdiag.ort.fusions import ActivationFusions, KnownAxes
 from memdiag.ort.operators import NO_EFFECT_OPERATORS
 from memdiag.ort.prepacking import NCHWC_BLOCK, packed_buffer
@@ -683,7 +683,7 @@ class _BlockRewrite:
             return False
         if weight is None or weight.shape is None or not graph.is_constant(source.input[1]):
             return False
-        dtype, shape = weight.dtype, _shape_or_zeros(weight.shape)
+        dtype, shape = weight.dtype, shape_with_zeros(weight.shape)
         use = Use(scope, source, source.input.index(source.input[1]))
         buffer = packed_buffer(graph._graphs, graph.runtime, use, dtype, shape, graph.block)
         if buffer is None or buffer.kind != "reordered":
@@ -912,7 +912,3 @@ def _nodes_in_runtime_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]
             pending.append(~index)
             pending.extend(each for each in producers_of[index] if each not in seen)
     return order
-
-
-def _shape_or_zeros(shape: tuple[int | None, ...]) -> tuple[int, ...]:
-    return tuple(size or 0 for size in shape)

@@ -464,11 +464,14 @@ class SessionLoading:
             largest = max(cast, key=lambda weight: weight.nbytes)
             more: dict[TermName, int] = {"weight being converted": largest.nbytes // 2}
             self.timeline.note("optimize", more, largest.name)
+        self._drop_replaced(live, kept)
+        return kept + cast
+
+    def _drop_replaced(self, live: list[LiveConstant], kept: list[LiveConstant]) -> None:
         remaining = set(map(id, kept))
         for weight in live:
             if id(weight) not in remaining:
                 self._drop_block(weight.term, weight.private_bytes)
-        return kept + cast
 
     def _fuse_normalization(self, live: list[LiveConstant]) -> list[LiveConstant]:
         """Merge BatchNormalization into the filters before it: new weights replace the old ones."""
@@ -503,10 +506,7 @@ class SessionLoading:
             if len(scaled) < len(uses) or weight.constant.is_exposed:
                 kept.append(weight)
         timeline.note("optimize")
-        remaining = set(map(id, kept))
-        for weight in live:
-            if id(weight) not in remaining:
-                self._drop_block(weight.term, weight.private_bytes)
+        self._drop_replaced(live, kept)
         if fused and self._folds:
             # The optimizers of this level start again after a change, constant folding with them.
             timeline.note("constant_fold")

@@ -115,12 +115,8 @@ class PredictedSession:
             duplicates = [fold, *self.folds.duplicates(fold)]
             self._results[key] = FoldedResult(
                 fold=fold,
-                uses=tuple(
-                    use for duplicate in duplicates for use in self._uses_of_fold(duplicate)
-                ),
-                is_exposed=any(
-                    duplicate.output in duplicate.scope.output_names for duplicate in duplicates
-                ),
+                uses=tuple(use for same in duplicates for use in self._uses_of_fold(same)),
+                is_exposed=any(same.output in same.scope.output_names for same in duplicates),
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
         return self._results[key]

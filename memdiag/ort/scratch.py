@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from math import log, prod
 
 from memdiag.model.graph_index import integer_attribute, integers_attribute
-from memdiag.model.tensor_types import MAX_TENSOR_BYTES, TensorType
+from memdiag.model.tensor_types import MAX_TENSOR_BYTES, TensorType, known_shape
 from memdiag.ort.executed_graph import CHANNELS_LAST_SUFFIX, ExecutedNode
 
 TypesByName = Mapping[str, TensorType]
@@ -59,7 +59,7 @@ def heap_bytes(node: ExecutedNode, types: TypesByName) -> int:
         return min(MAX_TENSOR_BYTES, _sorted_indices_bytes(node, types))
     if node.op_type not in ("GatherND", "ScatterElements", "ScatterND") or len(node.input) < 2:
         return 0
-    shape = _known_shape(types, node.input[1])
+    shape = _shape_of(types, node.input[1])
     # In the others a row of indices is one place.
     places = shape if node.op_type == "ScatterElements" else shape[:-1]
     return min(MAX_TENSOR_BYTES, prod(places) * _ADDRESS_BYTES) if shape else 0
@@ -67,7 +67,7 @@ def heap_bytes(node: ExecutedNode, types: TypesByName) -> int:
 
 def _sorted_indices_bytes(node: ExecutedNode, types: TypesByName) -> int:
     """The indices of one row: how many rows are sorted at once depends on the threads."""
-    shape, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
+    shape, output = _shape_of(types, node.input[0]), _shape_of(types, node.output[0])
     axis = integer_attribute(node.source, "axis", -1)
     if len(shape) != len(output) or not -len(shape) <= axis < len(shape):
         return 0
@@ -76,11 +76,8 @@ def _sorted_indices_bytes(node: ExecutedNode, types: TypesByName) -> int:
     return elements * _INT64_BYTES if is_sorted else 0
 
 
-def _known_shape(types: TypesByName, name: str) -> tuple[int, ...]:
-    kind = types.get(name)
-    if kind is None or kind.shape is None or None in kind.shape:
-        return ()
-    return tuple(size or 0 for size in kind.shape)
+def _shape_of(types: TypesByName, name: str) -> tuple[int, ...]:
+    return known_shape(types.get(name)) or ()
 
 
 def _output_bytes(node: ExecutedNode, types: TypesByName) -> int:
@@ -95,7 +92,7 @@ def _where_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
 
 def _softmax_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The input with the axis at the end, and the result, unless it is the last axis."""
-    rank = len(_known_shape(types, node.output[0]))
+    rank = len(_shape_of(types, node.output[0]))
     is_last = integer_attribute(node.source, "axis", -1) in (-1, rank - 1)
     return [] if is_last else [_output_bytes(node, types)] * 2
 
@@ -114,15 +111,15 @@ def _output_sized_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
 
 def _biased_output_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The sum with a bias, if there is one: a value of one axis, as long as the last one."""
-    output = _known_shape(types, node.output[0])
-    has_bias = bool(output) and any(_known_shape(types, name) == output[-1:] for name in node.input)
+    output = _shape_of(types, node.output[0])
+    has_bias = bool(output) and any(_shape_of(types, name) == output[-1:] for name in node.input)
     return _output_sized_buffer(node, types) if has_bias and len(output) > 1 else []
 
 
 def _quantized_input_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The left operand in 8 bits: the first one of floats that is no bias."""
     shapes = [
-        _known_shape(types, name)
+        _shape_of(types, name)
         for name in node.input
         if (kind := types.get(name)) is not None and kind.dtype == "float"
     ]
@@ -134,7 +131,7 @@ def _recurrent_buffers(gates: int) -> Callable[[ExecutedNode, TypesByName], list
         """The state; for each direction the gates of all steps, in the reverse one between its
         reversed input and output. Smaller buffers follow, of which one counts: where a chunk was
         not split, it needs another one."""
-        shape = _known_shape(types, node.input[0]) if node.input else ()
+        shape = _shape_of(types, node.input[0]) if node.input else ()
         if len(shape) != 3:
             return []
         steps, batch, width = shape
@@ -154,7 +151,7 @@ def _recurrent_buffers(gates: int) -> Callable[[ExecutedNode, TypesByName], list
 
 def _rnn_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The gate of all steps: as large as the output of one direction."""
-    shape = _known_shape(types, node.input[0]) if node.input else ()
+    shape = _shape_of(types, node.input[0]) if node.input else ()
     return [prod(shape[:2]) * integer_attribute(node.source, "hidden_size", 0) * _FLOAT_BYTES]
 
 
@@ -169,7 +166,7 @@ def _conv_transpose_columns(node: ExecutedNode, types: TypesByName) -> list[int]
     """The columns of one image of a ConvTranspose."""
     if len(node.source.input) < 2:
         return []
-    weight, shape = _known_shape(types, node.source.input[1]), _known_shape(types, node.input[0])
+    weight, shape = _shape_of(types, node.source.input[1]), _shape_of(types, node.input[0])
     if len(weight) < 3 or len(shape) != len(weight):
         return []
     return [prod(weight[1:]) * prod(shape[2:]) * _FLOAT_BYTES]
@@ -179,7 +176,7 @@ def _int32_output_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The products in 32 bits, before they are quantized again."""
     kind = types.get(node.output[0])
     is_quantized = kind is not None and kind.dtype in ("int8", "uint8")
-    return [prod(_known_shape(types, node.output[0])) * _INT32_BYTES] if is_quantized else []
+    return [prod(_shape_of(types, node.output[0])) * _INT32_BYTES] if is_quantized else []
 
 
 def _is_pointwise_convolution(node: ExecutedNode, weight: tuple[int, ...]) -> bool:
@@ -216,7 +213,7 @@ def _quantized_filter_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the filter of a convolution of integers; empty if it is not known."""
     names = node.source.input if node.source.op_type == node.op_type else node.input
-    shape = _known_shape(types, names[input_index] if len(names) > input_index else "")
+    shape = _shape_of(types, names[input_index] if len(names) > input_index else "")
     return shape if len(shape) > 2 else ()
 
 
@@ -231,7 +228,7 @@ def _quantized_conv_buffers(node: ExecutedNode, types: TypesByName) -> list[int]
     """
     from_floats = node.source.op_type == "Conv"
     weight = _quantized_filter_shape(node, types, 1 if from_floats else _QLINEAR_FILTER)
-    shape, output = _known_shape(types, node.input[0]), _known_shape(types, node.output[0])
+    shape, output = _shape_of(types, node.input[0]), _shape_of(types, node.output[0])
     if not weight or not shape or not output or 0 in (*weight, *shape, *output):
         return []
     images, places = output[0], prod(output) // (output[0] * weight[0])
@@ -257,14 +254,14 @@ def _quantized_conv_buffers(node: ExecutedNode, types: TypesByName) -> list[int]
 def _conv_integer_columns(node: ExecutedNode, types: TypesByName) -> list[int]:
     """The columns of one image and group of a ConvInteger."""
     weight = _quantized_filter_shape(node, types, 1)
-    output = _known_shape(types, node.output[0])
+    output = _shape_of(types, node.output[0])
     if not weight or not output or _is_pointwise_convolution(node, weight):
         return []
     return [prod(weight[1:]) * prod(output[2:])]
 
 
 def _fp32_input_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
-    return [prod(_known_shape(types, node.input[0])) * _FLOAT_BYTES] if node.input else []
+    return [prod(_shape_of(types, node.input[0])) * _FLOAT_BYTES] if node.input else []
 
 
 _SCRATCH_BY_OPERATOR: dict[str, Callable[[ExecutedNode, TypesByName], list[int]]] = {

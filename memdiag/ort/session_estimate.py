@@ -17,6 +17,7 @@ import msgspec
 from memdiag.defaults import DEFAULT_RUNS, LoadFrom
 from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import ModelShapes
+from memdiag.model.tensor_types import shape_with_zeros
 from memdiag.ort.activations import ActivationPeak, LiveValue, SimulatedRun
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import LATER_RUNS, ArenaRequest, SimulatedArena, planned_block
@@ -376,9 +377,7 @@ class SessionEstimate:
                     name=value.name,
                     form=value.form,
                     dtype="" if kind is None else kind.dtype,
-                    shape=()
-                    if kind is None or kind.shape is None
-                    else _live_tensor_shape(kind.shape),
+                    shape=shape_with_zeros((kind and kind.shape) or ()),
                     bytes=value.nbytes,
                     producer="" if producer is None else graphs.qualified(value.scope, producer),
                     last_use="" if last is None else graphs.qualified(value.scope, last),
@@ -455,7 +454,3 @@ def _value_element_count(shapes: ModelShapes, scope: Scope, name: str) -> int:
     for size in kind.shape:
         count *= size or 1
     return count
-
-
-def _live_tensor_shape(shape: tuple[int | None, ...]) -> tuple[int, ...]:
-    return tuple(size or 0 for size in shape)

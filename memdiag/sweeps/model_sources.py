@@ -18,6 +18,7 @@ from memdiag.comparison.environments import cache_folder
 from memdiag.errors import MemdiagError, MissingDataError, ModelError, UsageError
 from memdiag.model.axis_roles import dims_by_role
 from memdiag.model.count_inputs import free_axes
+from memdiag.model.dimensions import unsized_axes
 from memdiag.model.model_file import open_model
 from memdiag.paths import MODEL_SUFFIXES, distinct_names, path_text
 from memdiag.regular_files import open_regular, read_regular
@@ -214,8 +215,8 @@ def _read_source(source: ModelSource) -> ModelSource:
         files, names, roles = [path], None, dict[str, str]()
         with suppress(ModelError), open_model(path) as model_file:  # damaged: its job reports how
             files = list(model_file.files)
-            axes = free_axes(model_file.graph).values()
-            names = frozenset(axis.key for each in axes for axis in each or () if axis.size is None)
+            axes = unsized_axes(free_axes(model_file.graph))
+            names = frozenset(axis.key for axis in axes)
             roles = dims_by_role(model_file.graph, model_file.functions)
         # Of a pipe or device, or a file that the kernel makes up, the end may never come.
         unusual = next((file for file in files if not file.is_file() or not _file_size(file)), None)

@@ -21,7 +21,7 @@ from memdiag.defaults import COMPARISON_REPEATS
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.count_inputs import free_axes
-from memdiag.model.dimensions import InputAxis
+from memdiag.model.dimensions import InputAxis, unsized_axes
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
@@ -248,9 +248,7 @@ class SideBySide:
             raise UsageError(f"unknown dimension {unknown[0]!r}: {'; '.join(known)}.")
 
     def _free_input_axes(self, plan: ColumnPlan) -> list[InputAxis]:
-        """Return the free axes of a model's inputs."""
-        inputs = free_axes(self._opened_file(plan).graph).values()
-        return [axis for axes in inputs for axis in axes or () if axis.size is None]
+        return unsized_axes(free_axes(self._opened_file(plan).graph))
 
     def _given_plan_dims(self, plan: ColumnPlan, names: Collection[str]) -> dict[str, int]:
         """Return the sizes of --dim called `names` by the names of dimensions of a model."""

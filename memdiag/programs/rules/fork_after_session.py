@@ -47,7 +47,7 @@ from contextlib import suppress
 from memdiag.errors import UsageError
 from memdiag.ort.releases import TELEMETRY_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.programs.session_facts import created_sessions, model_names
+from memdiag.programs.session_facts import created_sessions, model_names, session_numbers
 from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.units import counted, some_of
@@ -107,7 +107,7 @@ def _fork_finding(
 ) -> ProgramFinding:
     return ProgramFinding(
         name=RULE.name,
-        sessions=tuple(sorted(session.number for session in sessions)),
+        sessions=session_numbers(sessions),
         bytes=None,
         message=_fork_message(parent, sessions, processes),
         remedy=(
@@ -122,15 +122,10 @@ def _fork_finding(
 def _fork_message(
     parent: ProgramProcess, sessions: Sequence[ProgramSession], processes: Sequence[ProgramProcess]
 ) -> str:
-    numbers = {session.number for session in sessions}
-    inherited = [
-        session
-        for process in processes
-        for session in process.inherited
-        if session.session in numbers
-    ]
-    runs = sum(session.run_count for session in inherited)
-    hanging = sum(session.is_running for session in inherited)
+    numbers = session_numbers(sessions)
+    inherited = [session for process in processes for session in process.inherited]
+    runs = sum(session.run_count for session in inherited if session.session in numbers)
+    hanging = sum(session.is_running for session in inherited if session.session in numbers)
     pids = some_of([str(process.pid) for process in processes])
     count = "process" if len(processes) == 1 else "processes"
     verb = "is a fork" if len(processes) == 1 else "are forks"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from memdiag.model.graph_index import ONNX_DOMAINS
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import known_shape
 from memdiag.ort.operators import BROADCASTING_OPERATORS, GATHERING_OPERATORS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
@@ -110,13 +110,13 @@ def _expansion_shapes(editor: ModelEditor, node: ir.Node) -> tuple[KnownSizes, K
 
     None where they are not known, or where an axis of more than one element is repeated.
     """
-    whole = _known_type_shape(editor.type_of(node.outputs[0]))
+    whole = known_shape(editor.type_of(node.outputs[0]))
     if whole is None:
         return None
     if node.op_type == "ConstantOfShape":
         return (1,) * len(whole), whole
     operand = node.inputs[0]
-    small = _known_type_shape(editor.type_of(operand)) if operand is not None else None
+    small = known_shape(editor.type_of(operand)) if operand is not None else None
     if small is None or len(small) > len(whole):
         return None
     small = (1,) * (len(whole) - len(small)) + small
@@ -143,7 +143,7 @@ def _expanded_reader_problem(
         node = source.producer() if source is not None else None
         operand = node.inputs[0] if node is not None and node.inputs else None
         if node is not None and node.op_type != "ConstantOfShape":
-            known = _known_type_shape(editor.type_of(operand)) if operand is not None else None
+            known = known_shape(editor.type_of(operand)) if operand is not None else None
             if known is None or len(known) != len(whole):
                 return "the operand has fewer axes than what Gather reads"
         return ""
@@ -171,12 +171,6 @@ def _has_axis_size(editor: ModelEditor, value: ir.Value | None, axis: int, size:
     if producer is not None and producer.op_type in ("Expand", "Tile", "ConstantOfShape"):
         return False
     return kind.shape[axis] == size
-
-
-def _known_type_shape(kind: TensorType | None) -> KnownSizes | None:
-    if kind is None or kind.shape is None or None in kind.shape:
-        return None
-    return tuple(size or 0 for size in kind.shape)
 
 
 def _small_operand(editor: ModelEditor, node: ir.Node) -> ir.Value:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from memdiag.model.graph_index import ONNX_DOMAINS
+from memdiag.model.tensor_types import known_shape
 from memdiag.records.finding import Finding
 from memdiag.rewrites.edited_weights import (
     ALREADY_INPUTS_PROBLEM,
@@ -189,7 +190,8 @@ def _declare_types(editor: ModelEditor, node: ir.Node) -> None:
     """Declare the shapes of the node's outputs, which the runtime knew from folding."""
     for output in node.outputs:
         kind = editor.type_of(output) if output.name else None
-        if kind is None or kind.shape is None or None in kind.shape or output.is_graph_output():
+        shape = known_shape(kind)
+        if kind is None or shape is None or output.is_graph_output():
             continue
         output.type = output.type or ir.TensorType(ir.DataType[kind.dtype.upper()])
-        output.shape = ir.Shape([size or 0 for size in kind.shape])
+        output.shape = ir.Shape(shape)

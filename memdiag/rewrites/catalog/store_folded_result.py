@@ -20,7 +20,7 @@ import onnx_ir as ir
 from memdiag.errors import MeasurementError
 from memdiag.model.constant_values import RANDOM_OPERATORS
 from memdiag.model.graph_index import ONNX_DOMAINS
-from memdiag.model.tensor_types import Array
+from memdiag.model.tensor_types import Array, known_shape
 from memdiag.records.finding import Finding
 from memdiag.rewrites.edited_weights import (
     NEW_INPUT_PROBLEM,
@@ -120,10 +120,8 @@ def _stored_result_problem(editor: ModelEditor, value: ir.Value) -> str:
 
 
 def _max_value_bytes(editor: ModelEditor, value: ir.Value) -> int | None:
-    kind = editor.type_of(value)
-    if kind is None or kind.shape is None or None in kind.shape:
-        return None
-    return math.prod(size or 0 for size in kind.shape) * 8
+    shape = known_shape(editor.type_of(value))
+    return None if shape is None else math.prod(shape) * 8
 
 
 def _value_chain(value: ir.Value) -> list[ir.Node] | None:

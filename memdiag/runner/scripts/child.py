@@ -271,19 +271,13 @@ def timed_run(run: Any, feeds: dict[str, Any], options: Any) -> tuple[Any, float
 
 
 def first_run(
-    channel: ParentChannel,
-    job: dict[str, Any],
-    session: Any,
-    run: Any,
-    feeds: dict[str, Any],
-    step_feeds: dict[str, Any],
-    options: Any,
+    channel: ParentChannel, job: Any, session: Any, run: Any, feeds: Any, later: Any, options: Any
 ) -> kv_cache.Generation | None:
-    """Run with `feeds`; return the cache of a generation, whose steps get `step_feeds` as well."""
+    """Run with `feeds`; return the cache of a generation, whose steps get `later` as well."""
     outputs, latency_s = timed_run(run, feeds, options)
     cache = None
     if job["generation"] is not None:
-        cache = kv_cache.Generation(session, job["generation"], step_feeds)
+        cache = kv_cache.Generation(session, job["generation"], later)
         cache.keep(outputs)
     outputs = None
     send_cache(channel, cache)
@@ -292,13 +286,7 @@ def first_run(
 
 
 def later_runs(
-    channel: ParentChannel,
-    runs: int,
-    run: Any,
-    varied: list[contents.Contents],
-    later: list[Any],
-    cache: kv_cache.Generation | None,
-    options: Any,
+    channel: ParentChannel, runs: int, run: Any, varied: Any, later: Any, cache: Any, options: Any
 ) -> None:
     """Run `runs` times, with the inputs `later` in turn or with what `cache` has for each step."""
     for number in range(runs):
