@@ -93,9 +93,8 @@ def growing_heap(
     """
     later = [reading for reading in memory[warm_up:] if reading.moment.heap_bytes is not None]
     positions = [reading.moment.position(unit) for reading in later]
-    sizes = steadily_growing_sizes(
-        positions, [reading.block_counts for reading in later], min_growth
-    )
+    counts = [reading.block_counts for reading in later]
+    sizes = steadily_growing_sizes(positions, counts, min_growth)
     return GrowingHeap(
         sizes,
         tuple(

@@ -97,14 +97,18 @@ def _compute_concat(node: Node, inputs: Sequence[Array]) -> Array:
 
 
 def _compute_unsqueeze(node: Node, inputs: Sequence[Array]) -> Array:
-    axes = integers_attribute(node, "axes") or tuple(inputs[1].reshape(-1).tolist())
-    return np.expand_dims(inputs[0], tuple(axes))
+    return np.expand_dims(inputs[0], _operand_axes(node, inputs))
+
+
+def _operand_axes(node: Node, inputs: Sequence[Array]) -> tuple[int, ...]:
+    """Return the axes of an operator, an attribute of it before opset 13 and an input since."""
+    if len(inputs) > 1:
+        return tuple(inputs[1].reshape(-1).tolist())
+    return integers_attribute(node, "axes")
 
 
 def _compute_squeeze(node: Node, inputs: Sequence[Array]) -> Array:
-    axes = integers_attribute(node, "axes")
-    if len(inputs) > 1:
-        axes = tuple(inputs[1].reshape(-1).tolist())
+    axes = _operand_axes(node, inputs)
     return np.squeeze(inputs[0], axes or None)
 
 
@@ -171,9 +175,7 @@ def _chosen_values(condition: Array, yes: Array, no: Array) -> Array:
 
 
 def _compute_reduce_prod(node: Node, inputs: Sequence[Array]) -> Array:
-    axes = integers_attribute(node, "axes")
-    if len(inputs) > 1:
-        axes = tuple(inputs[1].reshape(-1).tolist())
+    axes = _operand_axes(node, inputs)
     keep = bool(integer_attribute(node, "keepdims", 1))
     product = np.prod(inputs[0], axis=axes or None, keepdims=keep)
     return np.asarray(product).astype(inputs[0].dtype)

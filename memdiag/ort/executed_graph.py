@@ -230,6 +230,10 @@ class ExecutedGraph:
             if node.source.domain == NCHWC_DOMAIN and node.op_type == "Conv":
                 node.overwrites = names[_SUMMAND_INPUT] if len(names) > _SUMMAND_INPUT else ""
 
+    def _remove_nodes(self, removed: set[int]) -> None:
+        self.nodes = [node for node in self.nodes if id(node) not in removed]
+        self.index_values()
+
     def index_values(self) -> None:
         """Find the producer and the readers of each value, after `nodes` has changed."""
         self._producers = {name: node for node in self.nodes for name in node.output if name}
@@ -478,8 +482,7 @@ class ExecutedGraph:
             names = {node.output[0]: node.input[0]}
             reader.input = tuple(names.get(name, name) for name in reader.input)
             removed.add(id(node))
-        self.nodes = [node for node in self.nodes if id(node) not in removed]
-        self.index_values()
+        self._remove_nodes(removed)
 
     def _merge_into_convolutions(self) -> None:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
@@ -507,8 +510,7 @@ class ExecutedGraph:
                 conv.output = node.output[:1]
                 self._producers[node.output[0]] = conv
                 removed.add(id(node))
-        self.nodes = [node for node in self.nodes if id(node) not in removed]
-        self.index_values()
+        self._remove_nodes(removed)
 
     def _merge_parts_into_split(self) -> None:
         """Make one Split of the Gathers and Slices that together cover an axis of a value."""

@@ -208,10 +208,8 @@ class HalfPrecision:
         if node.op_type in ("Gemm", "MatMul") and node.is_onnx:
             producers = map(self._computed_producer, node.input)
             return any(
-                producer is not None
-                and producer.op_type == "DequantizeLinear"
-                and self._is_packed(producer)
-                for producer in producers
+                source and source.op_type == "DequantizeLinear" and self._is_packed(source)
+                for source in producers
             )
         return (
             reads_half(node)

@@ -53,9 +53,7 @@ def float_convs(ctx: AnalysisContext) -> Iterator[FloatConv]:
             if len(sizes) < rank or rank < 3 or groups < 1 or sizes[0] % groups:
                 continue
             shape = output.shape if output is not None else None
-            auto = (
-                bytes(attribute.s) for attribute in node.attribute if attribute.name == "auto_pad"
-            )
+            auto = (bytes(entry.s) for entry in node.attribute if entry.name == "auto_pad")
             yield FloatConv(
                 name=ctx.graphs.qualified(scope, node),
                 groups=groups,

@@ -111,27 +111,22 @@ def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> F
     """Return the medians of the processes `measured`, memory above the baseline of each process."""
     measurements = [memory.measurement for memory in measured]
     peaks = [*map(_peak_above_baseline, measurements)]
-    steady = [_steady_above_baseline(measurement)[0] for measurement in measurements]
+    steady, anonymous, files = zip(*map(_steady_above_baseline, measurements), strict=True)
+    retained = [measurement.allocator_retained_bytes or 0 for measurement in measurements]
     latencies = [run.latency_s for measurement in measurements for run in measurement.runs]
     return Figures(
         peak_bytes=round(median(peaks)),
         peak_spread_bytes=max(peaks) - min(peaks),
         steady_bytes=round(median(steady)),
         steady_spread_bytes=max(steady) - min(steady),
-        anonymous_bytes=round(
-            median(_steady_above_baseline(measurement)[1] for measurement in measurements)
-        ),
-        file_bytes=round(
-            median(_steady_above_baseline(measurement)[2] for measurement in measurements)
-        ),
-        load_s=median(_creation_s(measurement) for measurement in measurements),
+        anonymous_bytes=round(median(anonymous)),
+        file_bytes=round(median(files)),
+        load_s=median(map(_creation_s, measurements)),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
         lowest_peak_bytes=min(peaks),
         lowest_steady_bytes=min(steady),
-        retained_bytes=round(
-            median(measurement.allocator_retained_bytes or 0 for measurement in measurements)
-        ),
+        retained_bytes=round(median(retained)),
         unread_table_bytes=round(median(memory.unread_table_bytes for memory in measured)),
     )
 

@@ -295,9 +295,7 @@ class ModelEvaluator:
             if limit is not None and may_confirm:
                 found |= self._confirmed_comparisons(job, found, limit)
             latency_of |= found
-            if limit is not None and any(
-                comparison.is_slower(limit) for comparison in found.values()
-            ):
+            if limit is not None and any(timed.is_slower(limit) for timed in found.values()):
                 break
         comparisons = tuple((inputs.name, comparison) for inputs, comparison in latency_of.items())
         return ModelEvaluation(problem=None, difference=worst, comparisons=comparisons)
@@ -416,11 +414,7 @@ class ModelEvaluator:
         hidden = [inputs for inputs in slow if found[inputs].is_slower(limit)]
         if hidden:
             by_wall = self._new_session_comparisons(job, hidden, limit, by_cpu=False)
-            again |= {
-                inputs: comparison
-                for inputs, comparison in by_wall.items()
-                if comparison.is_slower(limit)
-            }
+            again |= {inputs: wall for inputs, wall in by_wall.items() if wall.is_slower(limit)}
         return again
 
     def _new_session_comparisons(
