@@ -249,7 +249,7 @@ def _arena_head_indices(words: WordArray) -> NDArray[np.int64]:
 
 def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaContent | None:
     """Return the arena whose vectors start at `address`; None if it is not an arena."""
-    found = None
+    arena = None
     for _ in range(_MAX_ARENA_ATTEMPTS):
         head = _read_words(memory, address, _HEAD_WORDS * WORD)
         if head is None or not len(_arena_head_indices(head)):
@@ -261,11 +261,11 @@ def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaConten
             regions = _read_regions(head, memory, heap, on_device=True)
         if regions is None:
             continue
-        found = _ArenaContent(tuple(region[:2] for region in regions), None, name, on_device)
+        arena = _ArenaContent(tuple(region[:2] for region in regions), None, name, on_device)
         chunks = _read_chunks(head, regions, memory, heap)
         if chunks is not None:
-            return found._replace(chunks=chunks)
-    return found
+            return arena._replace(chunks=chunks)
+    return arena
 
 
 def _memory_name(address: int, memory: ProcessMemory, heap: Heap) -> str:

@@ -117,14 +117,16 @@ def missing_bytes(target: SearchTarget, attribution: Attribution, *, index: int 
         attribution: the X-ray.
         index: the index of the model among the models of the X-ray.
     """
-    found = {
+    missing = {
         name
         for copy in attribution.copies
         if copy.in_use is not False and (not copy.models or index in copy.models)
         for name in copy.weights
     }
-    found.add(WHOLE_FILE_COPY_NAME)
-    return sum(content.values.nbytes for content in target.weights if not found & {*content.names})
+    missing.add(WHOLE_FILE_COPY_NAME)
+    return sum(
+        content.values.nbytes for content in target.weights if not missing & {*content.names}
+    )
 
 
 def weight_contents(

@@ -61,7 +61,7 @@ def choose_optimizers(names: Sequence[str]) -> tuple[str, ...]:
     """
     keeping = [name for name, optimizer in OPTIMIZERS.items() if not optimizer.changes_values]
     wanted = dict.fromkeys(
-        name for given in names for name in (keeping if given == ALL_OPTIMIZERS else (given,))
+        name for choice in names for name in (keeping if choice == ALL_OPTIMIZERS else (choice,))
     )
     wanted.pop(ORIGINAL_MODEL, None)  # always the first column
     for name in wanted:

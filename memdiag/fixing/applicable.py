@@ -49,8 +49,8 @@ def _finding_with_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
     possible, refusal = [], ""
     names = finding.remedies  # in the order of preference
     preferred = sorted(
-        (each for each in rewriters_for(finding.name) if each.rewrite.name in names),
-        key=lambda each: names.index(each.rewrite.name),
+        (candidate for candidate in rewriters_for(finding.name) if candidate.rewrite.name in names),
+        key=lambda candidate: names.index(candidate.rewrite.name),
     )
     for rewriter in preferred:
         try:

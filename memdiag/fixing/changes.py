@@ -52,11 +52,11 @@ def changes_by_rule(findings: Sequence[Finding]) -> Iterator[tuple[Change, ...]]
     """
     for rule in dict.fromkeys(finding.name for finding in findings):
         of_rule = tuple(finding for finding in findings if finding.name == rule)
-        preference = list(dict.fromkeys(name for each in of_rule for name in each.remedies))
+        preference = list(dict.fromkeys(name for cause in of_rule for name in cause.remedies))
         changes = [
             Change(
                 rewriter,
-                tuple(each for each in of_rule if rewriter.rewrite.name in each.remedies),
+                tuple(cause for cause in of_rule if rewriter.rewrite.name in cause.remedies),
             )
             for rewriter in rewriters_for(rule)
             if rewriter.rewrite.name in preference

@@ -146,5 +146,5 @@ def _has_growing_number(
 ) -> bool:
     if sum(counts[-1].get(size, 0) - counts[0].get(size, 0) for size in sizes) <= min_growth:
         return False
-    numbers = [sum(each.get(size, 0) for size in sizes) for each in counts]
+    numbers = [sum(by_size.get(size, 0) for size in sizes) for by_size in counts]
     return steady_slope(positions, numbers, min_growth) is not None

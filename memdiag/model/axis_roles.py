@@ -105,7 +105,7 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, AxisR
         return {}
     batches = batch_keys(axes)
     scope = main_scope(graph, functions)
-    found: dict[str, tuple[int, AxisRole]] = {}
+    ranked_roles: dict[str, tuple[int, AxisRole]] = {}
     for name, value in values.items():
         own = axes[name]
         if not own or all(axis.size is not None for axis in own):
@@ -116,9 +116,9 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, AxisR
                 ranked = _ranked_axis_role(
                     axis, own, value, axis.key in batches, evidence.get(axis.position)
                 )
-                if axis.key not in found or ranked[0] < found[axis.key][0]:
-                    found[axis.key] = ranked
-    roles = {key: role for key, (_, role) in found.items()}
+                if axis.key not in ranked_roles or ranked[0] < ranked_roles[axis.key][0]:
+                    ranked_roles[axis.key] = ranked
+    roles = {key: role for key, (_, role) in ranked_roles.items()}
     for name, count in count_inputs(graph).items():
         roles[name] = AxisRole(count.role, count.size, count.reason)
     output = _detection_output(graph, roles)
@@ -144,7 +144,7 @@ def dims_by_name(
     if dims.keys() <= keys:
         return dict(dims)
     by_role = _dims_of_each_role(graph, functions)
-    found: dict[str, Size] = {}
+    by_name: dict[str, Size] = {}
     for name, size in dims.items():
         named = [name] if name in keys else by_role.get(name, [name])
         if len(named) > 1:
@@ -156,8 +156,8 @@ def dims_by_name(
         key = named[0]
         if key != name and key in dims:
             raise UsageError(f"dimension {key!r} is also given as {name!r}. Leave one of them out.")
-        found[key] = size
-    return found
+        by_name[key] = size
+    return by_name
 
 
 def check_dim_names(graph: Graph, functions: Sequence[Graph], names: Collection[str]) -> None:
@@ -205,7 +205,7 @@ def _free_sides(
     An image has 1 or 3 channels; a tensor with another number of channels is a feature map. Images
     with one fixed side (such as lines of text, which have a fixed height) are left out.
     """
-    found = set()
+    free_sides = set()
     for axes in inputs.values():
         free = [axis for axis in axes or () if axis.size is None]
         named = [(axis, roles[axis.key]) for axis in free if axis.key in roles]
@@ -213,8 +213,8 @@ def _free_sides(
         channels = {axis.size for axis in (axes or ())[-3:] if axis.size is not None}
         channels |= {role.size for _, role in named if role.name == "channels"}
         if len(sides) == 2 and len(axes or ()) in (3, 4) and channels <= {1, 3}:
-            found |= {axis.key for axis in sides}
-    return found
+            free_sides |= {axis.key for axis in sides}
+    return free_sides
 
 
 def _detection_output(graph: Graph, roles: Mapping[str, AxisRole]) -> str:

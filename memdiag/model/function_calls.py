@@ -42,14 +42,14 @@ def called_functions(
 ) -> dict[FunctionKey, Graph]:
     """Return the functions that `nodes` and the nodes of subgraphs call directly or
     indirectly."""
-    found: dict[FunctionKey, Graph] = {}
+    called: dict[FunctionKey, Graph] = {}
     pending = list(_direct_call_counts(nodes, functions))
     while pending:
         key = pending.pop()
-        if key not in found:
-            found[key] = functions[key]
-            pending += _direct_call_counts(found[key].nodes, functions)
-    return found
+        if key not in called:
+            called[key] = functions[key]
+            pending += _direct_call_counts(called[key].nodes, functions)
+    return called
 
 
 def inlined_node_count(graph: Graph, functions: Iterable[Graph], limit: int) -> int:

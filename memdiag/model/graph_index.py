@@ -365,12 +365,12 @@ class Scope:
     @cached_property
     def _capturing_scopes(self) -> dict[str, list["Scope"]]:
         """The inner scopes that read each name of this scope or of a scope around it, by name."""
-        found: dict[str, list[Scope]] = defaultdict(list)
+        capturing: dict[str, list[Scope]] = defaultdict(list)
         for scopes in self.subgraphs.values():
             for inner in scopes:
                 for name in inner.graph.captured:
-                    found[name].append(inner)
-        return dict(found)
+                    capturing[name].append(inner)
+        return dict(capturing)
 
     def defining_scope(self, name: str) -> "Scope | None":
         """Return the scope that defines `name` for a node of this scope; None if none does.

@@ -115,12 +115,12 @@ def compute_outputs(node: Node, opset: int, values: Mapping[str, Array]) -> dict
         graph.output.add(name=name)
     try:
         with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(graph, opsets={"": opset}).run(None, dict(values))
+            computed = ReferenceEvaluator(graph, opsets={"": opset}).run(None, dict(values))
     except Exception:  # numpy's and Python's own, whatever an operator meets in damaged numbers
         return {}
     return {
         name: value
-        for name, value in zip(outputs, found, strict=True)
+        for name, value in zip(outputs, computed, strict=True)
         if isinstance(value, np.ndarray)
     }
 

@@ -192,8 +192,8 @@ class _OrtFormatReader:
             input=self._texts_in_list(source, _NODE_INPUTS),
             output=self._texts_in_list(source, _NODE_OUTPUTS),
             attribute=[
-                self._read_attribute(each, depth)
-                for each in self._tables_in_list(source, _NODE_ATTRIBUTES)
+                self._read_attribute(table, depth)
+                for table in self._tables_in_list(source, _NODE_ATTRIBUTES)
             ],
         )
         reads = [*node.input, *self._texts_in_list(source, _NODE_IMPLICIT_INPUTS)]
@@ -228,11 +228,11 @@ class _OrtFormatReader:
             case AttributeProto.STRINGS:
                 attribute.strings.extend(self._strings_in_list(source, _ATTRIBUTE_STRINGS))
             case AttributeProto.TENSORS:
-                for each in self._tables_in_list(source, _ATTRIBUTE_TENSORS):
-                    attribute.tensors.append(self._read_tensor(each))
+                for table in self._tables_in_list(source, _ATTRIBUTE_TENSORS):
+                    attribute.tensors.append(self._read_tensor(table))
             case AttributeProto.GRAPHS:
-                for each in self._tables_in_list(source, _ATTRIBUTE_GRAPHS):
-                    attribute.graphs.append(self._read_graph(each, depth + 1))
+                for table in self._tables_in_list(source, _ATTRIBUTE_GRAPHS):
+                    attribute.graphs.append(self._read_graph(table, depth + 1))
         return attribute
 
     def _add_numbers(

@@ -121,7 +121,7 @@ class ModelShapes:
         An axis whose size has no symbol either is None.
         """
         known: dict[int, tuple[int | str | None, ...] | None] = {}  # most have one of a few types
-        found: dict[str, tuple[int | str | None, ...]] = {}
+        known_axes: dict[str, tuple[int | str | None, ...]] = {}
         # In a loop these are the sizes of one iteration, and the runtime does not know them.
         refined = self._refined.get(scope, ()) if scope.parent is not None else ()
         for name, kind in self.of_scope(scope).items():
@@ -131,8 +131,8 @@ class ModelShapes:
                 known[id(kind)] = self._symbolic_axes(kind)
             axes = known[id(kind)]
             if axes is not None:
-                found[name] = axes
-        return found
+                known_axes[name] = axes
+        return known_axes
 
     @cached_property
     def as_declared(self) -> "ModelShapes":
@@ -274,14 +274,14 @@ class _ShapeInference:
 
     def _knows_all_outputs(self) -> bool:
         """Return whether the rank of every output of a node is known, inferred or declared."""
-        found = (
+        inferred_types = (
             self.types[scope].get(name)
             for _, scope in self._graphs
             for node in scope.nodes
             for name in node.output
             if name
         )
-        return all(kind is not None and kind.shape is not None for kind in found)
+        return all(kind is not None and kind.shape is not None for kind in inferred_types)
 
     def _infer_function(self, scope: Scope) -> None:
         """Infer the types in the body of a function at one call."""

@@ -270,10 +270,10 @@ class _SkeletonBuilder:
             if element_type == _STRING_TYPE or len(fields) > _MAX_TENSOR_FIELDS:
                 return None
             fields.append(field)
-        found = _replaceable_data_field(fields, element_type, self.compact)
-        if found is None:
+        data_field = _replaceable_data_field(fields, element_type, self.compact)
+        if data_field is None:
             return None
-        data, stored = found
+        data, stored = data_field
         dropped = (data.number, _EXTERNAL_DATA, _DATA_LOCATION)
         kept = [part for part in fields if part.number not in dropped]
         parts = [self.data[part.start : part.stop] for part in kept]

@@ -389,9 +389,9 @@ class _ConstantFolding:
         element = ELEMENT_TYPES_BY_NAME[constant.type.dtype]
         if nbytes is None or nbytes > 8 * MAX_VALUES or not element.native or not element.bits:
             return None
-        found = self.graphs.constant(scope, node, input_index)
-        if found is not None and len(constant.weights) == 1:
-            values, weight = found
+        computed = self.graphs.constant(scope, node, input_index)
+        if computed is not None and len(constant.weights) == 1:
+            values, weight = computed
             is_same = constant.weights[0] == weight
             # A damaged model may give a packed weight and the result of unpacking it one name.
             if is_same and weight.dtype == constant.type.dtype:

@@ -160,14 +160,14 @@ class _PatternMatch:
         op_type, *operands = pattern
         if node.op_type != op_type or not node.is_onnx or not self._is_computed[node.index]:
             return False
-        given = [name for name in node.input if name]
+        read = [name for name in node.input if name]
         if op_type == "ReduceMean":
-            if not given or not self._is_of_last_axis(node):
+            if not read or not self._is_of_last_axis(node):
                 return False
-            given = given[:1]
-        if len(given) != len(operands):
+            read = read[:1]
+        if len(read) != len(operands):
             return False
-        orders = [given, given[::-1]] if op_type in _COMMUTATIVE_OPERATORS else [given]
+        orders = [read, read[::-1]] if op_type in _COMMUTATIVE_OPERATORS else [read]
         for order in orders:
             before = dict(self.nodes), self.input
             self.nodes[node.index] = node

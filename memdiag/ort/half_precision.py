@@ -104,11 +104,11 @@ def is_cast_once(use: Use) -> bool:
     pending = [_passed_on_name(scope, use.node.input[use.input_index])]
     casting: list[Use] = []
     for name in pending:
-        for each in (other for other in scope.uses(name) if other.scope is scope):
-            if each.node.op_type in NO_EFFECT_OPERATORS:
-                pending += [output for output in each.node.output[:1] if output not in pending]
-            elif not reads_half(each.node):
-                casting.append(each)
+        for local_use in (other for other in scope.uses(name) if other.scope is scope):
+            if local_use.node.op_type in NO_EFFECT_OPERATORS:
+                pending += [output for output in local_use.node.output[:1] if output not in pending]
+            elif not reads_half(local_use.node):
+                casting.append(local_use)
     return len(casting) == 1 and casting[0].node is use.node
 
 

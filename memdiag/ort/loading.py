@@ -274,7 +274,7 @@ class SessionLoading:
                 for weight in self._model.weights
                 if weight.origin != "attribute"  # counted with the lists of its node
             ]
-        live = [self._live_weight(each) for each in loaded]
+        live = [self._live_weight(source) for source in loaded]
         self._parse_file(loaded)
         self._convert_weights(live)
         if self._folds:
@@ -289,8 +289,8 @@ class SessionLoading:
             timeline.now["model file"] = self._kept_file_bytes
             timeline.note("prepack")
         if self._is_part:
-            for each in self.mapped:
-                self._read_mapped_pages(each)
+            for mapped in self.mapped:
+                self._read_mapped_pages(mapped)
             timeline.note("steady")
         return timeline
 

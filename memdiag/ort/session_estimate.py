@@ -204,7 +204,7 @@ class SessionEstimate:
         most = self._mapped_reads(shapes, runs=runs, fault_bytes=LARGE_FAULT_BYTES)
         timeline.now["mapped weights"] += more - reads
         note("decode", last.peak)
-        peak = max(prompt, last.peak, key=lambda each: each.peak_bytes)
+        peak = max(prompt, last.peak, key=lambda call: call.peak_bytes)
         sizes = calls.prompt if peak is prompt else calls.last_step
         live = self._live_tensors(peak, ctx.shapes_at(sizes))
         more_mapped = sum(most.values()) - more

@@ -51,7 +51,7 @@ class LogFilter:
         """Return the bytes to pass on, and the log lines with the numbers of their sessions."""
         *lines, rest = (self._pending + data).split(b"\n")
         passed = bytearray()
-        found = []
+        marked = []
         for line in lines:
             match = _VERBOSE_LOG_LINE.search(line)  # after an unfinished line of another thread
             session = int(match["session"]) if match else 0
@@ -59,7 +59,7 @@ class LogFilter:
                 passed += line + b"\n"
                 continue
             passed += line[: match.start()]
-            found.append((session, line[match.start() :]))
+            marked.append((session, line[match.start() :]))
             log = logs[session]
             if _SEVERITY_LETTERS.index(match["severity"]) >= log.severity:
                 head = b"[%s:%s:%s" % (match["severity"], match["category"], log.logid.encode())
@@ -67,7 +67,7 @@ class LogFilter:
         start = _log_start(rest)
         passed += rest[:start]
         self._pending = rest[start:]
-        return bytes(passed), found
+        return bytes(passed), marked
 
     def finish(self) -> bytes:
         """Return the bytes that were kept back."""

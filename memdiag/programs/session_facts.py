@@ -133,7 +133,7 @@ def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
         if alive > max_alive:
             max_alive, max_alive_s = alive, at_s
     together = [
-        each for each in sessions if session_ready_s(each) <= max_alive_s < ends[each.number]
+        other for other in sessions if session_ready_s(other) <= max_alive_s < ends[other.number]
     ]
     return together or list(sessions[:1])  # where each was released as soon as it had run
 

@@ -119,10 +119,10 @@ class StderrPipes:
 
 def _lines_by_session(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of each session together, each with its line break."""
-    found: dict[int, bytearray] = {}
+    session_lines: dict[int, bytearray] = {}
     for number, line in lines:
-        found.setdefault(number, bytearray()).extend(line + b"\n")
-    for number, together in found.items():
+        session_lines.setdefault(number, bytearray()).extend(line + b"\n")
+    for number, together in session_lines.items():
         yield number, bytes(together)
 
 

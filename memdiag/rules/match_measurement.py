@@ -112,11 +112,11 @@ def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
     if attribution.baseline_bytes is not None:
         above = attribution.resident_bytes - attribution.baseline_bytes
         measured_bytes = min(measured_bytes, max(0, above))
-    found, waste = measured_bytes, finding.bytes
+    measured, waste = measured_bytes, finding.bytes
     if not waste:  # the expected copies cost only at the peak: they are there or not
-        found = sum(copy.bytes for copy in _finding_copies(finding, attribution))
+        measured = sum(copy.bytes for copy in _finding_copies(finding, attribution))
         waste = sum(expected.bytes for expected in finding.expected)
-    evidence: Evidence = "measured" if found > MIN_COPIES_SHARE * waste else "refuted"
+    evidence: Evidence = "measured" if measured > MIN_COPIES_SHARE * waste else "refuted"
     return msgspec.structs.replace(finding, evidence=evidence, measured_bytes=measured_bytes)
 
 

@@ -145,9 +145,9 @@ def load_detectors(package: str, path: Iterable[str]) -> tuple[Detector[Any, Any
         path: its ``__path__``.
     """
     modules = (import_module(f"{package}.{module.name}") for module in iter_modules(path))
-    found = [
+    detectors = [
         Detector(module.RULE, module.detect, inspect.getdoc(module) or "")
         for module in modules
         if hasattr(module, "RULE")
     ]
-    return tuple(sorted(found, key=lambda detector: detector.rule.code))
+    return tuple(sorted(detectors, key=lambda detector: detector.rule.code))

@@ -61,7 +61,7 @@ def _nodes_by_name(findings: Sequence[Finding], index: GraphIndex) -> dict[str, 
         return {}
     nodes = ((scope, node) for _, scope in index for node in scope.nodes)
     named = ((index.qualified(scope, node), (scope, node)) for scope, node in nodes)
-    return {name: found for name, found in named if name in wanted}
+    return {name: node_of_name for name, node_of_name in named if name in wanted}
 
 
 def _first_weight(scope: Scope, node: Node, index: GraphIndex) -> Weight | None:

@@ -409,7 +409,7 @@ class OptionSearch:
         """
         end = self.clock() + (self._deadline - self.clock()) * _SHARE_OF_SINGLES
         for option in sorted(
-            self.usable, key=lambda each: (-self._promised_saving(each), each.costs_time)
+            self.usable, key=lambda usable: (-self._promised_saving(usable), usable.costs_time)
         ):
             is_wanted = self._promised_saving(option) > 0 and not self._best_if_fast().options
             if self.clock() >= end and not is_wanted:
@@ -496,13 +496,13 @@ class OptionSearch:
         self, among: Sequence[TuningOption], base: Figures
     ) -> tuple[TuningOption, ...]:
         """Return the option with the least memory, in a tuple; an empty one where none helps."""
-        found = [
+        compared = [
             option
             for option in among
             if (figures := self._measured_figures((option,))) is not None
             and is_worth_an_option(figures, base)
         ]
-        return (min(found, key=self._single_cost),) if found else ()
+        return (min(compared, key=self._single_cost),) if compared else ()
 
     def _accumulate_options(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Add options that cost no time, the most saving first, while they save memory.

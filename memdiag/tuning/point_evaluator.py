@@ -249,7 +249,7 @@ class PointEvaluator:
             comparisons, key=lambda entry: entry[1].counted_ratio(self.max_slowdown)
         )
         is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
-        is_above = any(each.is_slower(self.max_slowdown) for _, each in comparisons)
+        is_above = any(latency.is_slower(self.max_slowdown) for _, latency in comparisons)
         same_kernels = not is_above and all(option.same_kernels for option in chosen)
         ratio = slowest.counted_ratio(self.max_slowdown)
         return msgspec.structs.replace(
@@ -257,7 +257,7 @@ class PointEvaluator:
             ratio=slowest.ratio.median,
             low=slowest.ratio.low,
             high=slowest.ratio.high,
-            largest_high=max(each.ratio.high for _, each in comparisons),
+            largest_high=max(latency.ratio.high for _, latency in comparisons),
             slowest_with=name,
             unnoticed=ratio < slowest.ratio.median,
             same_kernels=same_kernels,

@@ -56,7 +56,7 @@ def _prompt_lines(lines: Sequence[str]) -> Iterator[str]:
     is_indented = False
     for number, line in enumerate(lines):
         if not line:
-            following = next((each for each in lines[number:] if each), "")
+            following = next((later for later in lines[number:] if later), "")
             if following.startswith(" "):
                 continue
         elif is_indented and not line.startswith((" ", ")", "]")):

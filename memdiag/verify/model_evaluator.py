@@ -283,7 +283,7 @@ class ModelEvaluator:
                     problem, worst = self._reference.check(server, bound)
                     if problem is not None:
                         return ModelEvaluation(problem=problem, difference=worst)
-                found = self._timed_comparisons(
+                compared = self._timed_comparisons(
                     server,
                     rest,
                     pairs=pairs,
@@ -291,11 +291,11 @@ class ModelEvaluator:
                     is_quick=is_quick,
                     may_confirm=may_confirm,
                 )
-            rest = rest[len(found) :]
+            rest = rest[len(compared) :]
             if limit is not None and may_confirm:
-                found |= self._confirmed_comparisons(job, found, limit)
-            latency_of |= found
-            if limit is not None and any(timed.is_slower(limit) for timed in found.values()):
+                compared |= self._confirmed_comparisons(job, compared, limit)
+            latency_of |= compared
+            if limit is not None and any(timed.is_slower(limit) for timed in compared.values()):
                 break
         comparisons = tuple((inputs.name, comparison) for inputs, comparison in latency_of.items())
         return ModelEvaluation(problem=None, difference=worst, comparisons=comparisons)

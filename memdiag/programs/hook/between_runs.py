@@ -104,11 +104,11 @@ class EarlierValues:
         for name in self._references.keys() & self._last.keys():
             reference = self._last[name]
             self._references[name][id(reference)] = reference
-        if any(len(found) > MAX_REFERENCES for found in self._references.values()):
+        if any(len(references) > MAX_REFERENCES for references in self._references.values()):
             self._stride *= 2
-            for found in self._references.values():
-                for key in list(found)[::2]:
-                    del found[key]
+            for references in self._references.values():
+                for key in list(references)[::2]:
+                    del references[key]
 
     def counts(self) -> dict[str, list[int]]:
         """Return how many values of earlier runs are alive, and how many there are."""

@@ -54,7 +54,7 @@ def _finding_order(
     finding: ProgramFinding, recording: ProgramRun, found: Sequence[ProgramFinding]
 ) -> tuple[int, bool]:
     """Return a key that sorts findings by their saving, and what explains slack before it."""
-    slack = max((each.bytes or 0 for each in found if each.name == SLACK.name), default=0)
+    slack = max((other.bytes or 0 for other in found if other.name == SLACK.name), default=0)
     if finding.name == THREADS.name:
         callers_slack = callers_slack_bytes(recording, finding.sessions)
         if callers_slack >= _MIN_EXPLAINED_SHARE * slack:
@@ -62,7 +62,7 @@ def _finding_order(
     size = finding.bytes or 0
     if finding.name == RETAINED.name:
         duplicates = max(
-            (each.bytes or 0 for each in found if each.name == DUPLICATE.name), default=0
+            (other.bytes or 0 for other in found if other.name == DUPLICATE.name), default=0
         )
         is_left = duplicates >= _RETAINED_SHARE_OF_DUPLICATES * size
         size = round(_RETAINED_SHARE * size)

@@ -150,7 +150,7 @@ def _shared_bytes(sessions: Sequence[ProgramSession]) -> int:
         list(map(_known_slack_bytes, group))
         for group in sessions_by_key(own, lambda session: session.pid)
     ]
-    return sum(sum(each) - max(each) for each in sizes)
+    return sum(sum(alike) - max(alike) for alike in sizes)
 
 
 def _known_slack_bytes(session: ProgramSession) -> int:

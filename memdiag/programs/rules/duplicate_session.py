@@ -133,8 +133,8 @@ def _repeated_model_findings(recording: ProgramRun) -> Iterator[ProgramFinding]:
         for model in repeated_models(xray.attribution):
             part = PartOfProcess(xray, model.bytes, model.private_bytes)
             by_name[model.name].append((model, part))
-    for found in by_name.values():
-        models, parts = zip(*found, strict=True)
+    for repeated in by_name.values():
+        models, parts = zip(*repeated, strict=True)
         size = shared_once_bytes(recording, parts)
         most = max(models, key=lambda model: model.count)
         subject = "One session" if len(parts) == 1 else "One session each"

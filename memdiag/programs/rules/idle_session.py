@@ -143,5 +143,5 @@ def _runs_rarely(recording: ProgramRun, session: ProgramSession) -> bool:
     """
     if not session.run_count or _life_s(recording, session) < _MIN_IDLE_S * (session.run_count + 1):
         return False
-    others = (each.run_count for each in recording.sessions if each.pid == session.pid)
+    others = (other.run_count for other in recording.sessions if other.pid == session.pid)
     return session.run_count <= _MAX_RARE_RUN_SHARE * max(others)

@@ -49,12 +49,12 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield one finding for all models whose bytes sessions keep: they have one remedy."""
     keeping = [session for session in created_sessions(recording) if _keeps_bytes(session)]
     # Sessions of one process may have been given the same object.
-    sizes = {(each.pid, each.model.address): each.model.bytes or 0 for each in keeping}
+    sizes = {(keeper.pid, keeper.model.address): keeper.model.bytes or 0 for keeper in keeping}
     nbytes = sum(sizes.values())
     if nbytes < _MIN_KEPT_MODEL_BYTES:
         return
     is_one = len(keeping) == 1
-    models = len({each.model_key for each in keeping})
+    models = len({keeper.model_key for keeper in keeping})
     what = "the model" if models == 1 else counted(models, "model")
     if len(sizes) > models:
         what = f"{what} in {len(sizes):,} copies"

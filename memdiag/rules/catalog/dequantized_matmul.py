@@ -101,8 +101,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     candidates = list(filter(_may_be_dequantized, ctx.model_file.weights))
     shared = shared_scales(ctx.graphs) if candidates else frozenset()
     for weight in candidates:
-        for found in _dequantized_weights(ctx, weight, shared):
-            by_reason[found.reason].append(found)
+        for dequantized in _dequantized_weights(ctx, weight, shared):
+            by_reason[dequantized.reason].append(dequantized)
     fused = by_reason.pop("", [])
     for reason, weights in by_reason.items():
         if sum(each.nbytes for each in weights) >= _MIN_DEQUANTIZED_BYTES:
@@ -208,10 +208,10 @@ def _dequantized_finding(
 def _repacked_findings(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator[Finding]:
     """Yield a finding for the second form that the fusion needs beyond a MatMulNBits in the
     file."""
-    fused = sorted(fused, key=lambda each: -each.nbytes)
-    weights = {each.weight: each for each in fused}
+    fused = sorted(fused, key=lambda repacked: -repacked.nbytes)
+    weights = {repacked.weight: repacked for repacked in fused}
     stored = sum(weight.nbytes for weight in weights)
-    peak = sum(each.extra_bytes for each in fused if each.weight.storage != "external")
+    peak = sum(repacked.extra_bytes for repacked in fused if repacked.weight.storage != "external")
     if peak < _MIN_REPACKING_PEAK_BYTES:
         return
     names = [qualified_name(weight) for weight in weights]

@@ -167,11 +167,11 @@ def _original_and_packed_finding(ctx: AnalysisContext, group: list[_PackedWeight
         readers = f"{some_of(node_names(ctx, reading))} {read} {pronoun} {as_is}"
     pack = "packs" if len(packing) == 1 else "pack"
     size = format_size(group[0].weight.nbytes)
-    each = " each, with the same content" if several else ""
+    note = " each, with the same content" if several else ""
     return _kept_original_finding(
         ctx,
         group,
-        f"{some_weights([packed.weight for packed in group])} ({size}{each}) {verb} next to "
+        f"{some_weights([packed.weight for packed in group])} ({size}{note}) {verb} next to "
         f"{possessive} packed copy: {some_of(node_names(ctx, packing))} {pack} {pronoun}, "
         f"and {readers}",
         f"{format_size(_group_original_bytes(group))} as the model has {pronoun} and "
@@ -189,11 +189,11 @@ def _packed_twice_finding(
     weights = [packed.weight for packed in group]
     uses = [use for packed in group for use in packed.loaded.uses]
     several = len(group) > 1
-    each, verb = (" each, with the same content", "are") if several else ("", "is")
+    note, verb = (" each, with the same content", "are") if several else ("", "is")
     return _kept_original_finding(
         ctx,
         group,
-        f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed "
+        f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{note}) {verb} packed "
         f"{len(buffers)} times, by {some_of(node_names(ctx, uses))}",
         f"The packed copies take {format_size(packed_bytes)}; without packing "
         f"{'the originals are' if several else 'one original is'} read by all.",
