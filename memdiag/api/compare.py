@@ -308,7 +308,6 @@ def _comparison_kind(
 
 
 def _saved_columns(files: Sequence[Path]) -> list[ComparisonColumn]:
-    """Return the columns of saved profiles."""
     columns = []
     labels = column_plans.numbered_labels(distinct_names(files))
     for label, path in zip(labels, files, strict=True):

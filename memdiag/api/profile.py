@@ -214,7 +214,6 @@ class _ModelMeasurement:
         return run if others is None else self._measure(others)
 
     def _usual_inputs(self) -> ChosenInputs:
-        """Return inputs of realistic sizes."""
         if self._config.inputs.runs is None:
             return ChosenInputs((), ())
         return choose_inputs(self._model_file, self._config.inputs)

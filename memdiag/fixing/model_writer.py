@@ -342,7 +342,6 @@ def _is_utf8_path(name: str) -> bool:
 
 
 def _written_files_digest(paths: Sequence[Path]) -> bytes:
-    """Return a hash of the contents of the files."""
     digest = xxhash.xxh3_128()
     for path in paths:
         with open_regular(path) as file:

@@ -117,7 +117,6 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
 
 
 def _blocks_outside(blocks: ByteRanges, *arenas: ByteRanges) -> ByteRanges:
-    """Return the `blocks` that contain no byte of `arenas`."""
     taken = intervals.union(*arenas)
     if not len(taken):
         return blocks

@@ -356,7 +356,6 @@ def _copied_for_subgraphs(graph: Graph, outside: int) -> int:
 
 
 def _graph_symbols(graph: GraphProto) -> Iterable[str]:
-    """Yield the symbols of sizes in a graph and its subgraphs."""
     for values in (graph.input, graph.value_info, graph.output):
         for value in values:
             yield from (size.dim_param for size in value.type.tensor_type.shape.dim)

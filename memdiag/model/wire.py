@@ -391,7 +391,6 @@ def _external_data_entry(key: bytes, value: bytes) -> bytes:
 
 
 def _length_field(number: int, content: bytes) -> bytes:
-    """Return a serialized length-delimited field."""
     if number < 16 and len(content) < 0x80:
         return bytes((number << 3 | _LENGTH_WIRE, len(content))) + content
     return _encode_varint(number << 3 | _LENGTH_WIRE) + _encode_varint(len(content)) + content

@@ -812,7 +812,6 @@ class _BlockRewrite:
         return True
 
     def _rewrite_as_blocks(self, node: ExecutedNode, values: Sequence[_BlockedValue]) -> bool:
-        """Let `node` work on blocks."""
         chosen = set(map(id, values))
         blocked = ((name, self._blocked.get(name)) for name in node.input)
         operands = tuple(

@@ -71,7 +71,6 @@ class _QuantizedRewrite:
         self._dropped: set[int] = set()
 
     def run(self) -> None:
-        """Do all steps."""
         for step in (
             self._separate_dequantized,
             self._move_quantization,

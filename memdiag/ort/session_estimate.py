@@ -387,7 +387,6 @@ class SessionEstimate:
 
 
 def _interval_end(size: int, share: float) -> int:
-    """Return the upper end of an interval around `size`."""
     return size + max(MIN_INTERVAL_BYTES, round(share * size))
 
 

@@ -65,7 +65,6 @@ def _nodes_by_name(findings: Sequence[Finding], index: GraphIndex) -> dict[str, 
 
 
 def _first_weight(scope: Scope, node: Node, index: GraphIndex) -> Weight | None:
-    """Return the first weight among the inputs of `node`."""
     weights = (index.constant_weight(scope, node, number) for number in range(len(node.input)))
     return next(filter(None, weights), None)
 

@@ -321,7 +321,6 @@ def fetch_model(url: str) -> Path:
 
 
 def _download_model(system: Any, path: str, folder: Path, name: str) -> None:
-    """Download a model and its external data to `folder`."""
     folder.mkdir()
     limit = shutil.disk_usage(folder).free // 2
 

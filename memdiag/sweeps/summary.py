@@ -172,7 +172,6 @@ def _job_rows(store: Path) -> list[dict[str, Any]]:
 
 
 def _peak_phases(stores: Sequence[Path], keys: Collection[str]) -> dict[str, str]:
-    """Return the phase with the peak by key of the job."""
     found: dict[str, tuple[int, str]] = {}
     for key, phase, peak, _ in chain(*(_phase_rows(store, keys) for store in stores)):
         if peak is not None and (key not in found or peak > found[key][0]):

@@ -221,7 +221,6 @@ def _point_sizes_text(point: Point) -> str:
 
 
 def _point_program(model: Path, point: Point, search: OptionSearch) -> str:
-    """Return the program that sets up `point` for `model`."""
     with open_model(model) as model_file:
         listed = lists_initializers(model_file)
         external = [weight for weight in model_file.weights if weight.storage == "external"]

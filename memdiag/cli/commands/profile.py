@@ -219,7 +219,6 @@ def _measure_profile(
 
 
 def _has_completed_profile(folder: Path) -> bool:
-    """Return whether `folder` has the profile of a run that completed."""
     from memdiag.api.load import load_profile
     from memdiag.errors import RecordError
 

@@ -87,7 +87,6 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
 
 
 def _has_threads(session: ProgramSession) -> bool:
-    """Return whether the session may have threads of its own."""
     if session.started_threads is not None:
         return session.started_threads > 0
     return session.intra_op_threads != 1

@@ -149,7 +149,6 @@ def _is_never_run(comparison: Comparison, columns: Sequence[ComparisonColumn]) -
 
 
 def _compared_memory_answer(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
-    """Return the answer about columns of which memory is compared."""
     changed = {change.metric for change in comparison.changes}
     doubted = {
         name for each in measured[1:] for name in _doubtful_metrics(comparison, measured[0], each)
@@ -434,7 +433,6 @@ def _figure_difference_text(comparison: Comparison, change: FigureChange) -> str
 def _changed_figure_text(
     comparison: Comparison, column: ComparisonColumn, change: FigureChange
 ) -> str:
-    """Return the figure of `column` that `change` is about."""
     if change.metric == "disk":
         return format_size(column.graph.saved_bytes) if column.graph else "?"
     if change.metric == "latency":

@@ -394,7 +394,6 @@ def _offered_points(fix: Fix) -> list[Point]:
 
 
 def _needed_files_text(fix: Fix) -> str:
-    """Return the files that the new model needs."""
     names = ", ".join(map(plain, fix.output_files))
     if len(fix.output_files) == 1:
         return f"{names}."

@@ -110,7 +110,6 @@ def smaller_is_better_json(sweep: Sweep) -> str:
 
 
 def _measured_point_figures(point: SweepPoint) -> Iterator[tuple[str, int]]:
-    """Yield the figures that were measured by name."""
     for figure, size in (("peak", point.peak_bytes), ("steady", point.steady_bytes)):
         if size is not None:
             yield figure, size

@@ -100,7 +100,6 @@ def _releases_clause(sweep: Sweep) -> str:
 
 
 def _given_sizes_text(sweep: Sweep) -> str:
-    """Return the sizes of all series that were given."""
     texts = list(dict.fromkeys(plain(series.dims) for series in sweep.series))
     given = [text for text in texts if text]
     if len(given) > MAX_LISTED_SIZES:

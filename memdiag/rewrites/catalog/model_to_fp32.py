@@ -199,7 +199,6 @@ def _widen_attributes(node: ir.Node) -> None:
 
 
 def _is_cast_of_float(editor: ModelEditor, node: ir.Node) -> bool:
-    """Return whether a node is a Cast between fp16 and fp32."""
     if node.op_type != "Cast" or node.domain not in ONNX_DOMAINS or node.inputs[0] is None:
         return False
     kind = editor.type_of(node.inputs[0])

@@ -119,7 +119,6 @@ def _function_weight_input(
 
 
 def _calls_by_function(editor: ModelEditor) -> _CallsByFunction:
-    """Return the nodes that call each function of the model."""
     found: _CallsByFunction = {}
     functions = editor.model.functions
     for graph in (editor.model.graph, *functions.values()):

@@ -148,7 +148,6 @@ def _separate_weight(editor: ModelEditor, weight: ir.Value) -> None:
 
 
 def _is_packing_reader(node: ir.Node, input_index: int) -> bool:
-    """Return whether `node` packs the weight that it reads as its input `input_index`."""
     return (node.op_type, node.domain) in _PACKING_OPERATORS and input_index == 1
 
 

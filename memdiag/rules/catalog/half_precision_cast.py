@@ -187,7 +187,6 @@ def _fp16_replacements_text(ctx: AnalysisContext, sizes: Mapping[str, int]) -> s
 
 
 def _fp16_weight_findings(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for all fp16 weights that a kernel reads in fp32."""
     halves = list(filter(_may_be_cast, ctx.model_file.weights))
     if sum(weight.nbytes for weight in halves) < _MIN_CAST_TOTAL_BYTES:
         return

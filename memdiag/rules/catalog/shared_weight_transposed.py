@@ -239,7 +239,6 @@ class _TransposeCosts:
         return expected_copies([loaded.weight for loaded in self.weights], sizes)
 
     def kept_copies_sentence(self) -> str:
-        """Return the sentence on the copies that stay in memory."""
         parts = []
         if self.originals:
             count = len(self.originals)
