@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, product
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
@@ -31,7 +32,7 @@ Feeds = Mapping[str, Array]
 
 
 def finding(*weights: str, nodes: Sequence[str] = ()) -> Finding:
-    """Return a finding about `weights`."""
+    """Return a finding about `weights` and `nodes`."""
     return Finding(
         model="model.onnx",
         rule="MD000",
@@ -51,20 +52,35 @@ def finding(*weights: str, nodes: Sequence[str] = ()) -> Finding:
     )
 
 
-def text_model(text: str, ir: int = 10, /, **weights: Array) -> ModelProto:
+def text_model(text: str, ir: int = 10, /, *, opset: int = 17, **weights: Array) -> ModelProto:
     """Return the model of `text`, its graph and functions, with `weights` as initializers.
 
-    A weight is put where the text declares it, like ``<float[2] w>`` or ``w = Constant()``.
+    A weight is put where the text declares it, like ``<float[2] w>`` or ``w = Constant()``. What is
+    declared and not among `weights` gets random values, different for each.
     """
-    model = parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : 17, "local" : 1]> {text}')
-    _put(model.graph, weights)
+    imports = f'"" : {opset}, "local" : 1'
+    model = parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]> {text}")
+    _put_initializers(model.graph, weights, count())
+    _fill_constants([*model.graph.node], weights)
+    for function in model.functions:
+        _fill_constants([*function.node], weights)
     return model
+
+
+def declared(**weights: Array) -> str:
+    """Return `weights` as the text of a model declares them."""
+    kinds = {"float32": "float", "float64": "double"}
+    return ", ".join(
+        f"{kinds.get(array.dtype.name, array.dtype.name)}"
+        f"{list(array.shape) if array.ndim else ''} {name}"
+        for name, array in weights.items()
+    )
 
 
 def rewrite(
     module: ModuleType,
     model: ModelProto | Path,
-    of: Finding,
+    of: Finding | str,
     folder: Path,
     *,
     storage: TargetStorage | None = "embedded",
@@ -72,11 +88,12 @@ def rewrite(
 ) -> Path:
     """Return the rewritten model, saved in `folder`; `model` becomes ``original.onnx`` there.
 
-    The rewrite has to be possible, to be nothing the second time, and to leave the original alone.
-    A `storage` of None is the one that the rewrite asks for.
-    Programs see the same inputs and outputs, and initializers that they may set, unless the rewrite
-    changes which ones are `overridable`.
+    `of` is a finding, or the names of its weights. The rewrite has to be possible, to be nothing
+    the second time, and to leave the original alone. A `storage` of None is the one that the
+    rewrite asks for. Programs see the same inputs and outputs, and initializers that they may set,
+    unless the rewrite changes which ones are `overridable`.
     """
+    of = finding(*of.split()) if isinstance(of, str) else of
     path = saved(model, folder)
     before = hashlib.sha256(path.read_bytes()).digest()
     with open_model(path) as file:
@@ -97,8 +114,9 @@ def rewrite(
     return target
 
 
-def refusal(module: ModuleType, model: ModelProto | Path, of: Finding, folder: Path) -> str:
+def refusal(module: ModuleType, model: ModelProto | Path, of: Finding | str, folder: Path) -> str:
     """Return why the rewrite cannot be done; applying it does nothing then."""
+    of = finding(*of.split()) if isinstance(of, str) else of
     with open_model(saved(model, folder)) as file:
         editor = ModelEditor(file)
         before = editor.proto().SerializeToString(deterministic=True)
@@ -120,26 +138,79 @@ def saved(model: ModelProto | Path, folder: Path) -> Path:
     return path
 
 
+def rewritten(
+    module: ModuleType,
+    model: ModelProto | Path,
+    of: Finding | str,
+    folder: Path,
+    *feeds: Feeds,
+    bound: float = 0.0,
+    storage: TargetStorage | None = "embedded",
+    overridable: bool = False,
+) -> Path:
+    """Return the rewritten model, whose outputs are the original's.
+
+    They are compared with `feeds`, or with made-up inputs, bit for bit unless a `bound` is given.
+    """
+    path = rewrite(module, model, of, folder, storage=storage, overridable=overridable)
+    original = saved(model, folder)
+    feeds = feeds or tuple(made_up_feeds(original))
+    if bound:
+        for inputs in feeds:
+            assert largest_difference(original, path, inputs, folder) <= bound
+    else:
+        assert_same_outputs(original, path, *feeds)
+    return path
+
+
+def made_up_feeds(path: Path) -> list[Feeds]:
+    """Return inputs of a model: with free sizes of 1 and of 5, and with all values of its flags."""
+    inputs = _session(path).get_inputs()
+    flags = [value.name for value in inputs if value.type == "tensor(bool)"]
+    return [
+        {value.name: _made_up(value, size) for value in inputs if value.name not in flags}
+        | {name: np.array(chosen) for name, chosen in zip(flags, values, strict=True)}
+        for size in (1, 5)
+        for values in product((True, False), repeat=len(flags))
+    ]
+
+
+def _made_up(value: onnxruntime.NodeArg, size: int) -> Array:
+    shape = [each if isinstance(each, int) else size for each in value.shape]
+    if "int" in value.type:
+        return np.arange(np.prod(shape, dtype=int)).reshape(shape) % 4 if shape else np.array(3)
+    names = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
+    return random(shape, size, names.get(value.type, np.float32))
+
+
 def run(path: Path, feeds: Feeds, level: str = "ORT_ENABLE_ALL") -> dict[str, Array]:
     """Return the outputs of a model."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    return _outputs(_session(path, level), feeds)
 
 
 def assert_same_outputs(original: Path, other: Path, *feeds: Feeds) -> None:
     """Run both models, with and without optimizations, and compare their outputs bit for bit."""
-    for each in feeds:
-        for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"):
-            before, after = run(original, each, level), run(other, each, level)
+    for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"):
+        sessions = _session(original, level), _session(other, level)
+        for inputs in feeds:
+            before, after = (_outputs(session, inputs) for session in sessions)
             assert before.keys() == after.keys()
             for name in before:
                 assert before[name].tobytes() == after[name].tobytes(), name
                 assert before[name].shape == after[name].shape
+
+
+def _session(path: Path, level: str = "ORT_DISABLE_ALL") -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _outputs(session: onnxruntime.InferenceSession, feeds: Feeds) -> dict[str, Array]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
 def largest_difference(original: Path, other: Path, feeds: Feeds, folder: Path) -> float:
@@ -156,8 +227,31 @@ def largest_difference(original: Path, other: Path, feeds: Feeds, folder: Path) 
 
 def overridable(path: Path) -> list[str]:
     """Return the initializers that a caller could set."""
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return [each.name for each in session.get_overridable_initializers()]
+    return [value.name for value in _session(path).get_overridable_initializers()]
+
+
+def operators(path: Path) -> list[str]:
+    """Return the operators of a model's nodes, those of subgraphs included, in order of names."""
+    return sorted(node.op_type for graph in _graphs(path) for node in graph.node)
+
+
+def weights(path: Path) -> list[str]:
+    """Return the names of the main graph's initializers."""
+    return [tensor.name for tensor in onnx.load(path, load_external_data=False).graph.initializer]
+
+
+def initializers(path: Path, kind: int) -> set[str]:
+    """Return the names of the initializers of type `kind`, those of subgraphs included."""
+    tensors = (tensor for graph in _graphs(path) for tensor in graph.initializer)
+    return {tensor.name for tensor in tensors if tensor.data_type == kind}
+
+
+def _graphs(path: Path) -> Iterator[onnx.GraphProto]:
+    pending = [onnx.load(path, load_external_data=False).graph]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        pending += [one.g for node in graph.node for one in node.attribute if one.HasField("g")]
 
 
 def stored(path: Path) -> list[TensorProto]:
@@ -253,30 +347,38 @@ def _saved_feeds(feeds: Feeds, folder: Path) -> Iterator[Feed]:
         yield Feed(name=name, files=(file,))
 
 
-def _put(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
-    """Make initializers of what is declared, and give Constants of the names their values."""
+def _put_initializers(
+    graph: onnx.GraphProto, weights: Mapping[str, Array], seeds: Iterator[int]
+) -> None:
+    """Make initializers of what is declared and no node makes, also in subgraphs."""
     made = {name for node in graph.node for name in node.output}
-    for declared in [one for one in graph.value_info if one.name in weights]:
-        if declared.name not in made:
-            graph.initializer.append(tensor(weights[declared.name], declared.name))
-            graph.value_info.remove(declared)
+    for value in [value for value in graph.value_info if value.name not in made]:
+        kind = value.type.tensor_type
+        values = weights.get(value.name)
+        if values is None:
+            shape = [axis.dim_value for axis in kind.shape.dim]
+            values = random(shape, next(seeds), helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        graph.initializer.append(tensor(values, value.name))
+        graph.value_info.remove(value)
     for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _put_initializers(attribute.g, weights, seeds)
+
+
+def _fill_constants(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Array]) -> None:
+    """Give Constants without a value the one that is called like their output."""
+    for node in nodes:
         if node.op_type == "Constant" and node.output[0] in weights and not node.attribute:
             value = tensor(weights[node.output[0]], "")
             node.attribute.append(helper.make_attribute("value", value))
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _put(attribute.g, weights)
+                _fill_constants([*attribute.g.node], weights)
 
 
 def _assert_same_interface(one: Path, other: Path, *, overridable: bool) -> None:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    sessions = [
-        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        for path in (one, other)
-    ]
+    sessions = [_session(path) for path in (one, other)]
     seen = [
         (
             [(each.name, each.type, each.shape) for each in session.get_inputs()],
