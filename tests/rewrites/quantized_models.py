@@ -1,15 +1,14 @@
 """Models that multiply by a dequantized weight, in all the forms that products have."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
-from tests.rewrites.rewriting import finding, random
+from tests.rewrites.rewriting import finding, random, tensor
 
 KINDS = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4}
 ALL_KINDS = KINDS | {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8}
@@ -38,12 +37,13 @@ def model(
     scale: Any = np.float32,
     gemm: dict[str, Any] | None = None,
     bias: tuple[int, ...] | None = None,
-    more: tuple[Any, ...] = (),
+    more: str = "",
     outputs: tuple[str, ...] = ("y",),
 ) -> ModelProto:
     """Return a product by a dequantized weight, a Gemm if it has attributes in `gemm`.
 
-    Without a `block` there are `scales` for ``columns``, or one for ``all``.
+    Without a `block` there are `scales` for ``columns``, or one for ``all``. Nodes that follow are
+    the text `more`.
     """
     turned = bool(gemm and gemm.get("transB"))
     shape = (columns, depth) if turned else (depth, columns)
@@ -56,41 +56,31 @@ def model(
         grid = (columns,) if scales == "columns" else ()
     if axis is not None:
         attributes["axis"] = axis
-    numbers = (random(grid, 1) * 0.1).astype(scale)
-    weights = [quantized("w", kind, shape), numpy_helper.from_array(np.array(numbers), "s")]
-    if zeros:
-        weights.append(quantized("z", kind, grid, 2))
-    inputs = ["w", "s", *(["z"] if zeros else [])]
+    numbers = np.array((random(grid, 1) * 0.1).astype(scale))
+    weights = [quantized("w", kind, shape), tensor(numbers, "s")]
+    weights += [quantized("z", kind, grid, 2)] if zeros else []
+    weights += [] if bias is None else [tensor(random(bias, 4), "b")]
     element = weights[1].data_type
-    product = ["x", "d"]
-    if bias is not None:
-        weights.append(numpy_helper.from_array(random(bias, 4), "b"))
-        product.append("b")
-    graph = helper.make_graph(
-        [
-            helper.make_node("DequantizeLinear", inputs, ["d"], name="dequantize", **attributes),
-            helper.make_node(
-                "MatMul" if gemm is None else "Gemm", product, ["y"], name="product", **gemm or {}
-            ),
-            *more,
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", element, [*sizes, depth])],
-        [
-            helper.make_tensor_value_info(
-                name, element, shape if name == "d" else [*sizes, columns]
-            )
-            for name in outputs
-        ],
-        weights,
-    )
+    inputs = ["w", "s", *(["z"] if zeros else [])]
+    operands = ["x", "d", *(["b"] if bias is not None else [])]
+    operator = "MatMul" if gemm is None else "Gemm"
+    following = onnx.parser.parse_graph(f"g () => () {{ {more} }}").node
+    nodes = [
+        helper.make_node("DequantizeLinear", inputs, ["d"], name="dequantize", **attributes),
+        helper.make_node(operator, operands, ["y"], name="product", **gemm or {}),
+        *following,
+    ]
+    x = helper.make_tensor_value_info("x", element, [*sizes, depth])
+    shapes: dict[str, Any] = {"d": shape, "t": [2, columns]}
+    results = [
+        helper.make_tensor_value_info(name, element, shapes.get(name, [*sizes, columns]))
+        for name in outputs
+    ]
+    graph = helper.make_graph(nodes, "g", [x], results, weights)
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
 
 
-def operators(path: Path) -> Counter[str]:
-    return Counter(node.op_type for node in onnx.load(path).graph.node)
-
-
 def level(path: Path) -> int:
+    """Return the accuracy level of the model's MatMulNBits."""
     node = next(one for one in onnx.load(path).graph.node if one.op_type == "MatMulNBits")
     return next(int(one.i) for one in node.attribute if one.name == "accuracy_level")

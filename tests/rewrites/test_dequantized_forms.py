@@ -9,17 +9,11 @@ from onnx import TensorProto
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import dequantize_to_matmulnbits
 from memdiag.verify.outputs import Bound, output_difference
-from tests.rewrites.quantized_models import (
-    ALL_KINDS,
-    FUSED,
-    IN_EACH_RUN,
-    level,
-    model,
-    operators,
-)
+from tests.rewrites.quantized_models import ALL_KINDS, FUSED, IN_EACH_RUN, level, model
 from tests.rewrites.rewriting import (
     difference_on,
     largest_difference,
+    operators,
     random,
     rewrite,
     run,
@@ -49,8 +43,8 @@ def test_every_form(tmp_path: Path, form: str, kind: str, zeros: bool) -> None:
     """In fp32 it is what the two nodes compute where nothing fuses them, but for the order."""
     original = model(ALL_KINDS[kind], zeros=zeros, **FORMS[form])
     fixed = rewrite(dequantize_to_matmulnbits, original, IN_EACH_RUN, tmp_path)
-    added = {"Add": 1} if FORMS[form].get("bias") is not None else {}
-    assert operators(fixed) == {"MatMulNBits": 1, **added}
+    added = ["Add"] if FORMS[form].get("bias") is not None else []
+    assert operators(fixed) == [*added, "MatMulNBits"]
     depth = FORMS[form].get("depth", 64)
     for rows in (1, 5):
         feeds = {"x": random((rows, depth), 3)}
@@ -77,7 +71,6 @@ def test_what_the_runtime_fuses_is_computed_the_same(tmp_path: Path, form: str, 
         ("1.22.1", FUSED, True),
         ("1.22.1", IN_EACH_RUN, False),
         ("1.23.2", IN_EACH_RUN, True),
-        ("1.24.4", FUSED, True),
     ],
 )
 def test_which_releases_take_eight_bits(
@@ -89,9 +82,7 @@ def test_which_releases_take_eight_bits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["one scale a column", "by columns", "Gemm and a bias"])
-@pytest.mark.parametrize(
-    ("kind", "version"), [("int4", "1.22.1"), ("uint4", "1.24.4"), ("int8", "1.24.4")]
-)
+@pytest.mark.parametrize(("kind", "version"), [("int4", "1.22.1"), ("int8", "1.24.4")])
 def test_other_releases_compute_the_same(
     tmp_path: Path, form: str, kind: str, version: str
 ) -> None:
