@@ -10,14 +10,11 @@ from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import product_by_rows
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.saving import write_rewritten_model
-from tests.rewrites.rewriting import finding, largest_difference, refusal, saved
+from tests.rewrites.rewriting import finding, largest_difference, operators, refusal, saved
 from tests.rewrites.tied_models import (
     BOUND,
-    COLUMNS,
-    ROWS,
     SHARED,
-    model,
-    operators,
+    in_subgraph,
     rewritten,
     tied,
     tied_feeds,
@@ -30,7 +27,9 @@ def test_the_rows_choose_the_form(tmp_path: Path) -> None:
     path = rewritten(product_by_rows, tied(), tmp_path, *runs)
     names = operators(path)
     assert names.count("If") == names.count("Gemm") == names.count("MatMul") == 1
-    assert [value.name for value in onnx.load(path).graph.input] == ["x", "ids", "w"]
+    graph = onnx.load(path).graph
+    assert [value.name for value in graph.input] == ["x", "ids", "w"]
+    assert onnx.numpy_helper.to_array(graph.initializer[0]).tobytes() == weight().tobytes()
 
 
 def test_rows_are_those_of_all_axes(tmp_path: Path) -> None:
@@ -38,50 +37,25 @@ def test_rows_are_those_of_all_axes(tmp_path: Path) -> None:
     rewritten(product_by_rows, tied(("b", "s")), tmp_path, *runs)
 
 
-def _of_a_subgraph() -> ModelProto:
-    original = model(
-        f"""g (bool c, float[n, {COLUMNS}] x) => (float[n, {ROWS}] y) {{
-            y = If (c) <
-                then_branch = a () => (float[n, {ROWS}] p) {{ t = Transpose(v) p = MatMul(x, t) }},
-                else_branch = b () => (float[n, {ROWS}] q) {{ u = Transpose(w) q = MatMul(x, u) }}
-            > }}"""
-    )
-    inner = original.graph.node[0].attribute[0].g
-    inner.initializer.add().CopyFrom(original.graph.initializer[0])
-    inner.initializer[0].name = "v"
-    return original
+CAST = "t = Transpose(w) c = Cast <to = 1> (t) y = MatMul(x, c)"
+SOFTMAX = "t = Transpose(w) m = MatMul(x, t) s = Softmax(w) r = ReduceSum(s) y = Add(m, r)"
 
 
 @pytest.mark.parametrize(
     ("original", "of", "reason"),
     [
-        (_of_a_subgraph(), finding("If_0/then_branch/v"), "the weight is owned by a subgraph"),
+        (in_subgraph(), finding("If_0/then_branch/v"), "the weight is owned by a subgraph"),
         (tied(dtype=np.int32), SHARED, "would convert the weight"),
         (tied(opset=10), SHARED, "a Gemm has to have a bias"),
         (tied(("b", "s"), opset=13), SHARED, "cannot be given its axes again"),
-        (
-            tied(nodes="t = Transpose(w) c = Cast <to = 1> (t) y = MatMul(x, c)"),
-            SHARED,
-            "the weight is cast before the product",
-        ),
-        (
-            tied(nodes="t = Transpose(w) m = MatMul(x, t) s = Softmax(w) r = ReduceSum(s)"
-                       " y = Add(m, r)"),
-            SHARED,
-            "Softmax of the weight would be computed in every run",
-        ),
+        (tied(nodes=CAST), SHARED, "the weight is cast before the product"),
+        (tied(nodes=SOFTMAX), SHARED, "Softmax of the weight would be computed in every run"),
     ],
-)  # fmt: skip
+)
 def test_near_misses_are_refused(
     tmp_path: Path, original: ModelProto, of: Finding, reason: str
 ) -> None:
     assert reason in refusal(product_by_rows, original, of, tmp_path)
-
-
-def test_the_original_weight_is_what_is_stored(tmp_path: Path) -> None:
-    path = rewritten(product_by_rows, tied(), tmp_path)
-    kept = onnx.load(path).graph.initializer[0]
-    assert onnx.numpy_helper.to_array(kept).tobytes() == weight().tobytes()
 
 
 def test_it_saves_to_all_storages(tmp_path: Path) -> None:

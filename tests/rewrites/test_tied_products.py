@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import AttributeProto, ModelProto
+from onnx import ModelProto
 
 from memdiag.rewrites.catalog import (
     fused_matmul_transposed,
@@ -16,21 +16,20 @@ from memdiag.rewrites.catalog import (
     separate_packed_weight,
     transpose_small_side,
 )
-from tests.rewrites.rewriting import finding, random, refusal, run
+from tests.rewrites.rewriting import finding, operators, random, refusal, run, weights
 from tests.rewrites.tied_models import (
     BODIES,
     COLUMNS,
     ROWS,
     SHARED,
     STORED,
+    in_function,
     model,
-    operators,
     rewritten,
     stored_twice,
     tied,
     tied_feeds,
     weight,
-    weights,
 )
 
 FLATTENING = (gemm_transposed, product_by_rows, separate_packed_weight, transpose_small_side)
@@ -44,12 +43,11 @@ OF_ANY = pytest.mark.parametrize("module", ANY_WEIGHT, ids=lambda one: one.REWRI
 @OF_EACH
 @pytest.mark.parametrize("body", BODIES)
 def test_products_in_bodies_are_found(tmp_path: Path, module: ModuleType, body: str) -> None:
-    original, runs = BODIES[body]
     if module is separate_packed_weight and body == "loop":
-        reason = refusal(module, original, SHARED, tmp_path)
+        reason = refusal(module, BODIES[body], SHARED, tmp_path)
         assert reason.startswith("only products read the weight")
         return
-    path = rewritten(module, original, tmp_path, *runs)
+    path = rewritten(module, BODIES[body], tmp_path)
     assert "Transpose" not in operators(path) or module in (transpose_small_side, product_by_rows)
 
 
@@ -96,16 +94,14 @@ def test_any_shape_is_computed_right_or_refused(
 
 @OF_ANY
 def test_a_constant_in_a_function(tmp_path: Path, module: ModuleType) -> None:
-    original = model(
-        f"""g (float[n, {COLUMNS}] x) => (float[n, {ROWS}] y) {{ y = local.F(x) }}
-        <domain: "local", opset_import: ["" : 17]>
-        F (x) => (y) {{ c = Constant() t = Transpose(c) y = MatMul(x, t) }}""",
-        unread=weight(3),
-    )
-    value = original.functions[0].node[0].attribute.add(name="value", type=AttributeProto.TENSOR)
-    value.t.CopyFrom(original.graph.initializer.pop())
-    feeds = {"x": random((3, COLUMNS))}
-    rewritten(module, original, tmp_path, feeds, of=finding("local::F/c"))
+    rewritten(module, in_function(), tmp_path, of=finding("local::F/c"))
+
+
+RANK_3 = model(
+    "g (float[n, 3] x) => (float y) { t = Transpose(w) y = MatMul(x, t) }", w=random((2, 3, 4))
+)
+ALSO_SUMMED = "t = Transpose(w) m = MatMul(x, t) r = ReduceSum(t) y = Add(m, r)"
+ON_THE_LEFT = tied((ROWS,), nodes="t = Transpose(w) y = MatMul(t, x)")
 
 
 @OF_ANY
@@ -115,23 +111,13 @@ def test_a_constant_in_a_function(tmp_path: Path, module: ModuleType) -> None:
         (tied(nodes="y = Relu(x)"), "no product reads the weight through a Transpose"),
         (tied(nodes="y = MatMul(x, x2) x2 = Transpose(e)"), "no product reads the weight"),
         (tied(nodes="t = Transpose(w) y = Relu(t)"), "Relu reads the transposed weight as well"),
-        (
-            tied(nodes="t = Transpose(w) m = MatMul(x, t) r = ReduceSum(t) y = Add(m, r)"),
-            "ReduceSum reads the transposed weight as well",
-        ),
-        (
-            tied((ROWS,), nodes="t = Transpose(w) y = MatMul(t, x)"),
-            "MatMul reads the transposed weight as its left operand as well",
-        ),
+        (tied(nodes=ALSO_SUMMED), "ReduceSum reads the transposed weight as well"),
+        (ON_THE_LEFT, "MatMul reads the transposed weight as its left operand as well"),
         (tied(nodes="t = Transpose <perm = [0, 1]> (w) y = Relu(t)"), "no product reads"),
         (tied(nodes="y = Transpose(w)"), "the transposed weight is an output"),
-        (
-            model("g (float[n, 3] x) => (float y) { t = Transpose(w) y = MatMul(x, t) }",
-                  w=random((2, 3, 4))),
-            "the weight is not a matrix",
-        ),
+        (RANK_3, "the weight is not a matrix"),
     ],
-)  # fmt: skip
+)
 def test_near_misses_are_refused(
     tmp_path: Path, module: ModuleType, original: ModelProto, reason: str
 ) -> None:
@@ -139,20 +125,16 @@ def test_near_misses_are_refused(
 
 
 @OF_EACH
-def test_weights_that_are_no_pair_are_refused(tmp_path: Path, module: ModuleType) -> None:
-    reason = refusal(module, tied(), STORED, tmp_path)
-    assert reason == "the two weights are not both stored as matrices of one type"
-
-
-@OF_EACH
 @pytest.mark.parametrize(
     ("original", "reason"),
     [
+        (tied(), "the two weights are not both stored as matrices of one type"),
         (stored_twice("e = Gather(w, ids) y = Relu(t)"), "Relu reads t as well"),
         (stored_twice("e = Gather(w, ids) y = Gather(t, ids)"), "Gather reads t as well"),
     ],
+    ids=["no pair", "Relu", "Gather"],
 )
-def test_a_stored_pair_that_needs_both_is_refused(
+def test_a_pair_that_is_none_or_that_needs_both_is_refused(
     tmp_path: Path, module: ModuleType, original: ModelProto, reason: str
 ) -> None:
     assert reason in refusal(module, original, STORED, tmp_path)
@@ -192,5 +174,4 @@ def test_of_a_stored_pair_the_other_is_dropped(tmp_path: Path) -> None:
         w=weight(),
         t=np.ascontiguousarray(weight().T),
     )
-    feeds = {"x": random((3, ROWS)), "ids": np.array([0, 3])}
-    assert weights(rewritten(gemm_transposed, original, tmp_path, feeds, of=STORED)) == ["t"]
+    assert weights(rewritten(gemm_transposed, original, tmp_path, of=STORED)) == ["t"]

@@ -8,18 +8,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, helper, parser
 
 from memdiag.records.finding import Finding
 from memdiag.verify.outputs import Bound
-from tests.rewrites.rewriting import (
-    Array,
-    Feeds,
-    finding,
-    largest_difference,
-    random,
-    rewrite,
-)
+from tests.rewrites import rewriting
+from tests.rewrites.rewriting import Array, Feeds, finding, random, tensor
 
 ROWS, COLUMNS = 24, 16
 
@@ -34,11 +28,11 @@ def weight(seed: int = 0, dtype: Any = np.float32) -> Array:
 
 
 def model(text: str, *, opset: int = 17, ir: int = 8, **weights: Array) -> ModelProto:
-    """Return the model of `text` with `weights` as initializers of its main graph."""
+    """Return the model of `text` with `weights`, or w, as initializers of its main graph."""
     imports = f'"" : {opset}, "local" : 1'
     proto = parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]> {text}")
     for name, values in (weights or {"w": weight()}).items():
-        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+        proto.graph.initializer.append(tensor(values, name))
     return proto
 
 
@@ -111,66 +105,18 @@ def in_loop() -> ModelProto:
 
 def in_scan() -> ModelProto:
     """Return a Scan over the rows of x, vectors, each multiplied by the transposed weight."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["s"], ["s_out"]),
-            helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
-            helper.make_node("MatMul", ["row", "t"], ["p"], name="product"),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("s", TensorProto.FLOAT, [1]),
-            helper.make_tensor_value_info("row", TensorProto.FLOAT, [COLUMNS]),
-        ],
-        [
-            helper.make_tensor_value_info("s_out", TensorProto.FLOAT, [1]),
-            helper.make_tensor_value_info("p", TensorProto.FLOAT, [ROWS]),
-        ],
+    return model(
+        f"""g (float[1] s, float[n, {COLUMNS}] x, int64[i] ids)
+            => (float[1] s_end, float[n, {ROWS}] y, float[i, {COLUMNS}] e) {{
+            s_end, y = Scan <num_scan_inputs = 1, body = b (float[1] s_in, float[{COLUMNS}] row)
+                => (float[1] s_out, float[{ROWS}] p) {{
+                s_out = Identity(s_in) t = Transpose <perm = [1, 0]> (w) p = MatMul(row, t)
+            }}> (s, x)
+            e = Gather(w, ids) }}"""
     )
-    graph = helper.make_graph(
-        [
-            helper.make_node("Scan", ["s", "x"], ["s_end", "y"], body=body, num_scan_inputs=1),
-            helper.make_node("Gather", ["w", "ids"], ["e"]),
-        ],
-        "g",
-        [
-            helper.make_tensor_value_info("s", TensorProto.FLOAT, [1]),
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", COLUMNS]),
-            helper.make_tensor_value_info("ids", TensorProto.INT64, ["i"]),
-        ],
-        [
-            helper.make_tensor_value_info("s_end", TensorProto.FLOAT, [1]),
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", ROWS]),
-            helper.make_tensor_value_info("e", TensorProto.FLOAT, ["i", COLUMNS]),
-        ],
-        [numpy_helper.from_array(weight(), "w")],
-    )
-    imports = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
-BODIES: dict[str, tuple[ModelProto, tuple[Feeds, ...]]] = {
-    "if": (
-        in_branches(),
-        tuple(
-            {
-                "c": np.array(flag),
-                "ids": np.arange(rows) % ROWS,
-                "x": random((rows, COLUMNS), 1),
-            }
-            for flag in (True, False)
-            for rows in (1, 3)
-        ),
-    ),
-    "loop": (
-        in_loop(),
-        tuple({"m": np.array(n), "x": random((2, COLUMNS), 1)} for n in (0, 1, 3)),
-    ),
-    "scan": (
-        in_scan(),
-        ({"s": np.zeros(1, np.float32), "x": random((3, COLUMNS), 1), "ids": np.array([1, 2])},),
-    ),
-}
+BODIES = {"if": in_branches(), "loop": in_loop(), "scan": in_scan()}
 
 
 def stored_twice(
@@ -197,28 +143,45 @@ def saved_pair(path: Path, rows: int, columns: int) -> Path:
     return path
 
 
-def operators(path: Path) -> list[str]:
-    """Return the operators of a model's nodes, those of subgraphs included."""
-    found: list[str] = []
-    pending = [onnx.load(path).graph]
-    while pending:
-        for node in pending.pop().node:
-            found.append(node.op_type)
-            pending += [one.g for one in node.attribute if one.HasField("g")]
-    return sorted(found)
-
-
-def weights(path: Path) -> list[str]:
-    """Return the names of the main graph's initializers."""
-    return [tensor.name for tensor in onnx.load(path).graph.initializer]
-
-
 def rewritten(
     module: ModuleType, original: ModelProto, folder: Path, *feeds: Feeds, of: Finding = SHARED
 ) -> Path:
-    """Return the rewritten model; its outputs with `feeds` are the original's, but for rounding."""
+    """Return the rewritten model; its outputs are the original's, but for rounding."""
     overridable = module.REWRITE.name in ("overridable-weight", "product-by-rows")
-    path = rewrite(module, original, of, folder, storage=None, overridable=overridable)
-    for each in feeds:
-        assert largest_difference(folder / "original.onnx", path, each, folder) <= BOUND
-    return path
+    return rewriting.rewritten(
+        module, original, of, folder, *feeds, bound=BOUND, storage=None, overridable=overridable
+    )
+
+
+def in_function() -> ModelProto:
+    """Return a call of a function whose product reads its transposed Constant c."""
+    original = model(
+        f"""g (float[n, {COLUMNS}] x) => (float[n, {ROWS}] y) {{ y = local.F(x) }}
+        <domain: "local", opset_import: ["" : 17]>
+        F (x) => (y) {{ c = Constant() t = Transpose(c) y = MatMul(x, t) }}"""
+    )
+    value = helper.make_attribute("value", original.graph.initializer.pop())
+    original.functions[0].node[0].attribute.append(value)
+    return original
+
+
+def in_subgraph() -> ModelProto:
+    """Return an If whose branches multiply by the transposes of their own v, and of w."""
+    original = model(
+        f"""g (bool c, float[n, {COLUMNS}] x) => (float[n, {ROWS}] y) {{
+            y = If (c) <
+                then_branch = a () => (float[n, {ROWS}] p) {{ t = Transpose(v) p = MatMul(x, t) }},
+                else_branch = b () => (float[n, {ROWS}] q) {{ u = Transpose(w) q = MatMul(x, u) }}
+            > }}"""
+    )
+    branch = original.graph.node[0].attribute[0].g
+    branch.initializer.append(tensor(weight(), "v"))
+    return original
+
+
+def with_list(kind: str, name: str = "w", **options: Any) -> ModelProto:
+    """Return `tied` with the matrix `name` listed as an `input` or `output` as well."""
+    original = tied(**options)
+    value = helper.make_tensor_value_info(name, 1, [ROWS, COLUMNS])
+    getattr(original.graph, kind).append(value)
+    return original
