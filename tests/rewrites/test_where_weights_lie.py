@@ -25,74 +25,52 @@ from tests.rewrites.rewriting import (
 OF = finding("w")
 MIB = 1 << 20
 FEEDS = {"x": random((3, 20)), "c": np.array(True)}
-PARTED = FEEDS | {"c": np.array(False)}
+EVERYWHERE = """g (float[n, k] x, bool c) => (float[n, 30] y) <float[20, 30] w, float[30] small> {
+    m = MatMul(x, w)
+    z = If (c) <
+        then_branch = t () => (float[n, 30] p) { u = Constant() p = Mul(m, u) },
+        else_branch = e () => (float[n, 30] q) <float[30, 30] v> { q = MatMul(m, v) }
+    >
+    y = Add(z, small) }"""
+PRODUCT = "g (float[n, k] x, bool c) => (float[n, 30] y) <float[20, 30] w> { y = MatMul(x, w) }"
+ROWS = "g (int64[1] x) => (float[1, 1024] y) <float[4096, 1024] w> { y = Gather(w, x) }"
 
 
-def model() -> ModelProto:
-    """Return a model with weights of its own, of a branch and of a Constant, and a small one."""
-    return text_model(
-        """g (float[n, k] x, bool c) => (float[n, 30] y)
-        <float[k2, 30] w, float[30] small> {
-            m = MatMul(x, w)
-            z = If (c) <
-                then_branch = t () => (float[n, 30] p) { u = Constant() p = Mul(m, u) },
-                else_branch = e () => (float[n, 30] q)
-                    <float[30, 30] v> { q = MatMul(m, v) }
-            >
-            y = Add(z, small)
-        }""",
-        w=random((20, 30)),
-        u=random((30,), 1),
-        v=random((30, 30), 2),
-        small=random((30,), 3),
-    )
-
-
-def product() -> ModelProto:
-    return text_model(
-        "g (float[n, k] x, bool c) => (float[n, 30] y) <float[k2, 30] w> { y = MatMul(x, w) }",
-        w=random((20, 30)),
-    )
-
-
-def aligned(plain: ModelProto, folder: Path) -> Path:
-    """Return the path of `plain`, saved so that its weight lies at a multiple of 64 in the file."""
+def aligned(model: ModelProto, folder: Path) -> Path:
+    """Return the path of `model`, saved so that its weight lies at a multiple of 64 in the file."""
     path = folder / "aligned.onnx"
     for _ in range(64):
-        plain.producer_name += "p"
-        onnx.save(plain, path)
+        model.producer_name += "p"
+        onnx.save(model, path)
         with open_model(path) as file:
             if (file.weights[0].offset or 0) % 64 == 0:
                 return path
     raise AssertionError("no length of the name brings the weight there")
 
 
-def tensors_of(path: Path) -> dict[str, TensorProto]:
-    loaded = onnx.load(path, load_external_data=False)
-    return {one.name: one for one in loaded.graph.initializer}
-
-
 def places(path: Path) -> dict[str, dict[str, str]]:
     """Return where external weights of the main graph lie, by name."""
     return {
-        name: {entry.key: entry.value for entry in one.external_data}
-        for name, one in tensors_of(path).items()
+        one.name: {entry.key: entry.value for entry in one.external_data}
+        for one in onnx.load(path, load_external_data=False).graph.initializer
         if one.data_location == TensorProto.EXTERNAL
     }
 
 
 def test_weights_move_to_aligned_places_beside_the_model(tmp_path: Path) -> None:
-    path = rewrite(externalize, model(), OF, tmp_path, storage=None)
-    (place,) = places(path).values()
+    model = text_model(EVERYWHERE, u=random((30,), 1))
+    path = rewrite(externalize, model, OF, tmp_path, storage=None)
+    assert places(path).keys() == {"w"}
+    place = places(path)["w"]
     assert place["location"] == "rewritten.onnx.data"
     assert int(place["offset"]) % EXTERNAL_ALIGNMENT == 0
     assert (tmp_path / "rewritten.onnx.data").stat().st_size >= 30 * (20 + 30) * 4
-    assert not tensors_of(path)["small"].external_data
-    assert_same_outputs(tmp_path / "original.onnx", path, FEEDS, PARTED)
+    parted = FEEDS | {"c": np.array(False)}
+    assert_same_outputs(tmp_path / "original.onnx", path, FEEDS, parted)
 
 
 def test_weights_stay_where_they_lie(tmp_path: Path) -> None:
-    original = aligned(product(), tmp_path)
+    original = aligned(text_model(PRODUCT), tmp_path)
     with open_model(original) as file:
         offset = file.weights[0].offset
     path = rewrite(reference_in_place, original, OF, tmp_path, storage=None)
@@ -103,7 +81,7 @@ def test_weights_stay_where_they_lie(tmp_path: Path) -> None:
 
 
 def test_weights_at_odd_places_are_refused(tmp_path: Path) -> None:
-    path = aligned(product(), tmp_path)
+    path = aligned(text_model(PRODUCT), tmp_path)
     longer = onnx.load(path)
     longer.producer_name += "p" * 4
     assert "weights are not at multiples of" in refusal(reference_in_place, longer, OF, tmp_path)
@@ -116,7 +94,7 @@ def test_weights_at_odd_places_are_refused(tmp_path: Path) -> None:
 def test_what_another_remedy_decided_is_kept(
     tmp_path: Path, module: ModuleType, storage: TargetStorage
 ) -> None:
-    with open_model(aligned(product(), tmp_path)) as file:
+    with open_model(aligned(text_model(PRODUCT), tmp_path)) as file:
         editor = ModelEditor(file)
         editor.storage = storage
         assert module.check(editor, OF) == "its weights are in another file already"
@@ -127,11 +105,7 @@ def test_what_another_remedy_decided_is_kept(
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [externalize, reference_in_place])
 def test_a_session_maps_the_weights(tmp_path: Path, module: ModuleType) -> None:
-    gathering = text_model(
-        "g (int64[1] x) => (float[1, 1024] y) <float[4096, 1024] w> { y = Gather(w, x) }",
-        w=random((4096, 1024)),
-    )
-    path = aligned(gathering, tmp_path)
+    path = aligned(text_model(ROWS), tmp_path)
     fixed = rewrite(module, path, OF, tmp_path, storage=None)
     before, after = taken(path), taken(fixed)
     assert before.peak_bytes - after.peak_bytes > 24 * MIB
