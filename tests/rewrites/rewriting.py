@@ -52,7 +52,7 @@ def finding(*weights: str, nodes: Sequence[str] = ()) -> Finding:
     )
 
 
-def text_model(text: str, ir: int = 10, /, *, opset: int = 17, **weights: Array) -> ModelProto:
+def text_model(text: str, ir: int = 10, opset: int = 17, /, **weights: Array) -> ModelProto:
     """Return the model of `text`, its graph and functions, with `weights` as initializers.
 
     A weight is put where the text declares it, like ``<float[2] w>`` or ``w = Constant()``. What is

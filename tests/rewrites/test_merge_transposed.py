@@ -11,7 +11,6 @@ from tests.rewrites.tied_models import COLUMNS, ROWS, STORED, model, stored_twic
 from tests.rewrites.tied_models import weight as matrix
 
 SMALL = np.array([-1, 0, 5, -ROWS, 5])
-PAIR = {"w": matrix(), "t": np.ascontiguousarray(matrix().T)}
 BRANCHES = f"""g (bool c, int64[n] ids, float[n, {COLUMNS}] x) => (float[n, m] y) {{
     y = If (c) <
         then_branch = a () => (float[n, m] e) {{ e = Gather(w, ids) }},
@@ -21,6 +20,11 @@ UNKNOWN_RANK = f"""g (float[n, {COLUMNS}] x, int64[k] flat, int64[r] shape)
     => (float[n, {ROWS}] y, float[o] e) {{
     ids = Reshape(flat, shape) f = Gather(w, ids)
     one = Constant <value = int64[1] {{-1}}> () e = Reshape(f, one) y = MatMul(x, t) }}"""
+
+
+def pair(text: str) -> ModelProto:
+    """Return the model of `text` with a matrix w and its transpose t."""
+    return model(text, w=matrix(), t=np.ascontiguousarray(matrix().T))
 
 
 @pytest.mark.parametrize(
@@ -47,17 +51,16 @@ def test_rows_are_gathered_from_the_columns_of_the_transpose(
 def test_along_either_axis(tmp_path: Path, axis: int, ids: list[str]) -> None:
     out = [*ids, COLUMNS] if axis % 2 == 0 else [ROWS, *ids]
     sizes = f"[{', '.join(ids)}]" if ids else ""
-    original = model(
+    original = pair(
         f"g (float[n, {COLUMNS}] x, int64{sizes} ids)"
         f" => (float[n, {ROWS}] y, float[{', '.join(map(str, out))}] e)"
-        f" {{ e = Gather <axis = {axis}> (w, ids) y = MatMul(x, t) }}",
-        **PAIR,
+        f" {{ e = Gather <axis = {axis}> (w, ids) y = MatMul(x, t) }}"
     )
     assert weights(rewritten(merge_transposed, original, STORED, tmp_path)) == ["t"]
 
 
 def test_gathers_in_branches(tmp_path: Path) -> None:
-    path = rewritten(merge_transposed, model(BRANCHES, **PAIR), STORED, tmp_path)
+    path = rewritten(merge_transposed, pair(BRANCHES), STORED, tmp_path)
     assert weights(path) == ["t"]
 
 
@@ -82,7 +85,7 @@ def shown(kind: str) -> ModelProto:
             finding("w", "t"),  # of another rule
             "the two weights are not both stored as matrices of one type",
         ),
-        (model(UNKNOWN_RANK, **PAIR), STORED, "the rank of the indices is not known"),
+        (pair(UNKNOWN_RANK), STORED, "the rank of the indices is not known"),
     ],
 )
 def test_near_misses_are_refused(

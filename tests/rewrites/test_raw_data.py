@@ -73,7 +73,7 @@ def test_any_type_and_shape(tmp_path: Path, kind: str, shape: list[int], constan
 @pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "UINT4", "INT4"])
 @pytest.mark.parametrize("size", [4, 5])
 def test_types_that_numpy_lacks(tmp_path: Path, kind: str, size: int) -> None:
-    model = text_model(f"g () => (float[{size}] y) {{ y = Cast<to = 1>(w) }}", opset=21)
+    model = text_model(f"g () => (float[{size}] y) {{ y = Cast<to = 1>(w) }}", 10, 21)
     model.graph.initializer.append(typed("w", getattr(TensorProto, kind), [size]))
     assert_all_raw(rewritten(raw_data, model, "w", tmp_path))
 

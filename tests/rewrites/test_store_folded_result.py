@@ -73,4 +73,5 @@ def test_results_come_from_as_few_processes_as_possible(
         onnx.save(editor.proto(), fixed)
     assert servers == started
     assert operators(fixed) == left.split()
-    assert_same_outputs(path, fixed, {"x": random((3, 8))})
+    if text != REFUSED:
+        assert_same_outputs(path, fixed, {"x": random((3, 8))})
