@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
-from tests.rewrites.rewriting import finding, random, tensor
+from tests.model_text import random, tensor
+from tests.rewrites.rewriting import finding
 
 KINDS = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4}
 ALL_KINDS = KINDS | {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8}

@@ -1,20 +1,19 @@
 """A model rewritten for one finding, saved, and run beside the original."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, numpy_helper
 
 import memdiag
 from benchmarks.environments import ProvisionError
@@ -26,8 +25,8 @@ from memdiag.rewrites.saving import write_rewritten_model
 from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.outputs import compare_outputs
+from tests.model_text import Array, random
 
-Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 
 
@@ -49,31 +48,6 @@ def finding(*weights: str, nodes: Sequence[str] = ()) -> Finding:
         measured_bytes=None,
         expected=(),
         remedies=(),
-    )
-
-
-def text_model(text: str, ir: int = 10, opset: int = 17, /, **weights: Array) -> ModelProto:
-    """Return the model of `text`, its graph and functions, with `weights` as initializers.
-
-    A weight is put where the text declares it, like ``<float[2] w>`` or ``w = Constant()``. What is
-    declared and not among `weights` gets random values, different for each.
-    """
-    imports = f'"" : {opset}, "local" : 1'
-    model = parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]> {text}")
-    _put_initializers(model.graph, weights, count())
-    _fill_constants([*model.graph.node], weights)
-    for function in model.functions:
-        _fill_constants([*function.node], weights)
-    return model
-
-
-def declared(**weights: Array) -> str:
-    """Return `weights` as the text of a model declares them."""
-    kinds = {"float32": "float", "float64": "double"}
-    return ", ".join(
-        f"{kinds.get(array.dtype.name, array.dtype.name)}"
-        f"{list(array.shape) if array.ndim else ''} {name}"
-        for name, array in weights.items()
     )
 
 
@@ -320,61 +294,11 @@ def difference_on(version: str, one: Path, other: Path, feeds: Feeds) -> float:
     return max(found.relative for found in compare_outputs(*outputs))
 
 
-def random(shape: Sequence[int], seed: int = 0, dtype: Any = np.float32) -> Array:
-    """Return random values."""
-    generator = np.random.default_rng(seed)
-    if np.issubdtype(dtype, np.floating):
-        return generator.standard_normal(shape).astype(dtype)
-    if dtype == np.bool_:
-        return generator.integers(0, 2, shape).astype(np.bool_)
-    return generator.integers(0, 100, shape).astype(dtype)
-
-
-def branch_feeds(arrays: Iterable[Array]) -> list[dict[str, Array]]:
-    """Return inputs of a model with an If: each of `arrays` as x, for both branches."""
-    return [{"x": x, "c": np.array(c)} for x in arrays for c in (True, False)]
-
-
-def tensor(array: Array, name: str) -> TensorProto:
-    """Return a tensor with raw data."""
-    return numpy_helper.from_array(array, name)
-
-
 def _saved_feeds(feeds: Feeds, folder: Path) -> Iterator[Feed]:
     for name, array in feeds.items():
         file = folder / f"{name}.npy"
         np.save(file, array)
         yield Feed(name=name, files=(file,))
-
-
-def _put_initializers(
-    graph: onnx.GraphProto, weights: Mapping[str, Array], seeds: Iterator[int]
-) -> None:
-    """Make initializers of what is declared and no node makes, also in subgraphs."""
-    made = {name for node in graph.node for name in node.output}
-    for value in [value for value in graph.value_info if value.name not in made]:
-        kind = value.type.tensor_type
-        values = weights.get(value.name)
-        if values is None:
-            shape = [axis.dim_value for axis in kind.shape.dim]
-            values = random(shape, next(seeds), helper.tensor_dtype_to_np_dtype(kind.elem_type))
-        graph.initializer.append(tensor(values, value.name))
-        graph.value_info.remove(value)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _put_initializers(attribute.g, weights, seeds)
-
-
-def _fill_constants(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Array]) -> None:
-    """Give Constants without a value the one that is called like their output."""
-    for node in nodes:
-        if node.op_type == "Constant" and node.output[0] in weights and not node.attribute:
-            value = tensor(weights[node.output[0]], "")
-            node.attribute.append(helper.make_attribute("value", value))
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _fill_constants([*attribute.g.node], weights)
 
 
 def _assert_same_interface(one: Path, other: Path, *, overridable: bool) -> None:

@@ -10,17 +10,13 @@ from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto, helper
 
 from memdiag.rewrites.catalog import constant_to_initializer as rewriter
+from tests.model_text import Array, declared, random, tensor, text_model
 from tests.rewrites.rewriting import (
-    Array,
     assert_same_outputs,
-    declared,
     operators,
-    random,
     refusal,
     rewrite,
     rewritten,
-    tensor,
-    text_model,
     weights,
 )
 

@@ -34,6 +34,7 @@ from memdiag.rewrites.saving import write_rewritten_model
 from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.outputs import Bound, compare_outputs
+from tests.model_text import random, text_model
 from tests.rewrites import (
     quantized_models,
     test_constant_to_initializer,
@@ -45,7 +46,7 @@ from tests.rewrites import (
     test_raw_data,
     test_remove_identities,
 )
-from tests.rewrites.rewriting import finding, random, rewrite, runs_on, taken, text_model
+from tests.rewrites.rewriting import finding, rewrite, runs_on, taken
 from tests.rewrites.tied_models import STORED, saved_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -12,16 +12,8 @@ from onnx import ModelProto, TensorProto, helper
 
 from memdiag.rewrites.catalog import deduplicate
 from memdiag.verify.outputs import Bound
-from tests.rewrites.rewriting import (
-    Array,
-    declared,
-    random,
-    refusal,
-    rewrite,
-    rewritten,
-    stored,
-    text_model,
-)
+from tests.model_text import Array, declared, random, text_model
+from tests.rewrites.rewriting import refusal, rewrite, rewritten, stored
 
 W = random((8, 8))
 MAIN = """g (float[n, 8] x) => (float[n, 8] y) <float[8, 8] a, float[8, 8] b> {

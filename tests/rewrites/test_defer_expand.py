@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
 from memdiag.rewrites.catalog import defer_expand
+from tests.model_text import declared, random, text_model
 from tests.rewrites.rewriting import (
     assert_same_outputs,
-    declared,
     finding,
     operators,
-    random,
     refusal,
     rewrite,
     rewritten,
-    text_model,
 )
 
 EXPANDED = "big = Expand(row, shape) y = Add(x, big)"

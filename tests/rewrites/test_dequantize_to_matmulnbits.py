@@ -9,17 +9,16 @@ from onnx import ModelProto, TensorProto, helper
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import dequantize_to_matmulnbits
 from memdiag.verify.outputs import Bound
+from tests.model_text import random, tensor
 from tests.rewrites.quantized_models import FUSED, IN_EACH_RUN, KINDS, level, model
 from tests.rewrites.rewriting import (
     Feeds,
     finding,
     largest_difference,
     operators,
-    random,
     refusal,
     rewrite,
     rewritten,
-    tensor,
     weights,
 )
 

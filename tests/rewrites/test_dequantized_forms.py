@@ -9,12 +9,12 @@ from onnx import TensorProto
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import dequantize_to_matmulnbits
 from memdiag.verify.outputs import Bound, output_difference
+from tests.model_text import random
 from tests.rewrites.quantized_models import ALL_KINDS, FUSED, IN_EACH_RUN, level, model
 from tests.rewrites.rewriting import (
     difference_on,
     largest_difference,
     operators,
-    random,
     rewrite,
     run,
     runs_on,

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
 from memdiag.rewrites.catalog import drop_unused
-from tests.rewrites.rewriting import (
-    operators,
-    random,
-    refusal,
-    rewrite,
-    rewritten,
-    stored,
-    text_model,
-)
+from tests.model_text import random, text_model
+from tests.rewrites.rewriting import operators, refusal, rewrite, rewritten, stored
 
 U = random((8, 8), 1)
 MAIN = """g (float[n, 8] x) => (float[n, 8] y) <float[8, 8] w, float[8, 8] u> {

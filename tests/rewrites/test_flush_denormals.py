@@ -11,7 +11,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from memdiag.rewrites.catalog import flush_denormals
 from memdiag.rewrites.model_editor import model_tensors
 from memdiag.verify.outputs import Bound
-from tests.rewrites.rewriting import Array, random, refusal, rewrite, rewritten, run, text_model
+from tests.model_text import Array, random, text_model
+from tests.rewrites.rewriting import refusal, rewrite, rewritten, run
 
 BOUND = Bound.reordered(6).relative
 NODES = "g (float[n, 6] x) => (float[n, 4] y) <float[6, 4] w> { y = MatMul(x, w) }"

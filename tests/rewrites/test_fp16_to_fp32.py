@@ -9,16 +9,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from memdiag.rewrites.catalog import fp16_to_fp32
-from tests.rewrites.rewriting import (
-    initializers,
-    operators,
-    random,
-    refusal,
-    rewrite,
-    rewritten,
-    run,
-    text_model,
-)
+from tests.model_text import random, text_model
+from tests.rewrites.rewriting import initializers, operators, refusal, rewrite, rewritten, run
 
 FUNCTION = """g (float16[6, 6] x) => (float16[6, 6] y) { y = local.f(x) }
     <domain: "local", opset_import: ["" : 17]> f (a) => (b) { k = Constant() b = MatMul(a, k) }"""

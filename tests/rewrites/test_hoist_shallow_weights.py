@@ -7,7 +7,8 @@ import pytest
 from onnx import ModelProto
 
 from memdiag.rewrites.catalog import hoist_shallow_weights as hoist
-from tests.rewrites.rewriting import random, refusal, rewritten, text_model
+from tests.model_text import random, text_model
+from tests.rewrites.rewriting import refusal, rewritten
 
 NESTED = """g (float[n, 8] x, bool c, bool d) => (float[n, k] y) {
     y = If (c) <

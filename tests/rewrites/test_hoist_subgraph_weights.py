@@ -10,17 +10,8 @@ from onnx import ModelProto, TensorProto
 
 from memdiag.rewrites.catalog import hoist_subgraph_weights as hoist
 from memdiag.verify.outputs import Bound
-from tests.rewrites.rewriting import (
-    Array,
-    declared,
-    random,
-    refusal,
-    rewritten,
-    stored,
-    tensor,
-    text_model,
-    weights,
-)
+from tests.model_text import Array, declared, random, tensor, text_model
+from tests.rewrites.rewriting import refusal, rewritten, stored, weights
 
 W, V = random((8, 8)), random((8, 8), 1)
 BRANCHES = """g (float[n, 8] x, bool c) => (float[n, k] y) {

@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, helper
 
 from memdiag.rewrites.catalog import keep_unfolded
-from tests.rewrites.rewriting import (
-    declared,
-    finding,
-    operators,
-    overridable,
-    random,
-    refusal,
-    saved,
-    text_model,
-)
+from tests.model_text import declared, random, text_model
+from tests.rewrites.rewriting import finding, operators, overridable, refusal, saved
 from tests.rewrites.rewriting import rewritten as rewritten_by
 
 CONSTANTS = {

@@ -6,17 +6,15 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from memdiag.rewrites.catalog import model_to_fp32
+from tests.model_text import random, tensor, text_model
 from tests.rewrites.rewriting import (
     initializers,
     operators,
-    random,
     refusal,
     rewrite,
     rewritten,
     runs_on,
     taken,
-    tensor,
-    text_model,
 )
 
 BOUND = 4e-3

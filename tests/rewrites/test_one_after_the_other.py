@@ -18,15 +18,8 @@ from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewriter
 from memdiag.rewrites.saving import write_rewritten_model
 from memdiag.verify.outputs import Bound, output_difference
-from tests.rewrites.rewriting import (
-    Array,
-    Feeds,
-    finding,
-    random,
-    saved,
-    tensor,
-    text_model,
-)
+from tests.model_text import Array, random, tensor, text_model
+from tests.rewrites.rewriting import Feeds, finding, saved
 
 BOUND = Bound.reordered(512).relative
 SAFE = {one.rewrite.name: one for one in rewriters() if one.rewrite.safe}

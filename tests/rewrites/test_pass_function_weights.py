@@ -8,15 +8,9 @@ from memdiag.model.model_file import open_model
 from memdiag.rewrites.catalog import pass_function_weights
 from memdiag.rewrites.edited_weights import constant_tensor
 from memdiag.rewrites.model_editor import ModelEditor
-from tests.rewrites.rewriting import (
-    finding,
-    random,
-    refusal,
-    rewritten,
-    saved,
-    text_model,
-    weights,
-)
+from memdiag.rewrites.weights import constant_tensor
+from tests.model_text import random, text_model
+from tests.rewrites.rewriting import finding, refusal, rewritten, saved, weights
 
 K = random((40, 16))
 TWICE = """g (int64[n] ids) => (float[n, 16] y, float[n, 16] z)

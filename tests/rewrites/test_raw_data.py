@@ -11,7 +11,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from memdiag.rewrites.catalog import raw_data
 from memdiag.rewrites.model_editor import model_tensors
-from tests.rewrites.rewriting import random, refusal, rewrite, rewritten, tensor, text_model
+from tests.model_text import random, tensor, text_model
+from tests.rewrites.rewriting import refusal, rewrite, rewritten
 
 # Packed float_data and double_data are plain bytes already.
 DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "bool", "float16", "uint32",

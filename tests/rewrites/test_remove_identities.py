@@ -5,7 +5,8 @@ import pytest
 from onnx import ModelProto
 
 from memdiag.rewrites.catalog import remove_identities
-from tests.rewrites.rewriting import operators, random, refusal, rewritten, text_model
+from tests.model_text import random, text_model
+from tests.rewrites.rewriting import operators, refusal, rewritten
 
 CHAIN = """g (int64[n] ids) => (float[n, 16] y, float[40, 16] u) <float[40, 16] w> {
     v = Identity(w) u = Identity(v) y = Gather(v, ids) }"""

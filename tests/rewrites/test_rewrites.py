@@ -17,16 +17,8 @@ from memdiag.rewrites.catalog import (
     store_folded_result,
     transpose_small_side,
 )
-from tests.rewrites.rewriting import (
-    Feeds,
-    finding,
-    operators,
-    refusal,
-    rewrite,
-    rewritten,
-    text_model,
-    weights,
-)
+from tests.model_text import text_model
+from tests.rewrites.rewriting import Feeds, finding, operators, refusal, rewrite, rewritten, weights
 from tests.rewrites.tied_models import BOUND, SHARED, tied, tied_feeds
 
 

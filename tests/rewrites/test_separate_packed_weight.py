@@ -13,7 +13,8 @@ from memdiag.rewrites.catalog import separate_packed_weight
 from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import write_rewritten_model
-from tests.rewrites.rewriting import Feeds, finding, operators, random, refusal, runs_on, saved
+from tests.model_text import random
+from tests.rewrites.rewriting import Feeds, finding, operators, refusal, runs_on, saved
 from tests.rewrites.tied_models import (
     COLUMNS,
     ROWS,

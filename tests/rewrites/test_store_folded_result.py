@@ -11,14 +11,8 @@ from memdiag.model.model_file import open_model
 from memdiag.rewrites.catalog import store_folded_result
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.runner.session_server import SessionServer
-from tests.rewrites.rewriting import (
-    assert_same_outputs,
-    finding,
-    operators,
-    random,
-    saved,
-    text_model,
-)
+from tests.model_text import random, text_model
+from tests.rewrites.rewriting import assert_same_outputs, finding, operators, saved
 
 W = random((8, 8))
 CHAINS = """g (float[n, 8] x) => (float[n, 8] y) <float[8, 8] a, float[8, 8] b> {

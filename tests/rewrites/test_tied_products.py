@@ -16,7 +16,8 @@ from memdiag.rewrites.catalog import (
     separate_packed_weight,
     transpose_small_side,
 )
-from tests.rewrites.rewriting import finding, operators, random, refusal, run, weights
+from tests.model_text import random
+from tests.rewrites.rewriting import finding, operators, refusal, run, weights
 from tests.rewrites.tied_models import (
     BODIES,
     COLUMNS,

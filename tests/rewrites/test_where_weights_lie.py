@@ -12,15 +12,8 @@ from memdiag.model.model_file import open_model
 from memdiag.rewrites.catalog import externalize, reference_in_place
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import EXTERNAL_ALIGNMENT
-from tests.rewrites.rewriting import (
-    assert_same_outputs,
-    finding,
-    random,
-    refusal,
-    rewrite,
-    taken,
-    text_model,
-)
+from tests.model_text import random, text_model
+from tests.rewrites.rewriting import assert_same_outputs, finding, refusal, rewrite, taken
 
 OF = finding("w")
 MIB = 1 << 20

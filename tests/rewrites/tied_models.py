@@ -12,8 +12,9 @@ from onnx import ModelProto, helper, parser
 
 from memdiag.records.finding import Finding
 from memdiag.verify.outputs import Bound
+from tests.model_text import Array, random, tensor
 from tests.rewrites import rewriting
-from tests.rewrites.rewriting import Array, Feeds, finding, random, tensor
+from tests.rewrites.rewriting import Feeds, finding
 
 ROWS, COLUMNS = 24, 16
 
@@ -29,11 +30,7 @@ def weight(seed: int = 0, dtype: Any = np.float32) -> Array:
 
 def model(text: str, *, opset: int = 17, ir: int = 8, **weights: Array) -> ModelProto:
     """Return the model of `text` with `weights`, or w, as initializers of its main graph."""
-    imports = f'"" : {opset}, "local" : 1'
-    proto = parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]> {text}")
-    for name, values in (weights or {"w": weight()}).items():
-        proto.graph.initializer.append(tensor(values, name))
-    return proto
+    return with_weights(text, ir, opset, **(weights or {"w": weight()}))
 
 
 def tied(
