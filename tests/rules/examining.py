@@ -35,6 +35,7 @@ def found(
     rule: str,
     model: onnx.ModelProto | Path,
     folder: Path,
+    /,
     *,
     runtime: str = "1.31.1",
     sizes: Mapping[str, int] | None = None,
