@@ -3,11 +3,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from memdiag.ort.prepacking import fp32_panels
+from tests.model_text import random, with_weights
 from tests.rules.conftest import Agrees
-from tests.rules.examining import findings
+from tests.rules.examining import findings, found
 from tests.rules.measuring import NEWEST, xray
 
 RULE = "packed-mapped-weights"
@@ -21,72 +22,51 @@ def layers(
     *,
     external: bool = True,
     gathered: bool = False,
-    random: np.random.Generator | None = None,
+    distinct: bool = False,
 ) -> Path:
     """A model of products with a weight of 16 MiB each, beside its data.
 
-    An X-ray needs `random` values; otherwise all values of a weight are the same.
+    All values of a weight are the same unless they have to be `distinct`, for an X-ray.
     """
-    info = helper.make_tensor_value_info
-    nodes, constants, value = [], [], "x"
-    for layer in range(count):
-        weight = np.full((WIDTH, WIDTH), layer + 1, np.float32)
-        if random is not None:
-            weight = random.standard_normal((WIDTH, WIDTH), np.float32)
-        constants.append(numpy_helper.from_array(weight, f"w{layer}"))
-        nodes += [
-            helper.make_node("MatMul", [value, f"w{layer}"], [f"m{layer}"]),
-            helper.make_node("Sigmoid", [f"m{layer}"], [f"r{layer}"]),
-        ]
-        value = f"r{layer}"
-    outputs = [info(value, 1, None)]
-    if gathered:
-        nodes.append(helper.make_node("Gather", ["w0", "i"], ["rows"]))
-        outputs.append(info("rows", 1, None))
-    inputs = [info("x", 1, ["n", WIDTH]), info("i", 7, ["k"])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
-    opset = [helper.make_opsetid("", 21)]
+    nodes = [
+        f"m{n} = MatMul({f'r{n - 1}' if n else 'x'}, w{n}) r{n} = Sigmoid(m{n})"
+        for n in range(count)
+    ]
+    nodes += ["rows = Gather(w0, i)"] if gathered else []
+    outputs = f"float[n, m] r{count - 1}" + (", float[k, m] rows" if gathered else "")
+    shape = (WIDTH, WIDTH)
+    weights = {
+        f"w{n}": random(shape, n) if distinct else np.full(shape, n + 1, np.float32)
+        for n in range(count)
+    }
+    text = f"g (float[n, {WIDTH}] x, int64[k] i) => ({outputs}) {{ {' '.join(nodes)} }}"
     path = folder / "layers.onnx"
-    onnx.save(
-        helper.make_model(graph, opset_imports=opset, ir_version=10),
-        path,
-        save_as_external_data=external,
-        location="data" if external else None,
-    )
+    location = "data" if external else None
+    model = with_weights(text, **weights)
+    onnx.save(model, path, save_as_external_data=external, location=location)
     return path
 
 
 def test_all_that_is_packed_is_one_finding(tmp_path: Path) -> None:
-    (one,) = findings(RULE, layers(tmp_path), tmp_path)
-    assert one.weights == ("w0", "w1", "w2", "w3")
-    assert one.bytes == 4 * ONE
-    assert sum(each.bytes for each in one.expected) == 4 * ONE
-    assert one.message == (
-        "4 weights (64 MiB: w0, w1, w2 and 1 more) that would stay mapped from the file are "
-        "packed into private memory, for MatMul_0, MatMul_2, MatMul_4 and 1 more"
-    )
-    assert one.remedies[0] == "save-prepacked"
+    weights = ("w0", "w1", "w2", "w3")
+    finding = found(RULE, layers(tmp_path), tmp_path, weights=weights, bytes=4 * ONE)
+    assert sum(copies.bytes for copies in finding.expected) == 4 * ONE
+    assert finding.remedies[0] == "save-prepacked"
 
 
-def test_less_than_64_mib_is_clean(tmp_path: Path) -> None:
-    assert not findings(RULE, layers(tmp_path, 3), tmp_path)
-
-
-def test_embedded_weights_are_copied_anyway(tmp_path: Path) -> None:
-    assert not findings(RULE, layers(tmp_path, external=False), tmp_path)
+def test_near_misses(tmp_path: Path) -> None:
+    assert not findings(RULE, layers(tmp_path, 3), tmp_path)  # less than 64 MiB
+    assert not findings(RULE, layers(tmp_path, external=False), tmp_path)  # copied anyway
+    path = layers(tmp_path)
+    overridable = onnx.load(path, load_external_data=False)
+    overridable.graph.input.append(helper.make_tensor_value_info("w0", 1, [WIDTH, WIDTH]))
+    onnx.save(overridable, path)
+    assert not findings(RULE, path, tmp_path)
 
 
 def test_a_weight_in_two_forms_is_another_rules(tmp_path: Path) -> None:
-    (one,) = findings(RULE, layers(tmp_path, 5, gathered=True), tmp_path)
-    assert one.weights == ("w1", "w2", "w3", "w4")
-
-
-def test_one_that_may_be_given_is_not_packed(tmp_path: Path) -> None:
-    path = layers(tmp_path)
-    proto = onnx.load(path, load_external_data=False)
-    proto.graph.input.append(helper.make_tensor_value_info("w0", 1, [WIDTH, WIDTH]))
-    onnx.save(proto, path)
-    assert not findings(RULE, path, tmp_path)
+    weights = ("w1", "w2", "w3", "w4")
+    found(RULE, layers(tmp_path, 5, gathered=True), tmp_path, weights=weights)
 
 
 @pytest.mark.slow
@@ -95,9 +75,9 @@ def test_one_that_may_be_given_is_not_packed(tmp_path: Path) -> None:
 def test_the_private_copies_are_those_predicted(
     tmp_path: Path, version: str, agrees: Agrees
 ) -> None:
-    path = layers(tmp_path, random=np.random.default_rng(1))
-    (one,) = findings(RULE, path, tmp_path, runtime=version)
+    path = layers(tmp_path, distinct=True)
+    finding = found(RULE, path, tmp_path, runtime=version)
     copies = xray(path, version).copies
     private = [copy for copy in copies if copy.backing.kind == "anonymous" and copy.in_use]
     assert {copy.kind for copy in private} == {"packed"}
-    agrees(one, sum(copy.resident_bytes for copy in private), version)
+    agrees(finding, sum(copy.resident_bytes for copy in private), version)
