@@ -1,111 +1,86 @@
 """Small models of large weights, for rules that look at how a weight is stored."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    helper,
-)
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from tests.model_text import Array, tensor, text_model
 
 MIB = 1024 * 1024
-Made = TensorProto | NodeProto
-Make = Callable[[NDArray[np.generic], str], Made]
+Make = Callable[[Array, str], TensorProto | NodeProto]
 
 
-def values(shape: Sequence[int], dtype: type[np.generic] = np.float32, seed: int = 0) -> NDArray:  # type: ignore[type-arg] # of any dtype
-    """Return random values, different for each seed."""
-    generator = np.random.default_rng(seed)
-    if np.issubdtype(dtype, np.integer):
-        return generator.integers(0, 100, shape).astype(dtype)
-    return generator.standard_normal(shape, np.float32).astype(dtype)
-
-
-def raw(array: NDArray[np.generic], name: str) -> TensorProto:
-    """Return an initializer with raw data."""
-    return onnx.numpy_helper.from_array(array, name)
-
-
-def typed(array: NDArray[np.generic], name: str) -> TensorProto:
+def typed(array: Array, name: str) -> TensorProto:
     """Return an initializer whose elements are in a typed field."""
-    tensor = TensorProto(
-        name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape
-    )
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    made = TensorProto(name=name, data_type=kind, dims=array.shape)
     flat = array.reshape(-1)
     if array.dtype == np.float16:
         flat = flat.view(np.uint16)
     if array.dtype == np.bool_:
         flat = flat.view(np.uint8)
     field = {"float32": "float_data", "int64": "int64_data", "uint32": "uint64_data"}
-    getattr(tensor, field.get(array.dtype.name, "int32_data")).extend(flat.tolist())
-    return tensor
+    getattr(made, field.get(array.dtype.name, "int32_data")).extend(flat.tolist())
+    return made
 
 
-def constant(array: NDArray[np.generic], name: str) -> NodeProto:
+def constant(array: Array, name: str) -> NodeProto:
     """Return a Constant node with raw data."""
-    return helper.make_node("Constant", [], [name], name=f"make_{name}", value=raw(array, ""))
+    return helper.make_node("Constant", [], [name], value=tensor(array, ""))
 
 
-def rows(array: NDArray[np.generic], *, make: Make = raw, name: str = "w") -> ModelProto:
+def rows(array: Array, *, make: Make = tensor, name: str = "w") -> ModelProto:
     """Return a model that gathers rows of one weight."""
-    graph = _gathering(make(array, name), array, name, "y")
-    graph.input.append(indices())
-    return model(graph)
-
-
-def branches(
-    arrays: Sequence[NDArray[np.generic]], *, make: Make = raw, ending: Sequence[NodeProto] = ()
-) -> ModelProto:
-    """Return an If whose branches gather rows of a weight each, ``then_w`` and ``else_w``."""
-    node = helper.make_node("If", ["c"], ["y"], name="If_0")
-    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    dtype = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
-    output = helper.make_tensor_value_info("y", dtype, None)
-    proto = model(helper.make_graph([node], "main", [indices(), condition], [output]))
-    # Large weights are copied once, where the helpers of onnx copy a graph three times.
-    for key, array in zip(("then", "else"), arrays, strict=True):
-        body = proto.graph.node[0].attribute.add(name=f"{key}_branch", type=AttributeProto.GRAPH).g
-        body.CopyFrom(_gathering(make(array, f"{key}_w"), array, f"{key}_w", f"{key}_y"))
-        body.node.extend(ending)
+    proto = text_model(f"g (int64[2] rows) => (y) {{ y = Gather({name}, rows) }}", 10, 20)
+    _declare(proto.graph.output[0], array)
+    _add(proto.graph, make(array, name))
     return proto
 
 
-def indices() -> ValueInfoProto:
-    """Return the input of rows to be gathered."""
-    return helper.make_tensor_value_info("rows", TensorProto.INT64, [2])
-
-
-def model(graph: GraphProto, **more: object) -> ModelProto:
-    """Return a model of opset 20."""
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
-    return helper.make_model(graph, **{"ir_version": 10, "opset_imports": opsets} | more)
+def branches(arrays: Sequence[Array], *, make: Make = tensor) -> ModelProto:
+    """Return an If whose branches gather rows of a weight each, ``then_w`` and ``else_w``."""
+    text = """g (int64[2] rows, bool c) => (y) { [If_0] y = If (c) <
+        then_branch = a () => (then_y) { then_y = Gather(then_w, rows) },
+        else_branch = b () => (else_y) { else_y = Gather(else_w, rows) }> }"""
+    proto = text_model(text, 10, 20)
+    _declare(proto.graph.output[0], arrays[0])
+    for key, attribute, array in zip(
+        ("then", "else"), proto.graph.node[0].attribute, arrays, strict=True
+    ):
+        _declare(attribute.g.output[0], array)
+        _add(attribute.g, make(array, f"{key}_w"))
+    return proto
 
 
 def overridable(proto: ModelProto) -> ModelProto:
     """Return the model with all its initializers listed as inputs, too."""
-    for tensor in proto.graph.initializer:
-        proto.graph.input.append(
-            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-        )
+    for one in proto.graph.initializer:
+        value = helper.make_tensor_value_info(one.name, one.data_type, list(one.dims))
+        proto.graph.input.append(value)
     return proto
 
 
-def _gathering(made: Made, array: NDArray[np.generic], name: str, output: str) -> GraphProto:
-    node = helper.make_node("Gather", [name, "rows"], [output], name=f"gather_{name}")
-    is_node = isinstance(made, NodeProto)
-    dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
-    shape = [2, *array.shape[1:]]
-    return helper.make_graph(
-        [made, node] if is_node else [node],
-        "main",
-        [],
-        [helper.make_tensor_value_info(output, dtype, shape)],
-        initializer=[] if is_node else [made],
-    )
+def with_large_weight(model: ModelProto, folder: Path, size: int) -> ModelProto:
+    """Add a weight of `size` bytes, all of it a hole in an external file."""
+    with open(folder / "large.bin", "wb") as file:
+        file.truncate(size)
+    weight = model.graph.initializer.add(name="large", data_type=TensorProto.FLOAT)
+    weight.dims.append(size // 4)
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="large.bin")
+    return model
+
+
+def _declare(value: onnx.ValueInfoProto, array: Array) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    value.type.CopyFrom(helper.make_tensor_type_proto(kind, [2, *array.shape[1:]]))
+
+
+def _add(graph: onnx.GraphProto, made: TensorProto | NodeProto) -> None:
+    if isinstance(made, NodeProto):
+        graph.node.insert(0, made)
+    else:
+        graph.initializer.append(made)

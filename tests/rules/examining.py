@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -37,8 +38,8 @@ def found(
     folder: Path,
     /,
     *,
-    runtime: str = "1.31.1",
-    sizes: Mapping[str, int] | None = None,
+    runtime: Any = "1.31.1",  # of any type, so that tables of fields can be dicts of objects
+    sizes: Any = None,
     **fields: object,
 ) -> Finding:
     """Return the one finding of `rule` in `model`, whose fields have to be those in `fields`.

@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from memdiag.rules.match_measurement import match_attribution
-from tests.model_text import Array, random, text_model
-from tests.rules.building import MIB, branches, constant, rows
+from tests.model_text import Array, random, tensor, text_model
+from tests.rules.building import MIB, Make, branches, constant, rows
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings, found
 from tests.rules.measuring import NEWEST, xray
@@ -47,10 +47,9 @@ def test_each_call_of_a_function_keeps_a_copy(tmp_path: Path) -> None:
     found(RULE, model, tmp_path, copies=[("original", 3, 12 * MIB)], **fields)
 
 
-@pytest.mark.parametrize("make", [constant, None], ids=["one constant", "an initializer"])
-def test_one_constant_costs_what_an_initializer_does(tmp_path: Path, make: object) -> None:
-    options = {"make": constant} if make else {}
-    assert not findings(RULE, rows(np.zeros((17, MIB), np.float32), **options), tmp_path)
+@pytest.mark.parametrize("make", [constant, tensor], ids=["one constant", "an initializer"])
+def test_one_constant_costs_what_an_initializer_does(tmp_path: Path, make: Make) -> None:
+    assert not findings(RULE, rows(np.zeros((17, MIB), np.float32), make=make), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ def quantized(
 
 
 def initializer(model: onnx.ModelProto, name: str) -> TensorProto:
-    return next(one for one in model.graph.initializer if one.name == name)
+    found: TensorProto = next(one for one in model.graph.initializer if one.name == name)
+    return found
 
 
 def reasons(model: onnx.ModelProto, folder: Path, runtime: str = "1.31.1") -> list[str]:

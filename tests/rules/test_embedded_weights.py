@@ -5,72 +5,59 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from memdiag.rules.match_measurement import match_attribution
-from tests.rules.building import MIB, model, overridable, raw, rows, values
+from tests.model_text import Array, random, tensor, with_weights
+from tests.rules.building import MIB, overridable, rows
 from tests.rules.conftest import Agrees
-from tests.rules.examining import findings
+from tests.rules.examining import external, findings, found
 from tests.rules.measuring import NEWEST, private, xray
 
 RULE = "embedded-weights"
-LARGE = (16, MIB)  # 64 MiB in fp32
+LARGE = np.zeros((16, MIB), np.float32)  # 64 MiB
+SQUARE = np.zeros((4096, 4096), np.float32)  # 64 MiB
 
 
-def product(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> onnx.ModelProto:
-    """Return x @ w."""
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
-        for name, size in zip("xy", array.shape, strict=True)
-    ]
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
-    return model(helper.make_graph([node], "main", ends[:1], ends[1:], [raw(array, "w")]))
+def product(array: Array) -> onnx.ModelProto:
+    height, width = array.shape
+    text = f"g (float[1, {height}] x) => (float[1, {width}] y) {{ y = MatMul(x, w) }}"
+    return with_weights(text, w=array)
 
 
-def externalized(proto: onnx.ModelProto, folder: Path) -> Path:
-    path = folder / "external.onnx"
-    onnx.save(proto, path, save_as_external_data=True, location="external.data")
-    return path
+def beside(array: Array, *others: Array) -> onnx.ModelProto:
+    """Return a model that reads `array` alone."""
+    proto = rows(array)
+    named = (tensor(other, f"unread_{index}") for index, other in enumerate(others))
+    proto.graph.initializer.extend(named)
+    return proto
 
 
 def test_a_large_weight_that_is_used_as_it_is(tmp_path: Path) -> None:
-    (found,) = findings(RULE, rows(np.zeros(LARGE, np.float32)), tmp_path)
-    assert found.weights == ("w",)
     # It is there twice while it moves out of the parsed file.
-    assert (found.bytes, found.peak_bytes) == (64 * MIB, 128 * MIB)
-    assert "1 weight in the model file (w: 64 MiB)" in found.message
+    fields = {"weights": ("w",), "bytes": 64 * MIB, "peak_bytes": 128 * MIB}
+    finding = found(RULE, rows(LARGE), tmp_path, **fields)
+    assert "1 weight in the model file (w: 64 MiB)" in finding.message
+    assert not findings(RULE, external(rows(LARGE), tmp_path), tmp_path)
 
 
-def test_below_64_mib_nothing_is_said(tmp_path: Path) -> None:
-    assert not findings(RULE, rows(np.zeros((16, MIB - 1), np.float32)), tmp_path)
+def test_a_packed_weight_is_in_private_memory_anyway_but_not_one_that_is_given(
+    tmp_path: Path,
+) -> None:
+    assert not findings(RULE, product(SQUARE), tmp_path)
+    found(RULE, overridable(product(SQUARE)), tmp_path, bytes=64 * MIB)
 
 
-def test_external_data_is_mapped_already(tmp_path: Path) -> None:
-    path = externalized(rows(np.zeros(LARGE, np.float32)), tmp_path)
-    assert not findings(RULE, path, tmp_path)
+SMALL = np.zeros((2, 4), np.float32)
+NEAR_MISSES: dict[str, Callable[[], onnx.ModelProto]] = {
+    "below 64 MiB": lambda: rows(LARGE[:, 1:]),
+    "small ones": lambda: beside(LARGE[:, 4096:], *[np.zeros(4096, np.float32)] * 64),
+    "unused": lambda: beside(SMALL, LARGE),
+}
 
 
-def test_a_packed_weight_is_in_private_memory_anyway(tmp_path: Path) -> None:
-    assert not findings(RULE, product(np.zeros((4096, 4096), np.float32)), tmp_path)
-
-
-def test_a_weight_that_is_given_as_input_is_not_packed(tmp_path: Path) -> None:
-    proto = overridable(product(np.zeros((4096, 4096), np.float32)))
-    (found,) = findings(RULE, proto, tmp_path)
-    assert found.bytes == 64 * MIB
-
-
-def test_weights_of_subgraphs_and_small_ones_do_not_count(tmp_path: Path) -> None:
-    proto = rows(np.zeros((16, MIB - 4096), np.float32))
-    for index in range(64):
-        proto.graph.initializer.append(raw(np.zeros(4096, np.float32), f"small_{index}"))
-    assert not findings(RULE, proto, tmp_path)
-
-
-def test_an_unused_weight_is_dropped(tmp_path: Path) -> None:
-    proto = rows(np.zeros((2, 4), np.float32))
-    proto.graph.initializer.append(raw(np.zeros(LARGE, np.float32), "unused"))
-    assert not findings(RULE, proto, tmp_path)
+@pytest.mark.parametrize("case", NEAR_MISSES)
+def test_near_misses(tmp_path: Path, case: str) -> None:
+    assert not findings(RULE, NEAR_MISSES[case](), tmp_path)
 
 
 @pytest.mark.slow
@@ -80,17 +67,15 @@ def test_an_unused_weight_is_dropped(tmp_path: Path) -> None:
 def test_external_data_saves_what_was_predicted(
     tmp_path: Path, make: Callable[[Any], onnx.ModelProto], version: str, agrees: Agrees
 ) -> None:
-    proto = make(values((4096, 4096)))
-    found = findings(RULE, proto, tmp_path, runtime=version)
+    proto = make(random((4096, 4096)))
+    reported = findings(RULE, proto, tmp_path, runtime=version)
     seen = xray(tmp_path / "model.onnx", version)
-    before = private(seen)
-    after = private(xray(externalized(proto, tmp_path), version))
-    confronted = [match_attribution(each, seen) for each in found]
-    assert all(each.evidence == "measured" for each in confronted)
-    assert all(each.measured_bytes == each.bytes for each in confronted)
-    predicted = sum(each.bytes for each in found)
-    saved = before - after
-    if found:
-        agrees(found[0], saved, version, predicted=predicted, rel=0.05, abs=MIB)
+    saved = private(seen) - private(xray(external(proto, tmp_path), version))
+    confronted = [match_attribution(one, seen) for one in reported]
+    assert all(one.evidence == "measured" for one in confronted)
+    assert all(one.measured_bytes == one.bytes for one in confronted)
+    predicted = sum(one.bytes for one in reported)
+    if reported:
+        agrees(reported[0], saved, version, predicted=predicted, rel=0.05, abs=MIB)
     else:
         assert abs(saved) <= MIB

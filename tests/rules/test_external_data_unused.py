@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.rules.building import MIB, rows
-from tests.rules.examining import findings
+from tests.rules.examining import findings, found
 from tests.rules.measuring import NEWEST, above_baseline, xray
 
 RULE = "external-data-unused"
@@ -40,33 +40,31 @@ def external(folder: Path, ranges: list[tuple[int, int]], size: int, *, read: bo
 
 
 def test_bytes_at_the_end(tmp_path: Path) -> None:
-    (found,) = findings(RULE, external(tmp_path, [(0, SIZE)], SIZE + 64 * MIB), tmp_path)
-    assert found.bytes == found.peak_bytes == 0
-    assert found.message.startswith("64 MiB of the 68 MiB in w.data ")
-    assert "(64 MiB of them at the end)" in found.message
+    model = external(tmp_path, [(0, SIZE)], SIZE + 64 * MIB)
+    message = found(RULE, model, tmp_path, bytes=0, peak_bytes=0).message
+    assert message.startswith("64 MiB of the 68 MiB in w.data ")
+    assert "(64 MiB of them at the end)" in message
 
 
 def test_holes_and_weights_that_nothing_reads(tmp_path: Path) -> None:
     ranges = [(40 * MIB, SIZE), (48 * MIB, 24 * MIB)]
     path = external(tmp_path, ranges, 72 * MIB, read=False)
-    (found,) = findings(RULE, path, tmp_path)
-    assert found.message.startswith("68 MiB of the 72 MiB")
+    assert found(RULE, path, tmp_path).message.startswith("68 MiB of the 72 MiB")
     assert not findings(RULE, external(tmp_path, ranges, 72 * MIB), tmp_path)
 
 
 def test_overlapping_ranges_count_once(tmp_path: Path) -> None:
     ranges = [(0, SIZE), (SIZE // 2, SIZE), (0, SIZE)]
-    (found,) = findings(RULE, external(tmp_path, ranges, SIZE * 3 // 2 + 64 * MIB), tmp_path)
-    assert found.message.startswith("64 MiB of the 70 MiB")
+    model = external(tmp_path, ranges, SIZE * 3 // 2 + 64 * MIB)
+    assert found(RULE, model, tmp_path).message.startswith("64 MiB of the 70 MiB")
 
 
-def test_less_than_64_mib_or_a_tenth_is_not_said(tmp_path: Path) -> None:
-    assert not findings(RULE, external(tmp_path, [(0, SIZE)], SIZE + 64 * MIB - 1), tmp_path)
+def test_near_misses(tmp_path: Path) -> None:
     large = 640 * MIB
-    assert not findings(RULE, external(tmp_path, [(0, large)], large + 64 * MIB), tmp_path)
-
-
-def test_embedded_weights_have_no_file(tmp_path: Path) -> None:
+    too_little = external(tmp_path, [(0, SIZE)], SIZE + 64 * MIB - 1)
+    assert not findings(RULE, too_little, tmp_path)
+    too_small_a_share = external(tmp_path, [(0, large)], large + 64 * MIB)
+    assert not findings(RULE, too_small_a_share, tmp_path)
     assert not findings(RULE, rows(np.zeros((2, 2), np.float32)), tmp_path)
 
 

@@ -5,13 +5,12 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-import memdiag
-from benchmarks.environments import ProvisionError
-from benchmarks.runtimes import runtime
-from tests.rules.examining import findings
+from tests.model_text import with_weights
+from tests.rules.building import MIB
+from tests.rules.examining import findings, found
+from tests.rules.measuring import profile
 
-MIB = 1024 * 1024
-HEADER = '<ir_version: 10, opset_import: ["": 17]>\n'
+RULE = "folding-peak"
 REDUCED = """g (float[N, 4096] x) => (float[N, 4096] y) {
     big = Expand (row, sizes) scaled = Mul (big, factors) curved = Exp (scaled)
     small = ReduceMean <axes = [0], keepdims = 0> (curved) y = Add (x, small)
@@ -27,25 +26,21 @@ COMPUTED = """g (float[1024, 4096] x) => (float[1, 4096] y) {
 
 def chain(body: str = REDUCED, rows: int = 4096) -> ModelProto:
     """Return a model of 48 KiB of weights; each large value has 16 KiB for each of `rows`."""
-    model = onnx.parser.parse_model(HEADER + body)
-    weights = {
-        "row": np.linspace(0, 1, 4096, dtype=np.float32)[np.newaxis],
-        "factors": np.linspace(1, 2, 4096, dtype=np.float32),
-        "sizes": np.array([rows, 4096]),
-    }
-    for name, values in weights.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    return model
+    return with_weights(
+        body,
+        row=np.linspace(0, 1, 4096, dtype=np.float32)[np.newaxis],
+        factors=np.linspace(1, 2, 4096, dtype=np.float32),
+        sizes=np.array([rows, 4096]),
+    )
 
 
 @pytest.mark.parametrize("version", ["1.24.4", "1.32.0"])
 def test_the_peak_of_a_chain_is_found(version: str, tmp_path: Path) -> None:
-    (found,) = findings("folding-peak", chain(), tmp_path, runtime=version)
+    nodes = ("Expand_0", "Mul_1", "Exp_2")
+    finding = found(RULE, chain(), tmp_path, runtime=version, bytes=0, nodes=nodes)
     # Three results are held, and one is copied.
-    assert found.peak_bytes == pytest.approx(4 * 64 * MIB, rel=0.01)
-    assert found.bytes == 0
-    assert found.nodes == ("Expand_0", "Mul_1", "Exp_2")
-    assert "keeps only 16 KiB of it" in found.message
+    assert finding.peak_bytes == pytest.approx(4 * 64 * MIB, rel=0.01)
+    assert "keeps only 16 KiB of it" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -54,7 +49,7 @@ def test_the_peak_of_a_chain_is_found(version: str, tmp_path: Path) -> None:
     ids=["little", "most of it stays", "computed in each run"],
 )
 def test_what_is_small_or_stays_is_not_reported(model: ModelProto, tmp_path: Path) -> None:
-    assert findings("folding-peak", model, tmp_path, runtime="1.32.0") == []
+    assert findings(RULE, model, tmp_path, runtime="1.32.0") == []
 
 
 def test_of_many_equal_results_twenty_nodes_are_named(tmp_path: Path) -> None:
@@ -63,8 +58,7 @@ def test_of_many_equal_results_twenty_nodes_are_named(tmp_path: Path) -> None:
         f"g (float[N, 4096] x) => (float[N, 4096] y) {{ v0 = Expand (row, sizes) {steps}"
         "small = ReduceMean <axes = [0], keepdims = 0> (v29) y = Add (x, small) }"
     )
-    (found,) = findings("folding-peak", chain(body), tmp_path, runtime="1.32.0")
-    assert len(found.nodes) == 20
+    assert len(found(RULE, chain(body), tmp_path, runtime="1.32.0").nodes) == 20
 
 
 @pytest.mark.slow
@@ -72,13 +66,7 @@ def test_of_many_equal_results_twenty_nodes_are_named(tmp_path: Path) -> None:
 def test_a_profile_measures_the_peak(version: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(chain(), path)
-    try:
-        python = runtime(version)
-    except ProvisionError as error:
-        pytest.skip(str(error))
-    profile = memdiag.profile(
-        path, python=python, runs=1, session_options={"intra_op_num_threads": "1"}, xray="none"
-    )
-    (found,) = (one for one in profile.findings if one.name == "folding-peak")
-    assert found.evidence == "measured"
-    assert found.measured_bytes == pytest.approx(found.peak_bytes, rel=0.05)
+    measured = profile(path, version, xray="none")
+    (finding,) = (one for one in measured.findings if one.name == RULE)
+    assert finding.evidence == "measured"
+    assert finding.measured_bytes == pytest.approx(finding.peak_bytes, rel=0.05)

@@ -63,7 +63,7 @@ PRODUCT = helper.make_node("MatMul", ["x", "unused"], ["nobody"], name="dead")
 PACKED = read_by(PRODUCT, np.zeros((2048, 1024), np.float32))
 DROPPED = with_unused(np.zeros((4, MIB), np.float32))
 IN_BRANCH = {"weights": (f"{PATH}/unused",), "graph": PATH, "bytes": 8 * MIB}
-CASES = {
+CASES: dict[str, tuple[onnx.ModelProto, dict[str, object]]] = {
     "dropped": (DROPPED, {"bytes": 0, "peak_bytes": 16 * MIB - 32, "phase": "parse"}),
     "in a branch": (in_branch(unused=ARRAY), IN_BRANCH),
     "a constant in a branch": (in_branch_constant(), IN_BRANCH),

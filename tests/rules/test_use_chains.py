@@ -13,30 +13,12 @@ from memdiag.rules import use_chains
 from memdiag.rules.use_chains import findings_with_paths
 from tests.reports.checks import finding
 
-SHARED = """
-    ids = Gather(w, i)
-    t = Transpose<perm = [1, 0]>(w)
-    y = MatMul(x, t)
-"""
-SCALED = """
-    f = Cast<to = 1>(w)
-    p = Mul(f, s)
-    y = MatMul(x, p)
-"""
-THRICE = """
-    a = MatMul(x, w)
-    b = Add(a, w)
-    c = MatMul(b, w)
-    d = Relu(w)
-    y = Add(c, d)
-"""
-IN_BRANCH = """
-    y = If(c) <
-        then_branch = then () => (float[2, 2] p) { p = MatMul(x, w) },
-        else_branch = other () => (float[2, 2] q) { q = Identity(x) }
-    >
-"""
-UNUSED = "    y = Relu(x)"
+SHARED = "ids = Gather(w, i) t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t)"
+SCALED = "f = Cast<to = 1>(w) p = Mul(f, s) y = MatMul(x, p)"
+THRICE = "a = MatMul(x, w) b = Add(a, w) c = MatMul(b, w) d = Relu(w) y = Add(c, d)"
+IN_BRANCH = """y = If(c) <
+    then_branch = then () => (float[2, 2] p) { p = MatMul(x, w) },
+    else_branch = other () => (float[2, 2] q) { q = Identity(x) }>"""
 
 
 def path_of(folder: Path, nodes: str, *, weights: tuple[str, ...] = ("w",), named: str = "") -> str:
@@ -65,7 +47,7 @@ def path_of(folder: Path, nodes: str, *, weights: tuple[str, ...] = ("w",), name
         # Uses by the same operators are one; of others two are named.
         (THRICE, "MatMul ← w → Add, and 1 more use"),
         (IN_BRANCH, "w → MatMul"),
-        (UNUSED, ""),
+        ("y = Relu(x)", ""),
     ],
     ids=["shared", "scaled", "thrice", "in branch", "unused"],
 )
