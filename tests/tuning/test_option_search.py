@@ -1,475 +1,339 @@
 """The search on figures that are made up: what is tried, and what is chosen."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
-import msgspec
 import pytest
 
-from memdiag.records.fix import Point
-from memdiag.records.measured_change import Figures
 from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.option_search import OptionSearch
-from memdiag.tuning.point_evaluator import PointEvaluator
-from memdiag.tuning.points import over_budget_bytes
 from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import MIB
+from tests.tuning.scripted_search import (
+    LIMIT,
+    Names,
+    Scripted,
+    figures,
+    less,
+    new_search,
+    option,
+    options,
+    searched,
+)
 
-Names = frozenset[str]
-LIMIT = 1.05
-
-
-def figures(size: float) -> Figures:
-    """Figures of a model that takes `size` MiB throughout."""
-    nbytes = round(size * MIB)
-    return Figures(
-        peak_bytes=nbytes,
-        peak_spread_bytes=0,
-        steady_bytes=nbytes,
-        steady_spread_bytes=0,
-        anonymous_bytes=nbytes,
-        file_bytes=0,
-        load_s=0.1,
-        latency_s=0.01,
-        disk_bytes=1,
-    )
+REWRITE = option("rewrite", model=Path("fixed.onnx"))
+SLOW = option("slow", costs_time=True)
 
 
-@dataclass
-class Scripted:
-    """Stands for `PointEvaluator`: memory in MiB and latency ratio follow from options' names.
-
-    `untrue` are the points that are not confirmed.
-    """
-
-    size: Callable[[Names], float]
-    ratio: Callable[[Names], float] = lambda names: 1.0
-    budget: Mapping[str, int] = field(default_factory=dict)
-    untrue: frozenset[Names] = frozenset()
-    exact: float = 1.0
-    compared: list[Names] = field(default_factory=list)
-    seconds: float = 0
-
-    measuring_s: float = 1.0
-    comparing_s: float = 0.0
-    confirming_s: float = 0.0
-
-    def reserve_s(self, remaining_s: float) -> float:
-        return 0.0
-
-    def set_deadline(self, at: float) -> None:
-        self.deadline = at
-
-    @property
-    def before(self) -> Figures:
-        return figures(self.size(frozenset()))
-
-    @property
-    def model_evaluator(self) -> SimpleNamespace:
-        return SimpleNamespace(before=self.before)
-
-    def defaults(self) -> Point:
-        return msgspec.structs.replace(self.measure(()), ratio=1.0, fits=self._fits(self.before))
-
-    def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
-        names = frozenset(one.name for one in chosen)
-        self.seconds += bool(chosen)
-        return Point(
-            options=tuple(one.name for one in chosen),
-            session_options={},
-            environment={},
-            run_options={},
-            disabled_optimizers=(),
-            shared_arena=False,
-            saved_options={},
-            figures=figures(self.size(names)),
-            ratio=None,
-            low=None,
-            high=None,
-            on_front=False,
-            fits=False,
-            problem="",
-        )
-
-    def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-        names = frozenset(point.options)
-        self.compared.append(names)
-        assert point.figures is not None
-        ratio = self.ratio(names)
-        fits = ratio <= LIMIT and self._fits(point.figures)
-        return msgspec.structs.replace(
-            point, ratio=ratio, low=ratio, high=ratio, largest_high=ratio, fits=fits
-        )
-
-    def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-        return point, frozenset(point.options) not in self.untrue
-
-    def _fits(self, taken: Figures) -> bool:
-        return not over_budget_bytes(taken, self.budget)
+def slow_if(*slow: str, ratio: float = 2.0) -> Callable[[Names], float]:
+    """Return the ratio of latencies: `ratio` with one of the options `slow`."""
+    return lambda names: ratio if names & {*slow} else 1.0
 
 
-def option(name: str, *excludes: str) -> TuningOption:
-    return TuningOption(name=name, does="x.", hurts="x.", excludes=excludes)
+def undecided(ratio: float, low: float, **more: Any) -> Callable[[Names], dict[str, Any]]:
+    """Return what every comparison gives: a ratio that few pairs leave undecided."""
+    return lambda names: {"ratio": ratio, "low": low, "undecided": True, **more}
 
 
-def searched(
-    scripted: Scripted,
-    *usable: TuningOption,
-    say: object = None,
-    end: float = inf,
-    expected: Mapping[str, int] | None = None,
-    together: tuple[str, ...] = (),
-    compared: Sequence[tuple[Point, tuple[TuningOption, ...]]] = (),
-) -> OptionSearch:
-    search = OptionSearch(
-        point_evaluator=cast(PointEvaluator, scripted),
-        usable=list(usable),
-        budget=scripted.budget,
-        max_slowdown=LIMIT,
-        report_progress=cast(Callable[[str], None], say or (lambda words: None)),
-        expected=expected or {},
-        together=together,
-        end=end,
-        clock=lambda: scripted.seconds,
-    )
-    for point, chosen in compared:
-        search._keep_point(point, chosen)
-    search.run()
+def time_is_over(names: Names) -> dict[str, Any]:
+    raise TimeLimitReached
+
+
+def quick(scripted: Scripted, usable: Any, end: float = inf) -> OptionSearch:
+    """Return a search of which only the first step was made."""
+    search = new_search(scripted, usable, end=end)
+    search.combine_quick_options()
     return search
-
-
-def less(**saved: float) -> Callable[[Names], float]:
-    """100 MiB, less what each option saves on its own."""
-    return lambda names: 100 - sum(saved.get(name, 0) for name in names)
-
-
-def test_the_first_comparison_is_without_a_shared_arena_where_that_takes_more() -> None:
-    quick = (option("patterns"), option("mmap"), replace(option("shared"), shared_arena=True))
-    for arena, first in ((-30, {"patterns", "mmap"}), (5, {"patterns", "mmap", "shared"})):
-        scripted = Scripted(less(patterns=20, mmap=20, shared=arena))
-        search = OptionSearch(
-            point_evaluator=cast(PointEvaluator, scripted),
-            usable=list(quick),
-            budget={},
-            max_slowdown=LIMIT,
-            report_progress=lambda words: None,
-        )
-        search.combine_quick_options()
-        assert scripted.compared == [first]
 
 
 def tried(search: OptionSearch) -> set[Names]:
     return {frozenset(point.options) for point in search.points}
 
 
-def test_what_saves_is_combined_and_nothing_else_is_part_of_it() -> None:
-    search = searched(Scripted(less(a=20, b=30)), option("a"), option("b"), option("c"))
-    assert {*search.chosen.options} == {"a", "b"}
+def helps_only_beside_a(names: Names) -> float:
+    return 100 - 20 * ("a" in names) - 30 * ({"a", "b"} <= names)
+
+
+def best_beside_a_second_best(names: Names) -> float:
+    return 100 - 30 * ("b" in names) - 20 * ("a" in names) - 40 * ({"a", "c"} <= names)
+
+
+def made_needless(names: Names) -> float:
+    alone = 100 - 40 * ("a" in names) - 10 * ("b" in names) - 10 * ("c" in names)
+    return 30 if {"b", "c"} <= names else alone
+
+
+def model_that_allows_another(names: Names) -> float:
+    """Return sizes where the setting saves most alone, and nothing beside the model."""
+    if {"rewrite", "other"} <= names:
+        return 20
+    return 40 if "setting" in names else 50 if "rewrite" in names else 100
+
+
+def model_that_prevents(names: Names) -> float:
+    return 60 if "rewrite" in names else 40 if "setting" in names else 100
+
+
+def untrue(*combinations: str) -> list[Names]:
+    return [frozenset(names) for names in combinations]
+
+
+MODEL_AND_SETTINGS = [REWRITE, *options("setting other")]
+BUDGET = {"peak": 80 * MIB}
+CHOSEN: dict[str, tuple[Scripted, Any, str]] = {
+    "what saves": (Scripted(less(a=20, b=30)), "a b c", "a b"),
+    "helps only beside another": (Scripted(helps_only_beside_a), "a b", "a b"),
+    "exclude each other": (Scripted(less(a=20, b=30, c=5)), "a b:a c", "b c"),
+    "grown from the second best": (Scripted(best_beside_a_second_best), "a b:a c", "a c"),
+    "became needless": (Scripted(made_needless), "a b c", "b c"),
+    "of small ones, what is worth it": (Scripted(less(a=30, b=1.3, c=1.2)), "a b c", "a b"),
+    "small ones not worth it": (Scripted(less(a=0.9, b=0.8)), "a b", ""),
+    "small ones that exclude each other": (
+        Scripted(less(a=1.5, b=1.4, c=1.3)), "a b:a c", "a c"
+    ),
+    # A saving of 3 MiB is compared by itself, one of 1.6 is not.
+    "a slow small one that is known": (
+        Scripted(less(slow=3, a=1.5, b=1.2), slow_if("slow")), "slow b a", "a b"
+    ),
+    "a slow small one that is not known": (
+        Scripted(less(slow=1.6, a=1.5, b=1.2), slow_if("slow")), "slow b a", "a b"
+    ),
+    "of a slow combination, the parts": (
+        Scripted(less(a=10, b=20, c=5), slow_if("b", ratio=1.2)), "a b c", "a c"
+    ),
+    "the next where the best is not confirmed": (
+        Scripted(less(a=20, b=30), untrue=untrue("b")), "a:b b:a", "a"
+    ),
+    "nothing where nothing is confirmed": (
+        Scripted(less(a=20, b=30), untrue=untrue("a", "b")), "a:b b:a", ""
+    ),
+    "the fastest that fits the budget": (
+        Scripted(less(a=30, quick=25), lambda names: 0.8 if "quick" in names else 1.0, BUDGET),
+        "a:quick quick:a",
+        "quick",
+    ),
+    "a model with what it allows": (
+        Scripted(model_that_allows_another), MODEL_AND_SETTINGS, "rewrite other"
+    ),
+    "no model that prevents a setting": (
+        Scripted(model_that_prevents), MODEL_AND_SETTINGS, "setting"
+    ),
+    "beside the best, what usually costs time": (
+        Scripted(less(a=10, b=20, slow=40, harmless=5), slow_if("slow", ratio=1.2)),
+        [*options("a b"), SLOW, option("harmless", costs_time=True)],
+        "a b harmless",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_what_is_chosen(case: str) -> None:
+    scripted, usable, chosen = CHOSEN[case]
+    search = searched(scripted, usable)
+    assert {*search.chosen.options} == {*chosen.split()}
     assert search.is_confirmed
     assert search.points[0].options == ()
+    excluding = {one.name: {*one.excludes} for one in search.usable}
+    assert not any(excluding[name] & names for names in tried(search) for name in names)
 
 
-def test_latency_is_compared_only_where_memory_is_saved() -> None:
-    scripted = Scripted(less(a=20, b=0.5))
-    search = searched(scripted, option("a"), option("b"))
-    assert scripted.compared == [{"a"}]
-    (idle,) = [point for point in search.points if point.options == ("b",)]
-    assert idle.ratio is None
-    assert not idle.on_front
+@pytest.mark.parametrize(
+    ("saved", "usable", "compared"),
+    [
+        ({"a": 20, "b": 0.5}, "a b", ["a"]),  # latency is compared only where memory is saved
+        ({"a": 1.6, "b": 1.5, "c": 1.4, "d": 0.2}, "a b c d", ["abc"]),
+    ],
+)
+def test_what_is_compared(saved: dict[str, float], usable: str, compared: list[str]) -> None:
+    scripted = Scripted(less(**saved))
+    search = searched(scripted, usable)
+    assert {frozenset(names) for names in compared} <= {*scripted.compared}
+    idle = usable.split()[-1]
+    assert not any(idle in names for names in scripted.compared)
+    (point,) = [point for point in search.points if point.options == (idle,)]
+    assert (point.ratio, point.on_front) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("saved", "first"), [(-30, {"patterns", "mmap"}), (5, {"patterns", "mmap", "shared"})]
+)
+def test_the_first_comparison_is_without_a_shared_arena_where_that_takes_more(
+    saved: float, first: set[str]
+) -> None:
+    scripted = Scripted(less(patterns=20, mmap=20, shared=saved))
+    quick(scripted, [*options("patterns mmap"), option("shared", shared_arena=True)])
+    assert scripted.compared == [first]
 
 
 def test_what_was_compared_before_the_search_is_not_compared_again() -> None:
     scripted = Scripted(less(a=40, b=10))
-    rewrite, other = option("a"), option("b")
-    point = scripted.compare(scripted.measure((rewrite,)), (rewrite,))
+    first, other = options("a b")
+    point = scripted.compare(scripted.measure((first,)), (first,))
     scripted.compared.clear()
-    search = searched(scripted, rewrite, other, compared=[(point, (rewrite,))])
+    search = new_search(scripted, [first, other])
+    search._keep_point(point, (first,))
+    search.run()
     assert {*search.chosen.options} == {"a", "b"}
     assert {"a"} not in scripted.compared
 
 
 def test_ctrl_c_after_the_first_comparison_leaves_its_point() -> None:
-    class Interrupted(Scripted):
-        def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
-            if len(chosen) > 1:
-                raise KeyboardInterrupt
-            return super().measure(chosen)
+    def size(names: Names) -> float:
+        if len(names) > 1:
+            raise KeyboardInterrupt
+        return less(a=10, b=40, c=5)(names)
 
-    search = searched(Interrupted(less(a=10, b=40, c=5)), *(option(name) for name in "abc"))
+    search = searched(Scripted(size), "a b c")
     assert (search.chosen.options, search.ended_by) == (("b",), "interrupt")
 
 
 def test_options_that_were_named_are_compared_together() -> None:
     # b costs memory beside a, so that nothing else leads to the three.
     size = less(a=30, b=-10, c=20)
-    names, options = ("a", "b", "c"), [option("a"), option("b"), option("c"), option("d")]
+    names = {"a", "b", "c"}
     freely = Scripted(size)
-    searched(freely, *options)
-    assert not any({*names} <= each for each in freely.compared)
+    searched(freely, "a b c d")
+    assert not any(names <= each for each in freely.compared)
     named = Scripted(size)
-    search = searched(named, *options, together=names)
-    assert {*names} in named.compared
-    assert {*names, "d"} in named.compared
+    search = searched(named, "a b c d", together=("a", "b", "c"))
+    assert names in named.compared
+    assert names | {"d"} in named.compared
     assert {*search.chosen.options} == {"a", "c"}
     # A model that one of them excludes stays out, and options that exclude each other alone.
     beside = Scripted(size)
-    searched(beside, option("a"), option("b", "rewrite"), option("rewrite"), together=("a", "b"))
+    searched(beside, "a b:rewrite rewrite", together=("a", "b"))
     assert {"a", "b"} in beside.compared
     apart = Scripted(size)
-    searched(apart, option("a"), option("b", "a"), together=("a", "b"))
+    searched(apart, "a b:a", together=("a", "b"))
     assert not any({"a", "b"} <= each for each in apart.compared)
 
 
-def test_what_saves_too_little_alone_is_gathered() -> None:
-    # Of 100 MiB 4 at peak and steady state together, 2 each, are worth an option.
-    small = Scripted(less(a=1.6, b=1.5, c=1.4, d=0.2))
-    search = searched(small, *(option(name) for name in "abcd"))
-    assert {"a", "b", "c"} in small.compared
-    assert not any("d" in names for names in small.compared)
-    # The third adds nothing that is worth an option.
-    assert {*search.chosen.options} == {"a", "b"}
-    beside = searched(Scripted(less(a=30, b=1.3, c=1.2)), *(option(name) for name in "abc"))
-    assert {*beside.chosen.options} == {"a", "b"}
-    # All of it is less than what is worth having.
-    alone = searched(Scripted(less(a=0.9, b=0.8)), option("a"), option("b"))
-    assert alone.chosen.options == ()
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_what_is_too_slow_spoils_nothing_of_what_is_gathered(known: bool) -> None:
-    def ratio(names: Names) -> float:
-        return 2.0 if "slow" in names else 1.0
-
-    # A saving of 3 MiB is compared by itself, one of 1.6 is not.
-    scripted = Scripted(less(slow=3 if known else 1.6, a=1.5, b=1.2), ratio)
-    search = searched(scripted, option("slow"), option("b"), option("a"))
-    assert {*search.chosen.options} == {"a", "b"}
-
-
-def test_what_excludes_a_gathered_option_is_not_added_to_it() -> None:
-    search = searched(
-        Scripted(less(a=1.5, b=1.4, c=1.3)), option("a"), option("b", "a"), option("c")
-    )
-    assert {*search.chosen.options} == {"a", "c"}
-    assert not any({"a", "b"} <= names for names in tried(search))
-
-
-def test_options_that_help_only_beside_another_are_found() -> None:
-    def size(names: Names) -> float:
-        return 100 - 20 * ("a" in names) - 30 * ({"a", "b"} <= names)
-
-    assert {*searched(Scripted(size), option("a"), option("b")).chosen.options} == {"a", "b"}
-
-
-def test_options_that_exclude_each_other_are_not_tried_together() -> None:
-    search = searched(Scripted(less(a=20, b=30, c=5)), option("a"), option("b", "a"), option("c"))
-    assert not any({"a", "b"} <= names for names in tried(search))
-    assert {*search.chosen.options} == {"b", "c"}
-
-
-def test_the_best_that_cannot_stand_beside_the_best_is_grown_from_too() -> None:
-    def size(names: Names) -> float:
-        alone = 100 - 30 * ("b" in names) - 20 * ("a" in names)
-        return alone - 40 * ({"a", "c"} <= names)
-
-    search = searched(Scripted(size), option("a"), option("b", "a"), option("c"))
-    assert {*search.chosen.options} == {"a", "c"}
-
-
-def test_an_option_that_became_needless_is_left_out() -> None:
-    def size(names: Names) -> float:
-        if {"b", "c"} <= names:
-            return 30
-        return 100 - 40 * ("a" in names) - 10 * ("b" in names) - 10 * ("c" in names)
-
-    search = searched(Scripted(size), option("a"), option("b"), option("c"))
-    assert {*search.chosen.options} == {"b", "c"}
-
-
 def test_what_is_too_slow_is_on_the_front_but_not_chosen() -> None:
-    def ratio(names: Names) -> float:
-        return 2.0 if "slow" in names else 1.0
-
-    search = searched(Scripted(less(slow=60, a=10), ratio), option("a"), option("slow"))
+    search = searched(Scripted(less(slow=60, a=10), slow_if("slow")), "a slow")
     assert search.chosen.options == ("a",)
-    on_front = {frozenset(point.options) for point in search.points if point.on_front}
-    assert {"slow"} in on_front
-
-
-def test_a_choice_that_is_not_confirmed_gives_way_to_the_next() -> None:
-    usable = (option("a", "b"), option("b", "a"))
-    scripted = Scripted(less(a=20, b=30), untrue=frozenset({frozenset({"b"})}))
-    search = searched(scripted, *usable)
-    assert search.chosen.options == ("a",)
-    nothing = frozenset({frozenset({"a"}), frozenset({"b"})})
-    search = searched(Scripted(less(a=20, b=30), untrue=nothing), *usable)
-    assert search.chosen.options == ()
-    assert search.is_confirmed
+    assert ("slow",) in {point.options for point in search.points if point.on_front}
 
 
 def test_what_was_confirmed_stays_the_choice_whatever_its_second_figures() -> None:
-    class Drifting(Scripted):
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            return msgspec.structs.replace(point, figures=figures(85)), True
-
-    search = searched(Drifting(less(a=20, b=30)), option("a", "b"), option("b", "a"))
+    drifting = Scripted(less(a=20, b=30), confirmed=lambda names: {"figures": figures(85)})
+    search = searched(drifting, "a:b b:a")
     assert search.chosen.options == ("b",)
     assert search.chosen.figures == figures(85)
 
 
-def test_what_fits_a_budget_narrowly_is_compared_and_chosen() -> None:
-    narrow = Scripted(less(a=0.2, b=0.1), budget={"peak": round(99.8 * MIB)})
-    search = searched(narrow, option("a"), option("b"))
-    assert search.chosen.options == ("a",)
-    assert {"b"} not in narrow.compared
-
-
-def test_where_the_defaults_fit_the_budget_nothing_that_saves_less_is_compared() -> None:
-    roomy = Scripted(less(a=0.2, b=30), budget={"peak": 100 * MIB})
-    search = searched(roomy, option("a"), option("b"))
-    assert search.chosen.options == ()
-    assert roomy.compared == [{"b"}]
+@pytest.mark.parametrize(
+    ("saved", "peak_mib", "chosen", "compared"),
+    [
+        # What fits a budget narrowly is compared and chosen.
+        ({"a": 0.2, "b": 0.1}, 99.8, ("a",), "a"),
+        # Where the defaults fit, nothing that saves less than is worth an option is compared.
+        ({"a": 0.2, "b": 30}, 100, (), "b"),
+    ],
+)
+def test_a_budget_says_what_is_compared(
+    saved: dict[str, float], peak_mib: float, chosen: tuple[str, ...], compared: str
+) -> None:
+    scripted = Scripted(less(**saved), budget={"peak": round(peak_mib * MIB)})
+    assert searched(scripted, "a b").chosen.options == chosen
+    assert {*scripted.compared} - {frozenset("ab")} == {frozenset(compared)}
 
 
 @pytest.mark.parametrize(
-    ("untrue", "chosen"),
-    [(frozenset(), {"a", "b"}), (frozenset({frozenset({"a", "b"}), frozenset({"b"})}), {"a"})],
+    ("not_confirmed", "chosen"),
+    [((), {"a", "b"}), (("ab", "b"), {"a"})],
     ids=["another one fits", "no other one stands"],
 )
 def test_what_exceeds_the_budget_in_several_processes_is_chosen_only_if_nothing_fits(
-    untrue: frozenset[Names], chosen: set[str]
+    not_confirmed: tuple[str, ...], chosen: set[str]
 ) -> None:
-    class Growing(Scripted):
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            point, stands = super().confirm(point, chosen)
-            if point.options == ("a",):
-                point = msgspec.structs.replace(point, figures=figures(81), fits=False)
-            return point, stands
-
-    scripted = Growing(less(a=20.5, b=3), budget={"peak": 80 * MIB}, untrue=untrue)
-    assert {*searched(scripted, option("a"), option("b")).chosen.options} == chosen
-
-
-def test_of_those_that_fit_the_budget_the_fastest_is_chosen() -> None:
-    def ratio(names: Names) -> float:
-        return 0.8 if "quick" in names else 1.0
-
-    scripted = Scripted(less(a=30, quick=25), ratio, {"peak": 80 * MIB})
-    search = searched(scripted, option("a", "quick"), option("quick", "a"))
-    assert search.chosen.options == ("quick",)
+    growing = Scripted(
+        less(a=20.5, b=3),
+        budget=BUDGET,
+        untrue=untrue(*not_confirmed),
+        confirmed=lambda names: {"figures": figures(81), "fits": False} if names == {"a"} else {},
+    )
+    assert {*searched(growing, "a b").chosen.options} == chosen
 
 
 def test_what_would_fit_if_it_were_faster_is_known() -> None:
     budget = {"steady": 50 * MIB}
-    slow = Scripted(less(slow=60, a=10), lambda names: 2.0 if "slow" in names else 1.0, budget)
-    search = searched(slow, option("a"), option("slow"))
-    assert not search.chosen.fits
-    assert search.chosen.options == ("a",)
+    search = searched(Scripted(less(slow=60, a=10), slow_if("slow"), budget), "a slow")
+    assert (search.chosen.options, search.chosen.fits) == (("a",), False)
     slower = search.fastest_of_too_slow()
     assert slower is not None
     assert "slow" in slower.options
-    hopeless = searched(Scripted(less(a=10), budget=budget), option("a"))
+    hopeless = searched(Scripted(less(a=10), budget=budget), "a")
     assert hopeless.fastest_of_too_slow() is None
 
 
-def test_the_best_setting_and_the_best_model_are_both_combined_with_others() -> None:
-    rewrite = TuningOption(name="rewrite", does="x.", hurts="x.", model=Path("fixed.onnx"))
-
-    def size(names: Names) -> float:
-        # The setting saves most alone, and nothing beside the model, which allows another one.
-        if {"rewrite", "other"} <= names:
-            return 20
-        return 40 if "setting" in names else 50 if "rewrite" in names else 100
-
-    search = searched(Scripted(size), rewrite, option("setting"), option("other"))
-    assert {*search.chosen.options} == {"rewrite", "other"}
-
-    def without(names: Names) -> float:
-        return 60 if "rewrite" in names else 40 if "setting" in names else 100
-
-    # A rewrite that prevents what a setting alone saves is left out.
-    search = searched(Scripted(without), rewrite, option("setting"), option("other"))
-    assert search.chosen.options == ("setting",)
-
-
 def test_in_limited_time_what_saves_most_is_compared_first() -> None:
-    saved = dict(a=5, b=0, c=30, d=20, e=40)
+    saved = {"a": 5, "b": 0, "c": 30, "d": 20, "e": 40}
     usable = [option(name, *(saved.keys() - name)) for name in saved]
     unlimited = Scripted(less(**saved))
-    searched(unlimited, *usable)
+    searched(unlimited, usable)
     assert unlimited.compared == [{"e"}]
     # In the first third of the time a, b, c and d are measured, and e when the best was compared.
     limited = Scripted(less(**saved))
-    assert searched(limited, *usable, end=12).chosen.options == ("e",)
+    assert searched(limited, usable, end=12).chosen.options == ("e",)
     assert limited.compared == [{"c"}, {"e"}]
 
 
-def test_comparing_ends_with_the_time() -> None:
-    class Slow(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            if self.seconds > self.deadline:
-                raise TimeLimitReached
-            self.seconds += 3
-            return super().compare(point, chosen)
+class Slow(Scripted):
+    """Takes three seconds for a comparison, and makes none after its deadline."""
 
+    def compare(self, point: Any, chosen: tuple[TuningOption, ...]) -> Any:
+        if self.seconds > self.deadline:
+            raise TimeLimitReached
+        self.seconds += 3
+        return super().compare(point, chosen)
+
+
+def test_comparing_ends_with_the_time() -> None:
     slow = Slow(less(a=5, b=10, c=30, d=20))
-    search = searched(slow, *(option(name) for name in "abcd"), end=10)
+    search = searched(slow, "a b c d", end=10)
     assert search.ended_by == "time_limit"
     # All four were measured in the first third of the time, and the best was compared, so that
     # there is a result. Then they were accumulated and compared together.
     assert slow.compared == [{"c"}, {"a", "b", "c", "d"}]
     assert {*search.chosen.options} == {"a", "b", "c", "d"}
     assert not any(point.offered for point in search.points)
-    # What takes less than the result but could not be compared in time is offered.
-    exclusive = Slow(less(a=5, c=30, d=20, e=50))
-    slow_option = replace(option("e", "a", "c"), costs_time=True)
-    usable = option("a", "d"), option("c", "d"), option("d", "a", "c"), slow_option
-    search = searched(exclusive, *usable, end=10)
+
+
+def test_what_takes_less_but_could_not_be_compared_in_time_is_offered() -> None:
+    usable = [*options("a:d c:d d:a,c"), option("e", "a", "c", costs_time=True)]
+    search = searched(Slow(less(a=5, c=30, d=20, e=50)), usable, end=10)
     assert {*search.chosen.options} == {"a", "c"}
     assert {point.options for point in search.points if point.offered} == {("e",)}
 
 
 def test_what_was_not_measured_in_time_is_named() -> None:
-    search = searched(Scripted(less(a=20)), *(option(name) for name in "abcd"), end=3)
-    assert search.ended_by == "time_limit"
-    assert search.untried() == ("d",)
-    assert searched(Scripted(less(a=20)), option("a"), option("b")).untried() == ()
+    search = searched(Scripted(less(a=20)), "a b c d", end=3)
+    assert (search.ended_by, search.untried()) == ("time_limit", ("d",))
+    assert searched(Scripted(less(a=20)), "a b").untried() == ()
 
 
-def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
-    class Doubtful(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().compare(point, chosen)
-            if point.options == ("b",):
-                return msgspec.structs.replace(point, ratio=1.1, high=1.2, undecided=True)
-            return point
-
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            exact = self.exact if point.options == ("b",) else 1.0
-            point = msgspec.structs.replace(point, ratio=exact, undecided=False)
-            return point, exact <= LIMIT
-
-    usable = option("a", "b"), option("b", "a")
-    for exact, chosen in ((1.0, ("b",)), (1.1, ("a",))):
-        doubtful = Doubtful(less(a=20, b=30))
-        doubtful.exact = exact
-        assert searched(doubtful, *usable).chosen.options == chosen
+@pytest.mark.parametrize(("exact", "chosen"), [(1.0, ("b",)), (1.1, ("a",))])
+def test_an_undecided_quick_ratio_is_compared_exactly(
+    exact: float, chosen: tuple[str, ...]
+) -> None:
+    doubtful = Scripted(
+        less(a=20, b=30),
+        seen=lambda names: undecided(1.1, 1.0, high=1.2)(names) if names == {"b"} else {},
+        confirmed=lambda names: (
+            {"ratio": exact, "undecided": False, "stands": exact <= LIMIT} if names == {"b"} else {}
+        ),
+    )
+    assert searched(doubtful, "a:b b:a").chosen.options == chosen
 
 
 @pytest.mark.parametrize(("ratio", "is_told"), [(1.07, True), (1.3, False), (1.02, False)])
 def test_what_stays_undecided_after_a_thorough_comparison_is_told(
     ratio: float, is_told: bool
 ) -> None:
-    class Doubtful(Scripted):
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            undecided = 1.05 < ratio < 1.1
-            return msgspec.structs.replace(point, ratio=ratio, undecided=undecided), False
-
-    search = searched(Doubtful(less(a=20)), option("a"))
+    confirmed = {"ratio": ratio, "undecided": 1.05 < ratio < 1.1, "stands": False}
+    search = searched(Scripted(less(a=20), confirmed=lambda names: {**confirmed}), "a")
     assert search.chosen.options == ()
     doubtful = search.best_undecided()
     assert (doubtful is not None and doubtful.options == ("a",)) is is_told
@@ -477,12 +341,8 @@ def test_what_stays_undecided_after_a_thorough_comparison_is_told(
 
 @pytest.mark.parametrize(("peak_mib", "is_open"), [(120, False), (90, True)])
 def test_nothing_is_offered_where_the_defaults_fit_the_budget(peak_mib: int, is_open: bool) -> None:
-    class Ending(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            raise TimeLimitReached
-
-    scripted = Ending(less(a=30), budget={"peak": peak_mib * MIB})
-    search = searched(scripted, option("a"), end=1e9)
+    ending = Scripted(less(a=30), budget={"peak": peak_mib * MIB}, seen=time_is_over)
+    search = searched(ending, "a", end=1e9)
     assert any(point.offered for point in search.points) is is_open
 
 
@@ -498,52 +358,40 @@ def test_nothing_is_offered_where_the_defaults_fit_the_budget(peak_mib: int, is_
 def test_what_is_undecided_when_the_time_is_over_is_chosen_where_it_is_plausible(
     ratio: float, low: float, costs_time: bool, expected: tuple[str, ...]
 ) -> None:
-    class Ending(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().compare(point, chosen)
-            return msgspec.structs.replace(point, ratio=ratio, low=low, high=1.2, undecided=True)
-
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            raise TimeLimitReached
-
-    search = searched(Ending(less(a=30)), replace(option("a"), costs_time=costs_time))
-    assert search.chosen.options == expected
-    assert search.ended_by == "time_limit"
+    ending = Scripted(less(a=30), seen=undecided(ratio, low, high=1.2), confirmed=time_is_over)
+    search = searched(ending, [option("a", costs_time=costs_time)])
+    assert (search.chosen.options, search.ended_by) == (expected, "time_limit")
 
 
-def test_in_limited_time_what_is_probably_too_slow_is_not_confirmed() -> None:
-    class Doubtful(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().compare(point, chosen)
-            is_slow = point.options == ("b",)
-            ratio = 1.2 if is_slow else 1.0
-            return msgspec.structs.replace(point, ratio=ratio, low=0.98, undecided=is_slow)
+@pytest.mark.parametrize(("end", "first"), [(inf, {"b"}), (30, {"a"})])
+def test_in_limited_time_what_is_probably_too_slow_is_not_confirmed(
+    end: float, first: set[str]
+) -> None:
+    confirmed: list[Names] = []
 
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            confirmed.append(point.options)
-            return super().confirm(point, chosen)
+    def confirm(names: Names) -> dict[str, Any]:
+        confirmed.append(names)
+        return {}
 
-    usable = option("a", "b"), option("b", "a")
-    for end, first in ((inf, ("b",)), (30, ("a",))):
-        confirmed: list[tuple[str, ...]] = []
-        searched(Doubtful(less(a=20, b=30)), *usable, end=end)
-        assert confirmed[0] == first
+    doubtful = Scripted(
+        less(a=20, b=30),
+        seen=lambda names: undecided(1.2, 0.98)(names) if names == {"b"} else {"low": 0.98},
+        confirmed=confirm,
+    )
+    searched(doubtful, "a:b b:a", end=end)
+    assert confirmed[0] == first
 
 
-def test_where_nothing_else_saves_what_is_undecided_is_confirmed_within_the_time() -> None:
-    class Doubtful(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().compare(point, chosen)
-            return msgspec.structs.replace(point, ratio=1.09, low=1.06, undecided=True)
-
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            point = msgspec.structs.replace(point, ratio=self.exact, undecided=False)
-            return point, self.exact <= LIMIT
-
-    for exact, expected in ((1.04, ("a",)), (1.09, ())):
-        search = searched(Doubtful(less(a=20), exact=exact), option("a"), option("b"), end=30)
-        assert search.chosen.options == expected
-        assert search.ended_by == "completion"
+@pytest.mark.parametrize(("exact", "expected"), [(1.04, ("a",)), (1.09, ())])
+def test_where_nothing_else_saves_what_is_undecided_is_confirmed_within_the_time(
+    exact: float, expected: tuple[str, ...]
+) -> None:
+    confirmed = {"ratio": exact, "undecided": False, "stands": exact <= LIMIT}
+    doubtful = Scripted(
+        less(a=20), seen=undecided(1.09, 1.06), confirmed=lambda names: {**confirmed}
+    )
+    search = searched(doubtful, "a b", end=30)
+    assert (search.chosen.options, search.ended_by) == (expected, "completion")
 
 
 @pytest.mark.parametrize(
@@ -552,75 +400,61 @@ def test_where_nothing_else_saves_what_is_undecided_is_confirmed_within_the_time
 def test_in_limited_time_a_start_that_takes_far_more_is_not_followed(
     end: float, second: float, is_followed: bool
 ) -> None:
-    usable = (option("a", "b"), option("b", "a"), option("c"))
-    search = searched(Scripted(less(a=50, b=second, c=5)), *usable, end=end)
+    search = searched(Scripted(less(a=50, b=second, c=5)), "a:b b:a c", end=end)
     assert (frozenset("bc") in tried(search)) == is_followed
 
 
 def test_in_limited_time_nothing_is_added_to_what_is_probably_too_slow() -> None:
-    class Doubtful(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().compare(point, chosen)
-            is_slow = "a" in point.options
-            ratio = 1.3 if is_slow else 1.0
-            return msgspec.structs.replace(point, ratio=ratio, low=1.06, undecided=is_slow)
-
-    doubtful = Doubtful(less(a=40, b=20))
-    assert searched(doubtful, option("a"), option("b"), end=30).chosen.options == ("b",)
+    doubtful = Scripted(
+        less(a=40, b=20),
+        seen=lambda names: undecided(1.3, 1.06)(names) if "a" in names else {"low": 1.06},
+    )
+    assert searched(doubtful, "a b", end=30).chosen.options == ("b",)
     assert doubtful.compared.index(frozenset("b")) < doubtful.compared.index(frozenset("ab"))
 
 
 def test_in_limited_time_what_estimates_promise_is_tried_first() -> None:
-    usable = (*map(option, "abc"), TuningOption(name="d", does="x.", hurts="x.", costs_time=True))
+    usable = [*options("a b c"), option("d", costs_time=True)]
     saving = {"b": 20 * MIB - 1, "c": 20 * MIB, "d": 41 * MIB}
-    search = searched(Scripted(less(a=20, d=40)), *usable, end=3, expected=saving)
+    search = searched(Scripted(less(a=20, d=40)), usable, end=3, expected=saving)
     assert [point.options for point in search.points[:3]] == [(), ("d",), ("a",)]
     assert search.chosen.options == ("d",)
 
 
 def test_in_limited_time_what_estimates_promise_is_compared_before_others_are_measured() -> None:
-    slow, fast = (
-        TuningOption(name=name, does="x.", hurts="x.", costs_time=True) for name in ("slow", "fast")
-    )
-    scripted = Scripted(less(slow=60, fast=40, a=30), lambda names: 2.0 if "slow" in names else 1.0)
+    usable = [option("a"), option("fast", costs_time=True), SLOW]
+    size = less(slow=60, fast=40, a=30)
     promised = {"slow": 60 * MIB, "fast": 50 * MIB, "a": 10 * MIB}
-    usable = (option("a"), fast, slow)
     # A third of the time is enough for two measurements.
-    search = searched(scripted, *usable, end=6, expected=promised)
+    scripted = Scripted(size, slow_if("slow"))
+    search = searched(scripted, usable, end=6, expected=promised)
     assert scripted.compared[:2] == [{"slow"}, {"fast"}]
     assert [point.options for point in search.points[:3]] == [(), ("slow",), ("fast",)]
-    unlimited = Scripted(less(slow=60, fast=40, a=30))
-    searched(unlimited, *usable)
+    unlimited = Scripted(size)
+    searched(unlimited, usable)
     assert unlimited.compared[0] == {"a"}  # what usually costs no time
 
 
 def test_in_limited_time_what_promises_as_much_and_costs_no_time_comes_first() -> None:
-    scripted = Scripted(less(slow=60, a=40))
-    slow = TuningOption(name="slow", does="x.", hurts="x.", costs_time=True)
     promised = {"slow": 60 * MIB, "a": 40 * MIB}
-    assert searched(scripted, slow, option("a"), end=1, expected=promised).chosen.options == ("a",)
+    usable = [SLOW, option("a")]
+    search = searched(Scripted(less(slow=60, a=40)), usable, end=1, expected=promised)
+    assert search.chosen.options == ("a",)
 
 
 def test_in_limited_time_few_pairs_that_are_slower_by_chance_are_compared_again() -> None:
-    class Noisy(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            ratio = 1.0 if frozenset(point.options) in self.compared else 1.2
-            point = super().compare(point, chosen)
-            return msgspec.structs.replace(point, ratio=ratio, low=ratio - 0.05, undecided=True)
+    def slower_at_first(names: Names) -> dict[str, Any]:
+        ratio = 1.0 if names in noisy.compared else 1.2
+        return undecided(ratio, ratio - 0.05)(names)
 
-    noisy = Noisy(less(a=20))
-    assert searched(noisy, option("a"), end=30).chosen.options == ("a",)
+    noisy = Scripted(less(a=20), seen=slower_at_first)
+    assert searched(noisy, "a", end=30).chosen.options == ("a",)
     assert noisy.compared == [{"a"}, {"a"}]
 
 
 def test_what_contains_options_that_are_probably_too_slow_is_not_compared_next() -> None:
-    class Doubtful(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().compare(point, chosen)
-            return msgspec.structs.replace(point, ratio=1.09, low=1.06, undecided=True)
-
-    doubtful = Doubtful(less(a=20, b=1), untrue=frozenset({frozenset("a")}))
-    search = searched(doubtful, option("a"), option("b"))
+    doubtful = Scripted(less(a=20, b=1), untrue=untrue("a"), seen=undecided(1.09, 1.06))
+    search = searched(doubtful, "a b")
     assert frozenset("ab") in tried(search)
     assert {*doubtful.compared} == {frozenset("a")}
 
@@ -630,69 +464,34 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
     deadline: int, expected: tuple[str, ...]
 ) -> None:
     # A second passes for every point that is tried.
-    usable = option("a", "b"), option("b", "a")
-    search = searched(Scripted(less(a=20, b=30)), *usable, end=deadline)
+    search = searched(Scripted(less(a=20, b=30)), "a:b b:a", end=deadline)
     assert (search.ended_by == "time_limit") == (deadline < 2)
     assert search.is_confirmed
     assert search.chosen.options == expected
 
 
 def test_what_usually_costs_time_is_compared_beside_the_best_of_the_others() -> None:
-    def ratio(names: Names) -> float:
-        return 1.2 if "slow" in names else 1.0
-
-    usable = (
-        option("a"),
-        option("b"),
-        TuningOption(name="slow", does="x.", hurts="x.", costs_time=True),
-        TuningOption(name="harmless", does="x.", hurts="x.", costs_time=True),
-    )
-    scripted = Scripted(less(a=10, b=20, slow=40, harmless=5), ratio)
-    search = searched(scripted, *usable)
-    assert scripted.compared[:2] == [{"b"}, {"a", "b"}]
-    assert {*search.chosen.options} == {"a", "b", "harmless"}
-
-
-def test_of_a_combination_that_is_too_slow_the_parts_are_compared() -> None:
-    def ratio(names: Names) -> float:
-        return 1.2 if "b" in names else 1.0
-
-    search = searched(Scripted(less(a=10, b=20, c=5), ratio), *(option(name) for name in "abc"))
-    assert {*search.chosen.options} == {"a", "c"}
+    scripted, usable, _ = CHOSEN["beside the best, what usually costs time"]
+    again = Scripted(scripted.size, scripted.ratio)
+    searched(again, usable)
+    assert again.compared[:2] == [{"b"}, {"a", "b"}]
 
 
 def test_the_recommended_time_limit_suffices() -> None:
-    options = [option(name) for name in "abcdefghij"]
-    size = less(a=10, c=7, h=20)
-    hurried = searched(Scripted(size), *options, end=7)
+    size, usable = less(a=10, c=7, h=20), "a b c d e f g h i j"
+    hurried = searched(Scripted(size), usable, end=7)
     assert (hurried.ended_by, bool(hurried.untried())) == ("time_limit", True)
     recommended_s = hurried.sufficient_time_limit_s()
     assert recommended_s is not None
-    again = searched(Scripted(size), *options, end=recommended_s)
+    again = searched(Scripted(size), usable, end=recommended_s)
     assert (again.ended_by, again.untried()) == ("completion", ())
     assert again.sufficient_time_limit_s() is None
 
 
-def quick(scripted: Scripted, *usable: TuningOption, end: float = inf) -> OptionSearch:
-    """Return a search of which only the first step was made."""
-    search = OptionSearch(
-        point_evaluator=cast(PointEvaluator, scripted),
-        usable=list(usable),
-        budget=scripted.budget,
-        max_slowdown=LIMIT,
-        report_progress=lambda words: None,
-        end=end,
-        clock=lambda: scripted.seconds,
-    )
-    search.combine_quick_options()
-    return search
-
-
 def test_what_costs_no_time_is_first_compared_all_at_once() -> None:
     scripted = Scripted(less(a=10, b=20, slow=50, file=30))
-    slow = TuningOption(name="slow", does="x.", hurts="x.", costs_time=True)
-    file = TuningOption(name="file", does="x.", hurts="x.", save_options={"x": "1"})
-    search = quick(scripted, option("a"), slow, option("b"), option("c", "a"), file)
+    file = option("file", save_options={"x": "1"})
+    search = quick(scripted, [*options("a b c:a"), SLOW, file])
     assert scripted.compared == [{"a", "b"}]
     assert {*search.chosen.options} == {"a", "b"}
 
@@ -706,7 +505,7 @@ def test_in_limited_time_what_adds_nothing_leaves_the_first_combination_early(
     saved: dict[str, float], chosen: set[str]
 ) -> None:
     # There is time for four measurements: of all options together, and of three combinations.
-    search = quick(Scripted(less(**saved)), *(option(name) for name in "abc"), end=4.0)
+    search = quick(Scripted(less(**saved)), "a b c", end=4.0)
     search.run()
     assert search.ended_by == "time_limit"
     assert {*search.chosen.options} == chosen
@@ -714,23 +513,18 @@ def test_in_limited_time_what_adds_nothing_leaves_the_first_combination_early(
 
 def test_a_first_combination_that_saves_nothing_is_not_compared() -> None:
     scripted = Scripted(less(a=0.1))
-    assert quick(scripted, option("a"), option("b")).chosen.options == ()
+    assert quick(scripted, "a b").chosen.options == ()
     assert scripted.compared == []
 
 
 def test_a_time_limit_in_the_first_step_keeps_what_was_measured() -> None:
-    class Late(Scripted):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            raise TimeLimitReached
-
-    search = quick(Late(less(a=20)), option("a"), option("b"), end=10)
+    search = quick(Scripted(less(a=20), seen=time_is_over), "a b", end=10)
     assert search.ended_by == "time_limit"
     assert [point.offered for point in search.points] == [False, True]
 
 
 def test_what_saves_nothing_alone_leaves_the_first_combination() -> None:
-    scripted = Scripted(less(a=30))
-    search = quick(scripted, option("a"), option("b"), option("c"))
+    search = quick(Scripted(less(a=30)), "a b c")
     assert {*search.chosen.options} == {"a", "b", "c"}
     search.run()
     assert search.chosen.options == ("a",)
@@ -738,25 +532,16 @@ def test_what_saves_nothing_alone_leaves_the_first_combination() -> None:
 
 def test_a_rewritten_model_is_combined_with_the_quick_options() -> None:
     scripted = Scripted(less(a=10, rewrite=40))
-    search = quick(scripted, option("a"), option("b"))
-    rewrite = TuningOption(name="rewrite", does="x.", hurts="x.", model=Path("fixed.onnx"))
-    point = scripted.compare(scripted.measure((rewrite,)), (rewrite,))
-    search.add_compared(point, rewrite)
+    search = quick(scripted, "a b")
+    point = scripted.compare(scripted.measure((REWRITE,)), (REWRITE,))
+    search.add_compared(point, REWRITE)
     search.run()
     assert scripted.compared[2] == {"rewrite", "a", "b"}
     assert {*search.chosen.options} == {"rewrite", "a"}
 
 
 def test_the_best_so_far_is_reported() -> None:
-    found: list[str] = []
-    scripted = Scripted(less(a=40, b=1))
-    search = OptionSearch(
-        point_evaluator=cast(PointEvaluator, scripted),
-        usable=[option("a")],
-        budget={},
-        max_slowdown=LIMIT,
-        report_progress=lambda words: None,
-        report_verified=found.append,
-    )
+    reported: list[str] = []
+    search = new_search(Scripted(less(a=40, b=1)), "a", report_verified=reported.append)
     search.combine_quick_options()
-    assert found == ["a, peak 100 MiB → 60 MiB, steady 100 MiB → 60 MiB"]
+    assert reported == ["a, peak 100 MiB → 60 MiB, steady 100 MiB → 60 MiB"]

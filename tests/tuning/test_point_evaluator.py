@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+from memdiag.records.fix import Point
 from memdiag.runner.job import Feed, Job, SessionConfig, TimeLimitReached
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.tuning_options import TuningOption, tuning_options
@@ -73,17 +74,11 @@ def width(model: Path) -> int:
     return int(onnx.load(model).graph.initializer[0].dims[0])
 
 
-def compare_as(monkeypatch: pytest.MonkeyPatch, found: LatencyComparison) -> None:
-    """Let every comparison of latency return `found`."""
-    monkeypatch.setattr(
-        "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
-    )
-
-
 def _time_is_over(*args: object, **how: object) -> ModelEvaluation:
     raise TimeLimitReached
 
 
+@pytest.mark.usefixtures("one_process_each")
 def test_an_option_that_saves_is_measured_compared_and_confirmed(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +94,7 @@ def test_an_option_that_saves_is_measured_compared_and_confirmed(
     started = points.session_count
     confirmed, stands = points.confirm(compared, chosen)
     assert stands
-    assert points.session_count == started + 2 + 6  # both sessions that are compared are new
+    assert points.session_count == started + 2 + 2  # both sessions that are compared are new
     # A time limit that passes while latency is compared exactly leaves the quick ratio.
     monkeypatch.setattr(points.model_evaluator, "evaluate", _time_is_over)
     kept, stands = points.confirm(compared, chosen)
@@ -206,47 +201,73 @@ def test_within_a_budget_means_all_of_it(points: PointEvaluator) -> None:
     assert points.confirm(point, chosen)[1]
 
 
-@pytest.mark.usefixtures("same_memory")
+Compared = Callable[..., Point]
+
+
+@pytest.fixture
+def compared(
+    points: PointEvaluator, same_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> Compared:
+    """A function that compares an option of the given ratio of latencies, of `pairs` of runs."""
+
+    def compare(name: str, ratio: float, low: float, high: float, pairs: int = 4) -> Point:
+        found = LatencyComparison(1.0, ratio, LatencyRatio(ratio, low, high, pairs))
+        monkeypatch.setattr(
+            "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
+        )
+        monkeypatch.setattr(points, "max_slowdown", 1.05)
+        chosen = (BY_NAME[name],)
+        return points.compare(points.measure(chosen), chosen)
+
+    return compare
+
+
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
 def test_what_is_not_needed_to_keep_within_a_budget_has_to_save_or_to_be_faster(
-    points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, ratio: float
+    points: PointEvaluator, compared: Compared, ratio: float
 ) -> None:
-    compare_as(monkeypatch, LatencyComparison(1.0, ratio, LatencyRatio(ratio, ratio, ratio, 15)))
-    idle = (BY_NAME["denormal-as-zero"],)
     points.budget = {"peak": 1 << 40}
     assert points.defaults().fits
-    point = points.measure(idle)
-    point, stands = points.confirm(point, idle)
+    point = compared("denormal-as-zero", ratio, ratio, ratio, 15)
+    point, stands = points.confirm(point, (BY_NAME["denormal-as-zero"],))
     assert point.fits
     assert stands == (ratio < 1)
 
 
-@pytest.mark.usefixtures("same_memory")
 @pytest.mark.parametrize(
     ("name", "low", "undecided"),
     [("patterns-off", 1.1, True), ("patterns-off", 1.4, False), ("disable-prepacking", 1.1, False)],
 )
 def test_a_few_slow_pairs_are_believed_of_options_that_usually_cost_time(
-    points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, low: float, undecided: bool
+    compared: Compared, name: str, low: float, undecided: bool
 ) -> None:
-    compare_as(monkeypatch, LatencyComparison(1.0, 1.5, LatencyRatio(1.5, low, 1.6, 4)))
-    monkeypatch.setattr(points, "max_slowdown", 1.05)
-    chosen = (BY_NAME[name],)
-    assert points.compare(points.measure(chosen), chosen).undecided == undecided
+    assert compared(name, 1.5, low, 1.6).undecided == undecided
 
 
-@pytest.mark.usefixtures("same_memory")
 @pytest.mark.parametrize(
     ("name", "ratio", "fits"),
     [("patterns-off", 1.09, True), ("patterns-off", 1.2, True), ("one-thread", 1.09, False)],
 )
 def test_what_is_probably_fast_enough_fits(
-    points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, ratio: float, fits: bool
+    compared: Compared, name: str, ratio: float, fits: bool
 ) -> None:
-    compare_as(monkeypatch, LatencyComparison(1.0, ratio, LatencyRatio(ratio, 0.9, 1.3, 4)))
-    monkeypatch.setattr(points, "max_slowdown", 1.05)
-    chosen = (BY_NAME[name],)
-    assert points.compare(points.measure(chosen), chosen).fits == fits
+    assert compared(name, ratio, 0.9, 1.3).fits == fits
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "counted"),
+    [
+        ("patterns-off", 1.02, 1.0),  # noise: nothing but allocations changed
+        ("patterns-off", 1.1, 1.2),
+        ("disable-prepacking", 1.02, 1.2),
+    ],
+)
+def test_an_uncertain_latency_of_the_same_kernels_is_noise(
+    compared: Compared, name: str, low: float, counted: float
+) -> None:
+    point = compared(name, 1.2, low, 1.3, 32)
+    assert (point.counted_ratio, point.ratio) == (counted, 1.2)
+    assert (counted == 1.0) == (point.same_kernels and not point.undecided and point.fits)
 
 
 @pytest.mark.usefixtures("same_memory")
@@ -267,27 +288,3 @@ def test_an_interval_is_that_of_the_slowest_inputs_and_a_median_within_the_bound
     assert (point.ratio, point.low, point.high, point.slowest_with) == (0.98, 0.94, 0.99, "small")
     assert point.largest_high == 1.12
     assert not point.undecided
-
-
-@pytest.mark.usefixtures("same_memory")
-@pytest.mark.parametrize(
-    ("name", "interval", "counted"),
-    [
-        ("patterns-off", (1.02, 1.3), 1.0),  # noise: nothing but allocations changed
-        ("patterns-off", (1.1, 1.3), 1.2),
-        ("disable-prepacking", (1.02, 1.3), 1.2),
-    ],
-)
-def test_an_uncertain_latency_of_the_same_kernels_is_noise(
-    points: PointEvaluator,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    interval: tuple[float, float],
-    counted: float,
-) -> None:
-    compare_as(monkeypatch, LatencyComparison(1.0, 1.2, LatencyRatio(1.2, *interval, 32)))
-    monkeypatch.setattr(points, "max_slowdown", 1.05)
-    chosen = (BY_NAME[name],)
-    point = points.compare(points.measure(chosen), chosen)
-    assert (point.counted_ratio, point.ratio) == (counted, 1.2)
-    assert (counted == 1.0) == (point.same_kernels and not point.undecided and point.fits)

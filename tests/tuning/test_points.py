@@ -1,6 +1,9 @@
 """Points beside each other: what is less, what fits, what is on the front, what is chosen."""
 
+from typing import Any
+
 import msgspec
+import pytest
 
 from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
@@ -12,48 +15,14 @@ from memdiag.tuning.points import (
     saves_a_little,
 )
 from memdiag.units import MIB
+from tests.tuning.scripted_search import figures, made_up_point
 
 
-def figures(peak: float, steady: float, *, anonymous: float = 0, spread: float = 0) -> Figures:
-    """Figures in MiB."""
-    return Figures(
-        peak_bytes=round(peak * MIB),
-        peak_spread_bytes=round(spread * MIB),
-        steady_bytes=round(steady * MIB),
-        steady_spread_bytes=0,
-        anonymous_bytes=round(anonymous * MIB),
-        file_bytes=0,
-        load_s=0.1,
-        latency_s=0.01,
-        disk_bytes=1,
-    )
-
-
-def point(
-    *options: str,
-    at: tuple[float, float] | None = (100, 100),
-    ratio: float | None = 1.0,
-    interval: tuple[float, float] | None = None,
-    fits: bool = True,
-    problem: str = "",
-) -> Point:
-    low, high = interval or (None, None)
-    return Point(
-        options=options,
-        session_options={},
-        environment={},
-        run_options={},
-        disabled_optimizers=(),
-        shared_arena=False,
-        saved_options={},
-        figures=figures(*at) if at else None,
-        ratio=ratio,
-        low=low,
-        high=high,
-        on_front=False,
-        fits=fits,
-        problem=problem,
-    )
+def point(*options: str, at: tuple[float, float] = (100, 100), **fields: Any) -> Point:
+    """Return a point with a peak and steady memory in MiB, as fast as the defaults, that fits."""
+    low, high = fields.pop("interval", (None, None))
+    known = {"ratio": 1.0, "low": low, "high": high, "fits": True} | fields
+    return made_up_point(*options, figures=figures(*at), **known)
 
 
 def test_a_budget_counts_rows_that_other_inputs_would_read() -> None:
@@ -64,21 +33,27 @@ def test_a_budget_counts_rows_that_other_inputs_would_read() -> None:
     assert over_budget_bytes(taken, {"anonymous": taken.anonymous_bytes}) == 0
 
 
-def test_less_is_what_two_measurements_cannot_owe_to_chance() -> None:
-    assert is_worth_an_option(figures(95, 95), figures(100, 100))
-    assert not is_worth_an_option(figures(98.5, 98.5), figures(100, 100))  # within 2 %
-    assert is_worth_an_option(figures(9.7, 9.7), figures(10, 10))
-    assert not is_worth_an_option(figures(9.8, 9.8), figures(10, 10))  # within half a MiB
-    assert not is_worth_an_option(figures(95, 95), figures(100, 100, spread=20))
-    assert not is_worth_an_option(
-        figures(110, 95), figures(100, 100)
-    )  # what is saved later is lost before
+@pytest.mark.parametrize(
+    ("before", "after", "is_less"),
+    [
+        (figures(100), figures(95), True),
+        (figures(100), figures(98.5), False),  # within 2 %
+        (figures(10), figures(9.7), True),
+        (figures(10), figures(9.8), False),  # within half a MiB
+        (figures(100, spread=20), figures(95), False),
+        (figures(100), figures(110, 95), False),  # what is saved later is lost before
+    ],
+)
+def test_less_is_what_two_measurements_cannot_owe_to_chance(
+    before: Figures, after: Figures, is_less: bool
+) -> None:
+    assert is_worth_an_option(after, before) == is_less
 
 
 def test_a_step_is_less_by_half_as_much() -> None:
-    assert saves_a_little(figures(98.5, 98.5), figures(100, 100))
-    assert not saves_a_little(figures(99.2, 99.2), figures(100, 100))
-    assert not saves_a_little(figures(98.5, 98.5), figures(100, 100, spread=5))
+    assert saves_a_little(figures(98.5), figures(100))
+    assert not saves_a_little(figures(99.2), figures(100))
+    assert not saves_a_little(figures(98.5), figures(100, spread=5))
 
 
 def test_what_is_no_less_than_the_defaults_is_not_chosen() -> None:
@@ -91,10 +66,8 @@ def test_excess_is_summed_over_what_the_budget_names() -> None:
     taken = figures(30, 20, anonymous=5)
     assert over_budget_bytes(taken, {}) == 0
     assert over_budget_bytes(taken, {"peak": 30 * MIB, "anonymous": 5 * MIB}) == 0
-    assert (
-        over_budget_bytes(taken, {"peak": 29 * MIB, "steady": 18 * MIB, "anonymous": 9 * MIB})
-        == 3 * MIB
-    )
+    exceeded = {"peak": 29 * MIB, "steady": 18 * MIB, "anonymous": 9 * MIB}
+    assert over_budget_bytes(taken, exceeded) == 3 * MIB
 
 
 def front(*points: Point) -> list[str]:
@@ -160,8 +133,5 @@ def test_where_nothing_fits_the_nearest_that_is_not_too_slow_is_chosen() -> None
 
 
 def test_where_all_is_too_slow_the_defaults_stay() -> None:
-    measured_again = point(ratio=1.0)
-    assert (
-        recommended_point((measured_again, point("a", at=(1, 1), ratio=0.99)), {}, 0.9).options
-        == ()
-    )
+    points = (point(), point("a", at=(1, 1), ratio=0.99))
+    assert recommended_point(points, {}, 0.9).options == ()

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper, parser
 
 from memdiag.ort.runtime import Runtime
 from memdiag.records.fix import Point
@@ -23,6 +21,8 @@ from memdiag.runner.job import Job
 from memdiag.tuning.program import session_program
 from memdiag.tuning.tuning_options import TuningOption, tuning_options
 from memdiag.units import MIB
+from tests.model_text import random, with_weights
+from tests.tuning.scripted_search import made_up_point
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in tuning_options()}
@@ -57,21 +57,16 @@ def point(*chosen: TuningOption) -> Point:
     job = Job(model=Path("m.onnx"))
     for one in chosen:
         job = one.added_to(job)
-    return Point(
-        options=tuple(one.name for one in chosen),
-        session_options=dict(job.session.options),
-        environment=dict(job.session.environment),
-        run_options=dict(job.session.run_options),
-        disabled_optimizers=tuple(job.session.disabled_optimizers),
-        shared_arena=job.session.shared_arena,
+    session = job.session
+    return made_up_point(
+        *(one.name for one in chosen),
+        session_options=dict(session.options),
+        environment=dict(session.environment),
+        run_options=dict(session.run_options),
+        disabled_optimizers=tuple(session.disabled_optimizers),
+        shared_arena=session.shared_arena,
         saved_options={name: text for one in chosen for name, text in one.save_options.items()},
-        figures=None,
-        ratio=None,
-        low=None,
-        high=None,
-        on_front=False,
         fits=True,
-        problem="",
     )
 
 
@@ -163,16 +158,9 @@ def test_options_together_run_as_well(model: Path) -> None:
 
 
 def test_initializers_that_an_old_model_lists_are_no_inputs(tmp_path: Path) -> None:
-    proto = parser.parse_model(
-        """<ir_version: 3, opset_import: ["" : 9]>
-        g (float[1, 64] x, float[64, 500] v) => (float[1, 500] y) {
-            s = Identity(v)
-            t = Mul(s, s)
-            y = MatMul(x, t)
-        }"""
-    )
-    values = np.random.default_rng().standard_normal((64, 500), np.float32)
-    proto.graph.initializer.append(numpy_helper.from_array(values, "v"))
+    text = """g (float[1, 64] x, float[64, 500] v) => (float[1, 500] y) {
+        s = Identity(v) t = Mul(s, s) y = MatMul(x, t) }"""
+    proto = with_weights(text, 3, 9, v=random((64, 500)))
     onnx.save(proto, tmp_path / "old.onnx")
     chosen = point(BY_NAME["save-prepacked"])
     program = session_program(str(tmp_path / "old.onnx"), chosen, listed=True)
@@ -286,9 +274,8 @@ def test_the_program_says_why_a_longer_latency_is_allowed(
 
 
 def test_the_program_says_where_it_must_not_be_used() -> None:
-    caveats = {"onnxruntime-all": "It fits this release of onnxruntime only."}
-    program = session_program("m.onnx", point(), caveats=caveats)
-    assert program.startswith("# onnxruntime-all: It fits this release of onnxruntime only.\n")
+    program = session_program("m.onnx", point(), caveats={"onnxruntime-all": "Not elsewhere."})
+    assert program.startswith("# onnxruntime-all: Not elsewhere.\n")
     compile(program, "snippet", "exec")
 
 

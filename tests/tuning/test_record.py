@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.record import Publication, fix_record
 from memdiag.tuning.tuning_options import TuningOption
 from memdiag.verify.outputs import Bound
-from tests.tuning.test_option_search import Names, Scripted, less, option, searched
+from tests.tuning.scripted_search import Names, Scripted, less, searched
 
 SampleModel = Callable[..., Path]
 
@@ -51,27 +52,23 @@ def model(sample_model: SampleModel) -> Path:
     return sample_model("plain_mlp")
 
 
-def interrupted(names: Names) -> float:
+def interrupted(names: Names) -> Any:
     raise KeyboardInterrupt
 
 
 def test_what_was_not_compared_is_no_program(model: Path) -> None:
-    fix = recorded(searched(Recordable(less(a=60), interrupted), option("a")), model)
+    fix = recorded(searched(Recordable(less(a=60), interrupted), "a"), model)
     assert [point.offered for point in fix.points] == [False, True]
     assert (fix.chosen, fix.program) == ((), "")
     assert not fix.measured_once  # nothing is claimed
-    compared = recorded(searched(Recordable(less(a=60)), option("a")), model)
+    compared = recorded(searched(Recordable(less(a=60)), "a"), model)
     assert compared.program
 
 
 def test_a_choice_of_which_several_processes_were_not_measured_is_marked(model: Path) -> None:
-    class Interrupted(Recordable):
-        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            raise KeyboardInterrupt
-
     saving = less(a=20)
-    assert not recorded(searched(Recordable(saving), option("a")), model).measured_once
-    fix = recorded(searched(Interrupted(saving), option("a")), model)
+    assert not recorded(searched(Recordable(saving), "a"), model).measured_once
+    fix = recorded(searched(Recordable(saving, confirmed=interrupted), "a"), model)
     assert fix.chosen == ("a",)
     assert fix.measured_once
 
@@ -84,8 +81,7 @@ def test_what_takes_far_less_but_is_too_slow_is_told_with_the_slowdown_that_acce
         return 1.234 if "slow" in names else 1.0
 
     saving = less(slow=100 - size, a=40)
-    search = searched(Recordable(saving, ratio), option("slow", "a"), option("a", "slow"))
-    fix = recorded(search, model)
+    fix = recorded(searched(Recordable(saving, ratio), "slow:a a:slow"), model)
     assert fix.chosen == ("a",)
     assert any("slower: slow would take 10 MiB" in note for note in fix.notes) is is_told
     if is_told:
@@ -100,9 +96,8 @@ def test_of_what_is_too_slow_the_faster_is_told_if_it_takes_nearly_as_little(
         return 2.0 if "slower" in names else 1.2 if "slow" in names else 1.0
 
     saving = less(slow=100 - taken, slower=100 - 20, a=40)
-    names = ("slow", "slower", "a")
-    options = [option(name, *({*names} - {name})) for name in names]
-    fix = recorded(searched(Recordable(saving, ratio), *options, together=("slow",)), model)
+    exclusive = "slow:slower,a slower:slow,a a:slow,slower"
+    fix = recorded(searched(Recordable(saving, ratio), exclusive, together=("slow",)), model)
     assert fix.chosen == ("a",)
     assert any(note.startswith(f"slower: {told} would take") for note in fix.notes)
 
@@ -117,7 +112,7 @@ def test_the_program_watches_the_files_of_external_weights(
             return msgspec.structs.replace(super().measure(chosen), saved_options=saved)
 
     path = sample_model("plain_mlp", 1, external=is_external)
-    fix = recorded(searched(Saving(less(a=40)), option("a")), path)
+    fix = recorded(searched(Saving(less(a=40)), "a"), path)
     watched = f"(Path(MODEL).parent / '{path.name}.data').stat()"
     assert (watched in fix.program) is is_external
     assert fix.program.count("modified = ") == 1 + is_external
@@ -127,8 +122,7 @@ def test_the_program_watches_the_files_of_external_weights(
 def test_why_a_point_with_a_little_more_memory_was_chosen_is_said(
     saving: float, is_told: bool, model: Path
 ) -> None:
-    scripted = Recordable(less(a=40, b=saving))
-    search = searched(scripted, option("a"), option("b"), together=("a", "b"))
+    search = searched(Recordable(less(a=40, b=saving)), "a b", together=("a", "b"))
     fix = recorded(search, model)
     assert fix.chosen == ("a",)
     assert any(note.startswith("a + b takes ") for note in fix.notes) is is_told
@@ -138,12 +132,9 @@ def test_why_a_point_with_a_little_more_memory_was_chosen_is_said(
 def test_why_a_point_above_the_bound_was_chosen_is_said(
     ratio: float, is_told: bool, model: Path
 ) -> None:
-    class Undecided(Recordable):
-        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().compare(point, chosen)
-            return msgspec.structs.replace(point, low=0.9, high=1.2, undecided=ratio > 1.05)
-
-    fix = recorded(searched(Undecided(less(a=40), lambda _: ratio), option("a"), end=99), model)
+    seen = {"low": 0.9, "high": 1.2, "undecided": ratio > 1.05}
+    undecided = Recordable(less(a=40), lambda _: ratio, seen=lambda _: seen)
+    fix = recorded(searched(undecided, "a", end=99), model)
     assert fix.chosen == ("a",)
     why = "It was chosen because it may be as fast as the defaults"
     assert any(why in note for note in fix.notes) is is_told
