@@ -31,10 +31,8 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     """A function that writes and opens a model, ``m.onnx`` unless another path is given."""
     with ExitStack() as files:
 
-        def write_and_open(
-            path: Path = tmp_path / "m.onnx", *, external: bool = False
-        ) -> ModelFile:
-            model = write(path or tmp_path / "m.onnx", external=external)
+        def write_and_open(path: Path | None = None, *, external: bool = False) -> ModelFile:
+            model = write(tmp_path / "m.onnx" if path is None else path, external=external)
             return files.enter_context(open_model(model))
 
         yield write_and_open

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from onnx import ModelProto, helper, parser
+from onnx import ModelProto, helper
 
 from memdiag.records.finding import Finding
 from memdiag.verify.outputs import Bound
-from tests.model_text import Array, random, tensor
+from tests.model_text import Array, random, tensor, with_weights
 from tests.rewrites import rewriting
 from tests.rewrites.rewriting import Feeds, finding
 

@@ -60,46 +60,46 @@ def expecting(*expected: ExpectedCopies, nbytes: int) -> Finding:
     return finding(expected=expected, bytes=nbytes, weights=expected[0].weights)
 
 
-def test_a_copy_that_was_seen_is_measured() -> None:
-    seen = match_attribution(
-        expecting(TRANSPOSED, nbytes=64 * MIB), attribution(copy("w", "transposed", 64 * MIB))
-    )
-    assert (seen.evidence, seen.measured_bytes) == ("measured", 64 * MIB)
+FOUND = copy("w", "transposed", 64 * MIB)
+BOTH = (copy("a b", "original", MIB), copy("b a", "original", MIB))
+HALF = msgspec.structs.replace(BOTH[0], resident_bytes=MIB // 2)
+PACKED = [ExpectedCopies(weights=(name,), kind="packed", count=1, bytes=4 * MIB) for name in "ab"]
+ONE = expecting(TRANSPOSED, nbytes=64 * MIB)
+TWO = expecting(ORIGINALS, nbytes=MIB)
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("predicted", "copies", "evidence", "measured_bytes"),
     [
-        copy("w", "packed", 64 * MIB),
-        copy("w", "transposed", 64 * MIB, in_use=False),
-        copy("v", "transposed", 64 * MIB),
+        (ONE, [FOUND], "measured", 64 * MIB),
+        (ONE, [FOUND, FOUND], "measured", 128 * MIB),
+        (ONE, [copy("w", "packed", 64 * MIB)], "refuted", 0),
+        (ONE, [copy("w", "transposed", 64 * MIB, in_use=False)], "refuted", 0),
+        (ONE, [copy("v", "transposed", 64 * MIB)], "refuted", 0),
+        (TWO, BOTH[:1], "refuted", 0),  # which the model needs
+        (TWO, BOTH, "measured", MIB),
+        (TWO, [HALF, HALF], "measured", MIB // 2),  # as far as it is resident
+        (
+            expecting(*PACKED, nbytes=8 * MIB),
+            [copy("a b", "packed", 4 * MIB)],
+            "measured",
+            4 * MIB,
+        ),
     ],
-    ids=["another kind", "freed", "another weight"],
-)
-def test_without_that_copy_it_is_refuted(other: Copy) -> None:
-    seen = match_attribution(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(other))
-    assert (seen.evidence, seen.measured_bytes) == ("refuted", 0)
-
-
-def test_copies_that_the_model_needs_do_not_count() -> None:
-    one, two = copy("a b", "original", MIB), copy("b a", "original", MIB)
-    predicted = expecting(ORIGINALS, nbytes=MIB)
-    assert match_attribution(predicted, attribution(one)).evidence == "refuted"
-    both = match_attribution(predicted, attribution(one, two))
-    assert (both.evidence, both.measured_bytes) == ("measured", MIB)
-
-
-def test_more_than_predicted_is_said() -> None:
-    copies = [copy("w", "transposed", 64 * MIB)] * 2
-    seen = match_attribution(expecting(TRANSPOSED, nbytes=64 * MIB), attribution(*copies))
-    assert seen.measured_bytes == 128 * MIB
+    ids=["seen", "twice", "another kind", "freed", "another weight", "needed", "beyond the needed",
+         "mapped", "shared by two weights"],
+)  # fmt: skip
+def test_copies_decide(
+    predicted: Finding, copies: Sequence[Copy], evidence: str, measured_bytes: int
+) -> None:
+    seen = match_attribution(predicted, attribution(*copies))
+    assert (seen.evidence, seen.measured_bytes) == (evidence, measured_bytes)
 
 
 def test_what_cannot_be_told_stays_predicted() -> None:
-    predicted = expecting(TRANSPOSED, nbytes=64 * MIB)
-    assert match_attribution(predicted, attribution(partial=True)) is predicted
-    assert match_attribution(predicted, attribution(vague=("w",))) is predicted
-    silent = msgspec.structs.replace(predicted, expected=())
+    assert match_attribution(ONE, attribution(partial=True)) is ONE
+    assert match_attribution(ONE, attribution(vague=("w",))) is ONE
+    silent = msgspec.structs.replace(ONE, expected=())
     assert match_attribution(silent, attribution()) is silent
 
 
@@ -140,20 +140,6 @@ def test_activations_that_the_arena_does_not_keep_are_refuted(
     assert grown > 0
     activations = finding(bytes=64 * MIB, run_bytes=grown, expected=())
     assert match_profile(activations, profile).evidence == evidence
-
-
-def test_a_copy_that_two_weights_share_counts_once() -> None:
-    each = [ExpectedCopies(weights=(name,), kind="packed", count=1, bytes=4 * MIB) for name in "ab"]
-    seen = match_attribution(
-        expecting(*each, nbytes=8 * MIB), attribution(copy("a b", "packed", 4 * MIB))
-    )
-    assert (seen.evidence, seen.measured_bytes) == ("measured", 4 * MIB)
-
-
-def test_a_mapped_copy_counts_as_far_as_it_is_resident() -> None:
-    half = msgspec.structs.replace(copy("a b", "original", MIB), resident_bytes=MIB // 2)
-    seen = match_attribution(expecting(ORIGINALS, nbytes=MIB), attribution(half, half))
-    assert (seen.evidence, seen.measured_bytes) == ("measured", MIB // 2)
 
 
 @pytest.mark.parametrize(
