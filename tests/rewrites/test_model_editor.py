@@ -7,13 +7,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.rewrites.catalog import constant_to_initializer, hoist_subgraph_weights
 from memdiag.rewrites.edited_weights import constant_tensor
 from memdiag.rewrites.model_editor import ModelEditor, model_tensors
+from memdiag.rewrites.weights import constant_tensor
+from tests.model_text import text_model, with_weights
 from tests.rewrites.rewriting import finding
 
 WEIGHT = np.arange(600, dtype=np.float32).reshape(20, 30)
@@ -25,21 +27,15 @@ def opened(model: ModelProto, folder: Path) -> ModelFile:
     return open_model(path)
 
 
-def parsed(text: str, *, ir_version: int = 10) -> ModelProto:
-    return parser.parse_model(
-        f'<ir_version: {ir_version}, opset_import: ["" : 17, "local" : 3]> {text}'
-    )
-
-
 def nested() -> ModelProto:
     """Return a model with weights at all depths, some nodes without names."""
-    model = parsed(
-        """g (bool c, float[2, 20] x) => (float[2, m] y) {
+    text = """g (bool c, float[2, 20] x) => (float[2, m] y) <float[20, 30] unread> {
             y = If (c) <
                 then_branch = a () => (float[2, m] p) {
                     k = Constant()
                     p = If (c) <
-                        then_branch = aa () => (float[2, m] pp) { pp = MatMul(x, inner) },
+                        then_branch = aa () => (float[2, m] pp) <float[20, 30] inner> {
+                            pp = MatMul(x, inner) },
                         else_branch = ab () => (float[2, m] pq) { pq = MatMul(x, k) }
                     >
                 },
@@ -47,14 +43,9 @@ def nested() -> ModelProto:
             > }
         <domain: "local", opset_import: ["" : 15]>
         F (x) => (y) { k = Constant() y = MatMul(x, k) }"""
-    )
+    model = text_model(text, unread=WEIGHT, inner=WEIGHT, k=WEIGHT)
+    model.opset_import[1].version = 3
     outer = model.graph.node[0].attribute[0].g
-    innermost = outer.node[1].attribute[0].g
-    innermost.initializer.append(numpy_helper.from_array(WEIGHT, "inner"))
-    model.graph.initializer.append(numpy_helper.from_array(WEIGHT, "unread"))
-    for body in (outer, model.functions[0]):
-        value = body.node[0].attribute.add(name="value", type=AttributeProto.TENSOR)
-        value.t.CopyFrom(numpy_helper.from_array(WEIGHT))
     outer.node[1].name = "named"
     return model
 
@@ -121,7 +112,7 @@ def test_a_constant_that_became_an_initializer_keeps_its_name(tmp_path: Path) ->
 
 
 def test_a_name_that_means_two_things_means_none(tmp_path: Path) -> None:
-    model = parsed("g (float[1] x) => (float[1] y, float[1] z) { y = Relu(x) z = Relu(x) }")
+    model = text_model("g (float[1] x) => (float[1] y, float[1] z) { y = Relu(x) z = Relu(x) }")
     model.graph.node[0].name = model.graph.node[1].name = "same"
     with opened(model, tmp_path) as file:
         assert ModelEditor(file).node("same") is None
@@ -138,7 +129,7 @@ def test_new_names_are_nobodys(tmp_path: Path) -> None:
 
 
 def test_a_name_is_seen_unless_another_is_called_so(tmp_path: Path) -> None:
-    model = parsed(
+    model = text_model(
         """g (bool c, float[2] x) => (float[2] y) {
             w = Relu(x)
             y = If (c) <
@@ -163,7 +154,7 @@ def test_a_name_is_seen_unless_another_is_called_so(tmp_path: Path) -> None:
 
 
 def test_types_are_declared_or_inferred(tmp_path: Path) -> None:
-    model = parsed(
+    model = text_model(
         """g (float[n, 2, 3] x, bool c) => (float[k, l] y) {
             t = Transpose(x)
             y = If (c) <
@@ -301,7 +292,7 @@ def test_what_the_library_does_not_support_is_refused(
 
 
 def test_a_graph_that_makes_no_sense_is_told(tmp_path: Path) -> None:
-    model = parsed("g (float[1] x) => (float[1] y) { y = Relu(x) z = Relu(x) }")
+    model = text_model("g (float[1] x) => (float[1] y) { y = Relu(x) z = Relu(x) }")
     model.graph.node[1].output[0] = "y"
     with opened(model, tmp_path) as file, pytest.raises(ModelError, match="redeclared") as error:
         ModelEditor(file)
@@ -315,8 +306,7 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 
 def test_large_weights_are_not_read(tmp_path: Path) -> None:
-    model = parsed("g (float[1, 20] x) => (float[1, 30] y) { y = MatMul(x, w) }")
-    model.graph.initializer.append(numpy_helper.from_array(WEIGHT, "w"))
+    model = with_weights("g (float[1, 20] x) => (float[1, 30] y) { y = MatMul(x, w) }", w=WEIGHT)
     with opened(model, tmp_path) as file:
         editor = ModelEditor(file)
         value = editor.value("w")

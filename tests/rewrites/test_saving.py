@@ -10,9 +10,8 @@ from typing import get_args
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
-from onnx import TensorProto, numpy_helper, parser
+from onnx import TensorProto
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.model.model_file import open_model
@@ -24,6 +23,8 @@ from memdiag.rewrites.saving import (
     referenced_weight_bytes,
     write_rewritten_model,
 )
+from tests.model_text import text_model, with_weights
+from tests.rewrites.rewriting import Feeds, run
 from tests.rewrites.weights_everywhere import (
     BIG,
     RNG,
@@ -37,15 +38,23 @@ from tests.rewrites.weights_everywhere import (
 STORAGES: tuple[TargetStorage, ...] = get_args(TargetStorage)
 
 
+ON_STORAGES = pytest.mark.parametrize("storage", STORAGES)
 FEEDS = [{"c": np.array(flag), "x": np.ones((2, 20), np.float32)} for flag in (True, False)]
 
 
-def results(path: Path) -> list[bytes]:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return [array.tobytes() for feeds in FEEDS for array in session.run(None, feeds)]
+def results(path: Path, *feeds: Feeds) -> list[bytes]:
+    """Return the outputs of a model with `feeds`, or those of weights everywhere."""
+    return [array.tobytes() for inputs in feeds or FEEDS for array in run(path, inputs).values()]
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+def saved(path: Path, storage: TargetStorage, target: Path | None = None) -> tuple[Path, ...]:
+    """Save the unchanged model at `path` as ``saved.onnx`` beside it, and return the files."""
+    with open_model(path) as file:
+        target = target or path.with_name("saved.onnx")
+        return write_rewritten_model(ModelEditor(file), target, storage)
+
+
+@ON_STORAGES
 @pytest.mark.parametrize("source", ["embedded", "external", "external in a folder"])
 def test_weights_are_the_same_wherever_they_go(
     tmp_path: Path, source: str, storage: TargetStorage
@@ -57,8 +66,7 @@ def test_weights_are_the_same_wherever_they_go(
         location = "inner/model.data" if source.endswith("folder") else "model.data"
         path = moved(model, tmp_path, location)
     before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
-    with open_model(path) as file:
-        files = write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", storage)
+    files = saved(path, storage)
     assert files[0] == tmp_path / "saved.onnx"
     assert contents(files[0]) == contents(path)
     assert results(files[0]) == results(path)
@@ -83,39 +91,29 @@ def test_external_data_is_aligned_and_shared(tmp_path: Path) -> None:
     assert data.stat().st_size < 8 * EXTERNAL_ALIGNMENT
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@ON_STORAGES
 def test_what_the_reference_leaves_out_is_known(tmp_path: Path, storage: TargetStorage) -> None:
-    model = parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17]>'
-        " g (float[2, 20] x) => (float[2, 30] y) { y = MatMul(x, w) }"
-    )
-    model.graph.initializer.append(numpy_helper.from_array(BIG, "w"))
+    model = with_weights("g (float[2, 20] x) => (float[2, 30] y) { y = MatMul(x, w) }", w=BIG)
     external(model.graph.initializer[0], "w.bin", None, None)
     (tmp_path / "w.bin").write_bytes(BIG.tobytes() + b"more")
     with open_model(written(model, tmp_path)) as file:
-        editor = ModelEditor(file)
-        assert referenced_weight_bytes(editor) == BIG.nbytes
-        saved = write_rewritten_model(editor, tmp_path / "saved.onnx", storage)[0]
-    assert contents(saved) == [("", "w", BIG.tobytes())]
+        assert referenced_weight_bytes(ModelEditor(file)) == BIG.nbytes
+    (path, *_) = saved(file.path, storage)
+    assert contents(path) == [("", "w", BIG.tobytes())]
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@ON_STORAGES
 def test_a_weight_without_elements(tmp_path: Path, storage: TargetStorage) -> None:
-    model = parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17]>'
-        " g (float[2, 20] x) => (float[2, 20] y) { y = Concat <axis = 0> (x, none) }"
-    )
-    model.graph.initializer.append(numpy_helper.from_array(BIG[:0, :20], "none"))
+    text = "g (float[2, 20] x) => (float[2, 20] y) { y = Concat <axis = 0> (x, none) }"
+    model = with_weights(text, none=BIG[:0, :20])
     external(model.graph.initializer[0], "w.bin", 0, 0)
     (tmp_path / "w.bin").write_bytes(b"something")
-    with open_model(written(model, tmp_path)) as file:
-        files = write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", storage)
-    assert len(files) == 1
-    session = onnxruntime.InferenceSession(files[0], providers=["CPUExecutionProvider"])
-    assert session.run(None, {"x": BIG[:2, :20]})[0].tobytes() == BIG[:2, :20].tobytes()
+    (path,) = saved(written(model, tmp_path), storage)
+    x = BIG[:2, :20]
+    assert results(path, {"x": x}) == [x.tobytes()]
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@ON_STORAGES
 def test_a_large_new_weight(tmp_path: Path, storage: TargetStorage) -> None:
     large = RNG.standard_normal((30, 1000)).astype(np.float32)
     with open_model(written(everywhere(), tmp_path)) as file:
@@ -153,16 +151,11 @@ def parted(tmp_path: Path) -> Path:
 
     Of those inside `even` lies at a multiple of 64, `odd` does not.
     """
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 17]>
-        g (float[2, 20] x) => (float[2, 30] y) {
-            a = MatMul(x, out) b = MatMul(x, even) c = MatMul(x, odd) y = Sum(a, b, c) }"""
-    )
-    model.graph.initializer.append(numpy_helper.from_array(BIG, "out"))
+    text = """g (float[2, 20] x) => (float[2, 30] y) {
+        a = MatMul(x, out) b = MatMul(x, even) c = MatMul(x, odd) y = Sum(a, b, c) }"""
+    model = with_weights(text, out=BIG, even=BIG, odd=BIG)
     external(model.graph.initializer[0], "w.bin", 3, BIG.nbytes)
     (tmp_path / "w.bin").write_bytes(b"abc" + BIG.tobytes())
-    for name in ("even", "odd"):
-        model.graph.initializer.append(numpy_helper.from_array(BIG, name))
     for _ in range(64):
         model.producer_name += "p"
         path = written(model, tmp_path)
@@ -191,16 +184,11 @@ def test_what_cannot_be_referred_to_goes_into_the_model(
     assert places["even"]["location"] == parted.name
     assert places["odd"] == {}
     assert contents(path) == contents(parted)
-    assert results_of(path) == results_of(parted)
+    x = {"x": BIG[:2, :20]}
+    assert results(path, x) == results(parted, x)
 
 
-def results_of(path: Path) -> bytes:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    result: bytes = session.run(None, {"x": BIG[:2, :20]})[0].tobytes()
-    return result
-
-
-@pytest.mark.parametrize("storage", STORAGES)
+@ON_STORAGES
 def test_a_model_behind_a_link(tmp_path: Path, storage: TargetStorage) -> None:
     real = moved(everywhere(), tmp_path / "blobs")
     (tmp_path / "snapshot").mkdir()
@@ -210,17 +198,15 @@ def test_a_model_behind_a_link(tmp_path: Path, storage: TargetStorage) -> None:
         (tmp_path / "snapshot" / name).symlink_to(renamed)
     path = tmp_path / "snapshot" / real.name
     folder = tmp_path / ("blobs" if storage == "in_place" else "snapshot")
-    with open_model(path) as file:
-        saved = write_rewritten_model(ModelEditor(file), folder / "saved.onnx", storage)[0]
-    assert contents(saved) == contents(path)
+    (copy, *_) = saved(path, storage, folder / "saved.onnx")
+    assert contents(copy) == contents(path)
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@ON_STORAGES
 def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: TargetStorage) -> None:
     path = written(everywhere(), tmp_path)
-    with open_model(path) as file:
-        for _ in range(2):
-            files = write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", storage)
+    for _ in range(2):
+        files = saved(path, storage)
     assert {path, *files} == set(tmp_path.iterdir())
     assert contents(files[0]) == contents(path)
 
@@ -230,15 +216,15 @@ def test_no_permission_is_told(tmp_path: Path) -> None:
     path = written(everywhere(), tmp_path)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
-    with open_model(path) as file, pytest.raises(ReportError, match="Permission denied"):
-        write_rewritten_model(ModelEditor(file), closed / "saved.onnx", "embedded")
+    with pytest.raises(ReportError, match="Permission denied"):
+        saved(path, "embedded", closed / "saved.onnx")
 
 
 def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
     path = written(everywhere(), tmp_path)
     (tmp_path / "file").write_bytes(b"")
-    with open_model(path) as file, pytest.raises(ReportError, match="hoose another output"):
-        write_rewritten_model(ModelEditor(file), tmp_path / "file" / "saved.onnx", "embedded")
+    with pytest.raises(ReportError, match="hoose another output"):
+        saved(path, "embedded", tmp_path / "file" / "saved.onnx")
 
 
 def test_weights_that_are_too_many_are_not_embedded(
@@ -246,8 +232,8 @@ def test_weights_that_are_too_many_are_not_embedded(
 ) -> None:
     monkeypatch.setattr(saving, "_MAX_PROTO_BYTES", 5000)
     path = written(everywhere(), tmp_path)
-    with open_model(path) as file, pytest.raises(UsageError, match="2 GB and more"):
-        write_rewritten_model(ModelEditor(file), tmp_path / "saved.onnx", "embedded")
+    with pytest.raises(UsageError, match="2 GB and more"):
+        saved(path, "embedded")
     assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
 
 
@@ -271,14 +257,9 @@ def test_a_full_disk_leaves_what_was_there(
     old = {target: b"the old model", tmp_path / "saved.onnx.data": b"the old weights"}
     for each, data in old.items():
         each.write_bytes(data)
-    with (
-        open_model(path) as file,
-        file_size_limit(room),
-        pytest.raises(
-            ReportError, match=r"saved\.onnx: cannot be written \(File too large\)\. Free"
-        ),
-    ):
-        write_rewritten_model(ModelEditor(file), target, storage)
+    problem = r"saved\.onnx: cannot be written \(File too large\)\. Free"
+    with file_size_limit(room), pytest.raises(ReportError, match=problem):
+        saved(path, storage, target)
     assert {each: each.read_bytes() for each in old} == old
     assert set(tmp_path.iterdir()) == {path, *old}
 
@@ -310,10 +291,7 @@ def memory_limit(nbytes: int) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["in_place", "external"])
 def test_large_weights_are_never_in_memory(tmp_path: Path, storage: TargetStorage) -> None:
-    model = parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17]>'
-        " g (float[2, 20] x) => (float[2, 4194304] y) { y = MatMul(x, w) }"
-    )
+    model = text_model("g (float[2, 20] x) => (float[2, 4194304] y) { y = MatMul(x, w) }", 9)
     tensor = model.graph.initializer.add(name="w", data_type=1, dims=[20, 1 << 22])
     external(tensor, "w.bin", 0, 20 << 24)
     with (tmp_path / "w.bin").open("wb") as file:

@@ -45,11 +45,9 @@ def everywhere() -> ModelProto:
         F (x) => (y) { k = Constant() y = MatMul(x, k) }"""
     )
     graph = model.graph
-    graph.initializer.append(numpy_helper.from_array(BIG, "raw"))
-    graph.initializer.append(numpy_helper.from_array(SMALL, "small"))
-    graph.initializer.append(
-        helper.make_tensor("typed", TensorProto.FLOAT, BIG.shape, (2 * BIG).ravel().tolist())
-    )
+    typed = helper.make_tensor("typed", TensorProto.FLOAT, BIG.shape, (2 * BIG).ravel().tolist())
+    raw, small = numpy_helper.from_array(BIG, "raw"), numpy_helper.from_array(SMALL, "small")
+    graph.initializer.extend([raw, small, typed])
     conditional = next(node for node in graph.node if node.op_type == "If")
     then, other = (attribute.g for attribute in conditional.attribute)
     then.initializer.append(numpy_helper.from_array(3 * BIG, "inner"))
