@@ -4,12 +4,9 @@ import numpy as np
 import onnx
 import pytest
 
-from memdiag.rules.match_measurement import match_attribution
-from tests.model_text import Array, random, tensor, text_model
+from tests.model_text import Array, tensor, text_model
 from tests.rules.building import MIB, Make, branches, constant, rows
-from tests.rules.conftest import Agrees
 from tests.rules.examining import findings, found
-from tests.rules.measuring import NEWEST, xray
 
 RULE = "constant-nodes"
 FUNCTION = '<domain: "local", opset_import: ["" : 17]> F (a) => (b)'
@@ -63,16 +60,3 @@ def test_one_constant_costs_what_an_initializer_does(tmp_path: Path, make: Make)
 )
 def test_functions_that_cost_nothing(tmp_path: Path, model: onnx.ModelProto) -> None:
     assert not findings(RULE, model, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
-def test_the_xray_sees_the_copies_of_the_calls(
-    tmp_path: Path, version: str, agrees: Agrees
-) -> None:
-    finding = found(RULE, calling(3, random((16, MIB // 4))), tmp_path, runtime=version)
-    after = match_attribution(finding, xray(tmp_path / "model.onnx", version))
-    assert after.evidence == "measured"
-    assert after.measured_bytes is not None
-    agrees(finding, after.measured_bytes, version)

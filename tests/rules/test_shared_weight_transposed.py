@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -6,11 +5,8 @@ import numpy as np
 import onnx
 import pytest
 
-from memdiag.rules.match_measurement import match_attribution
 from tests.model_text import random, tensor, with_weights
-from tests.rules.conftest import Agrees
 from tests.rules.examining import external, findings, found
-from tests.rules.measuring import xray
 
 RULE = "shared-weight-transposed"
 OLD, NEW = "1.24.4", "1.31.1"
@@ -227,33 +223,3 @@ def test_a_subgraphs_own_weight_cannot_be_made_overridable(tmp_path: Path) -> No
     remedies = {*finding.remedies}
     assert not {"overridable-weight", "product-by-rows", "separate-packed-weight"} & remedies
     assert "gemm-transposed" in remedies
-
-
-MEASURED = {"tied": PLAIN, "branches": BRANCHES, "both are packed": FIRES["both are packed"][0]}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("external", [False, True], ids=["embedded", "external"])
-@pytest.mark.parametrize("version", [OLD, NEW])
-@pytest.mark.parametrize("case", MEASURED)
-def test_what_is_predicted_is_measured(
-    tmp_path: Path, case: str, version: str, external: bool, agrees: Agrees
-) -> None:
-    path = tmp_path / "model.onnx"
-    proto = model(MEASURED[case], rows=2048, columns=1024)
-    onnx.save(proto, path, save_as_external_data=external, location="data")
-    finding = found(RULE, path, tmp_path, runtime=version)
-    after = match_attribution(finding, xray(path, version))
-    assert after.evidence == "measured"
-    assert after.measured_bytes is not None
-    agrees(finding, after.measured_bytes, version)
-
-
-@pytest.mark.slow
-def test_the_sample(sample_model: Callable[..., Path], tmp_path: Path, agrees: Agrees) -> None:
-    path = sample_model("tied_if", 16)
-    finding = found(RULE, path, tmp_path)
-    after = match_attribution(finding, xray(path))
-    assert after.measured_bytes is not None
-    agrees(finding, after.measured_bytes)

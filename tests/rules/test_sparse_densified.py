@@ -7,9 +7,7 @@ from onnx import helper
 
 from tests.model_text import random, tensor, text_model
 from tests.rules.building import MIB, rows
-from tests.rules.conftest import Agrees
-from tests.rules.examining import external, findings, found
-from tests.rules.measuring import NEWEST, above_baseline, xray
+from tests.rules.examining import findings, found
 
 RULE = "sparse-densified"
 ROWS = "g (int64[2] rows) => (float[2, m] y) { y = Gather(s, rows) }"
@@ -51,17 +49,3 @@ def test_a_packed_one_leaves_values_and_indices(tmp_path: Path) -> None:
 def test_small_ones_and_dense_ones_are_not_said(tmp_path: Path) -> None:
     assert not findings(RULE, sparse(ROWS, (64, 2048), 100), tmp_path)
     assert not findings(RULE, rows(np.zeros((4, MIB), np.float32)), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
-def test_dense_external_data_saves_what_was_predicted(
-    tmp_path: Path, version: str, agrees: Agrees
-) -> None:
-    proto = sparse(ROWS, (256, MIB // 8), 2 * MIB)
-    finding = found(RULE, proto, tmp_path, runtime=version)
-    before = above_baseline(xray(tmp_path / "model.onnx", version, run=False))
-    dense = external(rows(np.zeros((256, MIB // 8), np.float32), name="s"), tmp_path)
-    after = above_baseline(xray(dense, version, run=False))
-    agrees(finding, before - after, version)

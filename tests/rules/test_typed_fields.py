@@ -4,11 +4,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.model_text import Array, random, tensor
+from tests.model_text import Array
 from tests.rules.building import MIB, Make, branches, rows, typed
-from tests.rules.conftest import Agrees
 from tests.rules.examining import findings, found
-from tests.rules.measuring import NEWEST, above_baseline, xray
 
 RULE = "typed-fields"
 
@@ -67,15 +65,3 @@ def test_packed_elements_share_a_number(tmp_path: Path) -> None:
     tensor.int32_data.extend([0] * (4 * MIB))
     proto.graph.initializer.append(tensor)
     found(RULE, proto, tmp_path, peak_bytes=12 * MIB)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
-def test_raw_data_saves_what_was_predicted(tmp_path: Path, version: str, agrees: Agrees) -> None:
-    halves = [random((16, MIB // 2), seed, np.int8) for seed in range(2)]
-    finding = found(RULE, branches(halves, make=typed), tmp_path, runtime=version)
-    before = above_baseline(xray(tmp_path / "model.onnx", version))
-    onnx.save(branches(halves, make=tensor), tmp_path / "raw.onnx")
-    after = above_baseline(xray(tmp_path / "raw.onnx", version))
-    agrees(finding, before - after, version)

@@ -6,12 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from memdiag.rules import rule
-from memdiag.rules.match_measurement import match_attribution
-from tests.model_text import Array, random, tensor, text_model
+from tests.model_text import Array, tensor, text_model
 from tests.rules.building import MIB, branches, constant, overridable, rows
-from tests.rules.conftest import Agrees
 from tests.rules.examining import external, findings, found
-from tests.rules.measuring import NEWEST, xray
 
 RULE = "unused-weights"
 SMALL = np.zeros((2, 4), np.float32)
@@ -108,21 +105,3 @@ def test_the_first_of_very_many_weights_are_named_and_all_are_counted(
     finding = found(RULE, proto, tmp_path, bytes=4 * ARRAY.nbytes, weights=whole.weights[:3])
     assert len(finding.expected) == 3
     assert finding.message.startswith("4 weights that nothing reads")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
-@pytest.mark.parametrize(("dead", "mib"), [(False, 16), (True, 32)], ids=["unread", "dead node"])
-def test_the_xray_sees_what_was_predicted(
-    tmp_path: Path, version: str, dead: bool, mib: int, agrees: Agrees
-) -> None:
-    proto = branches([random((2, 4)), random((2, 4), 1)])
-    inside(proto).initializer.append(tensor(random((8, MIB // 2), 2), "unused"))
-    if dead:
-        inside(proto).node.append(GATHER)
-    finding = found(RULE, proto, tmp_path, runtime=version, bytes=mib * MIB)
-    after = match_attribution(finding, xray(tmp_path / "model.onnx", version))
-    assert after.evidence == "measured"
-    assert after.measured_bytes is not None
-    agrees(finding, after.measured_bytes, version)
