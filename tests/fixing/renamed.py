@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
+import msgspec
 import onnx
-from onnx import numpy_helper, parser
 
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Arithmetic, Rewrite, Rewriter
+from tests.model_text import random, with_weights
+from tests.rewrites.rewriting import finding as finding_about
 
 ROWS, COLUMNS = 512, 256
 PRODUCT = f"g (float[n, {ROWS}] x) => (float[n, {COLUMNS}] y) {{ y = MatMul(x, w) }}"
@@ -17,35 +18,18 @@ PRODUCT = f"g (float[n, {ROWS}] x) => (float[n, {COLUMNS}] y) {{ y = MatMul(x, w
 
 def write(path: Path, *, external: bool = False) -> Path:
     """Write a product by the weight w of 512 KiB, page-aligned where it is external."""
-    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {PRODUCT}')
-    values = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
-    proto.graph.initializer.append(numpy_helper.from_array(values, "w"))
+    proto = with_weights(PRODUCT, 9, 17, w=random((ROWS, COLUMNS)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(
-        proto, path, save_as_external_data=external, location=f"{path.name}.bin", size_threshold=0
-    )
+    location = f"{path.name}.bin"
+    onnx.save(proto, path, save_as_external_data=external, location=location, size_threshold=0)
     return path
 
 
 def finding(name: str = "rule", *weights: str, remedies: tuple[str, ...] = ()) -> Finding:
     """Return a finding of the rule called `name`."""
-    return Finding(
-        model="m.onnx",
-        rule="MD999",
-        name=name,
-        message="",
-        detail="",
-        weights=weights or ("w",),
-        nodes=(),
-        graph="",
-        bytes=1,
-        peak_bytes=1,
-        phase=None,
-        evidence="predicted",
-        measured_bytes=None,
-        expected=(),
-        remedies=remedies,
-    )
+    about = finding_about(*weights or ("w",))
+    sizes = {"bytes": 1, "peak_bytes": 1}
+    return msgspec.structs.replace(about, name=name, rule="MD999", remedies=remedies, **sizes)
 
 
 def renaming(

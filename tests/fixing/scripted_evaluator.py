@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import onnx
 
 from memdiag.errors import MeasurementError
 from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job
-from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import ModelEvaluation
 from memdiag.verify.outputs import Bound
+from tests.tuning.scripted_search import figures
 
 
 @dataclass
@@ -47,7 +48,7 @@ class ScriptedEvaluator:
 
     @property
     def before(self) -> Figures:
-        return self._figures(self.job, 100)
+        return self._figures(self.job)
 
     def renew_original(self) -> None:
         """Nothing differs from session to session."""
@@ -64,7 +65,7 @@ class ScriptedEvaluator:
         self.measured.append(name)
         if name in self.broken:
             raise MeasurementError(f"{job.model}: it ended.")
-        return self._figures(job, disk_bytes)
+        return self._figures(job)
 
     def evaluate(self, job: Job, bound: Bound, **how: Any) -> ModelEvaluation:
         name = self._name(job)
@@ -85,16 +86,6 @@ class ScriptedEvaluator:
     def _name(self, job: Job) -> str:
         return onnx.load(job.model, load_external_data=False).graph.name
 
-    def _figures(self, job: Job, disk_bytes: int) -> Figures:
-        size = round(self.sizes.get(self._name(job), 100) * MIB)
-        return Figures(
-            peak_bytes=size,
-            peak_spread_bytes=0,
-            steady_bytes=size,
-            steady_spread_bytes=0,
-            anonymous_bytes=size,
-            file_bytes=0,
-            load_s=1.0,
-            latency_s=1.0,
-            disk_bytes=100,
-        )
+    def _figures(self, job: Job) -> Figures:
+        taken = figures(self.sizes.get(self._name(job), 100))
+        return msgspec.structs.replace(taken, load_s=1.0, latency_s=1.0, disk_bytes=100)

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
 
 import memdiag
 from memdiag.fixing import applicable
@@ -19,6 +18,7 @@ from memdiag.fixing.state import FixState
 from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
 from memdiag.rewrites import merge_weights
+from tests.model_text import random, with_weights
 
 
 def possible(path: Path) -> set[str]:
@@ -38,13 +38,9 @@ def checked(path: Path) -> tuple[Finding, ...]:
 
 def twins(path: Path) -> Path:
     """A model with two equal weights of 256 KiB."""
-    model = parser.parse_model("""
-        <ir_version: 9, opset_import: ["" : 17]>
-        g (float[n, 256] x) => (float[n, 256] y) { a = MatMul(x, v) y = MatMul(a, w) }
-    """)
-    weight = np.random.default_rng(0).standard_normal((256, 256), np.float32)
-    model.graph.initializer.extend(numpy_helper.from_array(weight, name) for name in "vw")
-    onnx.save(model, path)
+    text = "g (float[n, 256] x) => (float[n, 256] y) { a = MatMul(x, v) y = MatMul(a, w) }"
+    weight = random((256, 256))
+    onnx.save(with_weights(text, v=weight, w=weight), path)
     return path
 
 
@@ -63,19 +59,12 @@ def test_it_agrees_with_a_fix(sample_model: Callable[..., Path], name: str) -> N
 
 
 def test_what_cannot_be_rewritten_says_why_and_keeps_its_options(tmp_path: Path) -> None:
-    made = " ".join(
-        f"w{number} = ConstantOfShape<value=float[1]{{0.{number + 1}}}>(s)" for number in range(8)
-    )
-    read = " ".join(
-        f"a{number} = Add(x, w{number}) r{number} = ReduceMax(a{number})" for number in range(8)
-    )
-    model = parser.parse_model(
-        f"""<ir_version: 3, opset_import: ["" : 17]>
-        g (float[1, 1, 8] x, int64[3] s) => (float[a, b, c] y)
-        {{ {made} {read} y = Sum({", ".join(f"r{number}" for number in range(8))}) }}"""
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.array([64, 900, 8]), "s"))
-    onnx.save(model, tmp_path / "m.onnx")
+    made = " ".join(f"w{n} = ConstantOfShape<value=float[1]{{0.{n + 1}}}>(s)" for n in range(8))
+    read = " ".join(f"a{n} = Add(x, w{n}) r{n} = ReduceMax(a{n})" for n in range(8))
+    total = ", ".join(f"r{n}" for n in range(8))
+    text = f"""g (float[1, 1, 8] x, int64[3] s) => (float[a, b, c] y)
+        {{ {made} {read} y = Sum({total}) }}"""
+    onnx.save(with_weights(text, 3, 17, s=np.array([64, 900, 8])), tmp_path / "m.onnx")
     (one,) = [one for one in checked(tmp_path / "m.onnx") if one.name == "folding-grows"]
     assert one.refusal == "defer-expand: no other operand of Add is known to have the whole shape"
     assert one.rewrites == ()

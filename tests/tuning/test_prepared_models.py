@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Job
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import MIB
+from tests.model_text import random, text_model, with_weights
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in tuning_options()}
@@ -66,25 +66,16 @@ def test_a_model_is_saved_once_for_the_same_settings(
 
 def test_a_model_that_cannot_be_saved_is_said_to_be_so(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Odd(x) }'
-    onnx.save(parser.parse_model(text), path)
+    onnx.save(text_model("g (float[3] x) => (float[3] y) { y = Odd(x) }"), path)
     with pytest.raises(MeasurementError, match=r"cannot save its optimized model \(.*Odd"):
         PreparedModels(tmp_path).prepare(Job(model=path), (SAVE,))
 
 
 def old(folder: Path, ir_version: int = 3) -> Path:
     """Write a model that lists its initializers, of which the runtime folds one, as inputs."""
-    proto = parser.parse_model(
-        f'<ir_version: {ir_version}, opset_import: ["" : 9]>'
-        """ g (float[2, 64] x, float[64, 500] w, float[500, 64] v) => (float[2, 500] y) {
-            t = Transpose <perm = [1, 0]> (v)
-            s = Add(w, t)
-            y = MatMul(x, s)
-        }"""
-    )
-    for name, shape in (("w", (64, 500)), ("v", (500, 64))):
-        values = np.random.default_rng().standard_normal(shape, np.float32)
-        proto.graph.initializer.append(numpy_helper.from_array(values, name))
+    text = """g (float[2, 64] x, float[64, 500] w, float[500, 64] v) => (float[2, 500] y) {
+        t = Transpose <perm = [1, 0]> (v) s = Add(w, t) y = MatMul(x, s) }"""
+    proto = with_weights(text, ir_version, 9, w=random((64, 500)), v=random((500, 64), 1))
     path = folder / "old.onnx"
     onnx.save(proto, path)
     return path
@@ -94,12 +85,11 @@ def test_what_an_old_model_lists_as_input_is_not_asked_for(tmp_path: Path) -> No
     path = old(tmp_path)
     saved = PreparedModels(tmp_path).prepare(Job(model=path), (SAVE,)).model
     onnx.checker.check_model(saved)
-    x = np.random.default_rng().standard_normal((2, 64), np.float32)
     results = []
     for model in (path, saved):
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         assert [each.name for each in session.get_inputs()] == ["x"]
-        results.append(session.run(None, {"x": x})[0])
+        results.append(session.run(None, {"x": random((2, 64), 2)})[0])
     np.testing.assert_array_equal(*results)
 
 
