@@ -77,9 +77,15 @@ class Spared(NamedTuple):
     overridable: bool = False
 
 
-def enlarged(text: str, before: str, after: str, **weights: Any) -> Callable[[], ModelProto]:
-    """Return a function that builds the model of `text` with larger weights."""
-    return lambda: text_model(text.replace(before, after), **weights)
+def enlarged(text: str, before: str, after: str, **seeds: int) -> Callable[[], ModelProto]:
+    """Return a function that builds the model of `text` with larger weights, equal for a seed."""
+
+    def build() -> ModelProto:
+        size = int(after)
+        weights = {name: random((size, size), seed) for name, seed in seeds.items()}
+        return text_model(text.replace(before, after), **weights)
+
+    return build
 
 
 def halves() -> ModelProto:
@@ -123,18 +129,17 @@ def identities() -> ModelProto:
     return test_remove_identities.branches("p = Gather(v, ids)", "q = Gather(w, ids)", rows=1 << 18)
 
 
-LARGE = random((2048, 2048))
 CASES = {
     "constant-to-initializer": Spared(
         constant_to_initializer,
-        enlarged(test_constant_to_initializer.BRANCHES, "32", "2048", w=LARGE, v=LARGE + 1),
+        enlarged(test_constant_to_initializer.BRANCHES, "32", "2048", w=0, v=1),
         "v If_1/then_branch/w",
         -1,
         -1,
     ),
     "deduplicate": Spared(
         deduplicate,
-        enlarged(test_deduplicate.BRANCHES, "8", "2048", v=LARGE, u=LARGE),
+        enlarged(test_deduplicate.BRANCHES, "8", "2048", v=0, u=0),
         test_deduplicate.BOTH,
         30,
         12,
@@ -174,7 +179,7 @@ CASES = {
     "hoist-subgraph-weights": Spared(
         # Of each weight, a stale copy and an original beside the packed one.
         hoist_subgraph_weights,
-        enlarged(test_hoist_subgraph_weights.BRANCHES, "8", "2048", v=LARGE + 1),
+        enlarged(test_hoist_subgraph_weights.BRANCHES, "8", "2048", v=1),
         test_hoist_subgraph_weights.NAMES,
         50,
         20,

@@ -1,6 +1,7 @@
 """The copies that rules predict are those of X-rays, and without them sessions take less."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import pytest
 from onnx import ModelProto
 
 from memdiag.rules.match_measurement import match_attribution
-from tests.model_text import random, tensor
+from tests.model_text import Array, random, tensor
 from tests.rules import test_constant_nodes as constants
 from tests.rules import test_overridable_weights as overridable
 from tests.rules import test_shared_weight_transposed as shared
@@ -26,19 +27,26 @@ from tests.rules.measuring import NEWEST, above_baseline, xray
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 OLD = "1.24.4"
-EQUAL = EqualWeights(1024, 2048)
-TURNED = np.ascontiguousarray(EQUAL.values.T)
 TRANSPOSES = "s = Transpose(a) t = Transpose(b)"
 BOTH = ("k = MatMul(x, {})", "n = MatMul(x, {}) o = Neg(n)")
 Build = Callable[[], ModelProto]
+
+
+@cache
+def equal() -> EqualWeights:
+    return EqualWeights(1024, 2048)
+
+
+def turned() -> Array:
+    return np.ascontiguousarray(equal().values.T)
 
 
 def in_branches(then: str, other: str | None, *, owned: bool = True) -> ModelProto:
     """Return an If that multiplies by a weight in each branch, or in the first alone."""
     bodies = [BOTH[0].format(then), BOTH[1].format(other) if other else "o = Relu(x)"]
     if owned:
-        return EQUAL.choice(*bodies, owned=(then, other or ""))
-    return EQUAL.choice(*bodies, weights=" ".join({then, other or then}))
+        return equal().choice(*bodies, owned=(then, other or ""))
+    return equal().choice(*bodies, weights=" ".join({then, other or then}))
 
 
 def unused_in_branch(*, dead: bool) -> ModelProto:
@@ -69,27 +77,27 @@ ATTRIBUTED: dict[str, tuple[str, Build]] = {
     ),
     "folded": (
         "identical-weights",
-        lambda: EQUAL.model(f"{TRANSPOSES} y = MatMul(z, s) q = MatMul(z, t)", "a b"),
+        lambda: equal().model(f"{TRANSPOSES} y = MatMul(z, s) q = MatMul(z, t)", "a b"),
     ),
     "folded and packed": (
         "identical-weights",
-        lambda: EQUAL.model(f"{TRANSPOSES} y = MatMul(v, s) o = MatMul(v, t) q = Relu(o)", "a b"),
+        lambda: equal().model(f"{TRANSPOSES} y = MatMul(v, s) o = MatMul(v, t) q = Relu(o)", "a b"),
     ),
     "packed": (
         "identical-weights",
-        lambda: EQUAL.model("y = MatMul(x, a) o = MatMul(x, b) q = Relu(o)", "a b"),
+        lambda: equal().model("y = MatMul(x, a) o = MatMul(x, b) q = Relu(o)", "a b"),
     ),
     "packed and read": (
         "identical-weights",
-        lambda: EQUAL.model("y = MatMul(x, a) q = Gather(b, ids)", "a b"),
+        lambda: equal().model("y = MatMul(x, a) q = Gather(b, ids)", "a b"),
     ),
     "transposed and packed": (
         "stored-transpose",
-        lambda: EQUAL.model("y = MatMul(x, w) q = MatMul(v, t)", "w", t=TURNED),
+        lambda: equal().model("y = MatMul(x, w) q = MatMul(v, t)", "w", t=turned()),
     ),
     "transposed": (
         "stored-transpose",
-        lambda: EQUAL.model("y = Gather(e, ids) q = MatMul(x, w)", "w", e=TURNED),
+        lambda: equal().model("y = Gather(e, ids) q = MatMul(x, w)", "w", e=turned()),
     ),
     "subgraph": ("subgraph-weights", lambda: in_branches("w", None)),
     "branches": ("weight-in-branches", lambda: in_branches("u", "w")),
@@ -129,10 +137,13 @@ class Saving(NamedTuple):
     is_lean_external: bool = False
 
 
-HALVES = [random((16, MIB // 2), seed, np.int8) for seed in range(2)]
+def halves() -> list[Array]:
+    return [random((16, MIB // 2), seed, np.int8) for seed in range(2)]
+
+
 SAVINGS = {
     "typed fields": Saving(
-        "typed-fields", lambda: branches(HALVES, make=typed), lambda: branches(HALVES)
+        "typed-fields", lambda: branches(halves(), make=typed), lambda: branches(halves())
     ),
     "sparse": Saving(
         "sparse-densified",

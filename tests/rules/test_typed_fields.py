@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.model_text import Array
+from tests.model_text import Array, tensor
 from tests.rules.building import MIB, Make, branches, rows, typed
 from tests.rules.examining import findings, found
 
@@ -32,18 +32,18 @@ def test_elements_take_the_size_of_the_field(
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("size", "dtype", "make"),
     [
-        rows(np.zeros((4, MIB), np.float32), make=typed),
-        rows(np.zeros((4, MIB), np.int64), make=typed),
-        rows(np.zeros((4, MIB), np.int32), make=typed),
-        rows(np.zeros((4, 4 * MIB), np.int8)),
-        rows(np.zeros((2, MIB), np.int8), make=typed),
+        (4 * MIB, np.float32, typed),
+        (4 * MIB, np.int64, typed),
+        (4 * MIB, np.int32, typed),
+        (16 * MIB, np.int8, tensor),
+        (2 * MIB, np.int8, typed),
     ],
     ids=["float32", "int64", "int32", "raw", "less than 8 MiB"],
 )
-def test_near_misses(tmp_path: Path, model: onnx.ModelProto) -> None:
-    assert not findings(RULE, model, tmp_path)
+def test_near_misses(tmp_path: Path, size: int, dtype: type[np.generic], make: Make) -> None:
+    assert not findings(RULE, rows(np.zeros((4, size // 4), dtype), make=make), tmp_path)
 
 
 def test_a_constant_is_there_twice_while_parsed(tmp_path: Path) -> None:
