@@ -18,6 +18,8 @@ from tests.fixing.scripted_evaluator import ScriptedEvaluator
 class HalvingEvaluator(ScriptedEvaluator):
     """Stands for `ModelEvaluator`: every changed model takes half of the original's memory."""
 
+    changed_mib = 50
+
     def __init__(
         self,
         job: Job,
@@ -25,7 +27,7 @@ class HalvingEvaluator(ScriptedEvaluator):
         scratch: Path,
         disk_bytes: int,
     ) -> None:
-        super().__init__(job, {"changed": 50})
+        super().__init__(job, {"changed": self.changed_mib})
 
     def __enter__(self) -> Self:
         return self
@@ -44,6 +46,12 @@ class HalvingEvaluator(ScriptedEvaluator):
 def halved_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every rewrite halve the memory, at no cost: no process is started to measure it."""
     monkeypatch.setattr("memdiag.api.original_model.ModelEvaluator", HalvingEvaluator)
+
+
+@pytest.fixture
+def unchanged_memory(halved_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no change save memory; no process is started to measure it."""
+    monkeypatch.setattr(HalvingEvaluator, "changed_mib", 100)
 
 
 @pytest.fixture

@@ -3,12 +3,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
 import memdiag
-from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.fix import Fix
 from memdiag.tuning.tuning_options import TuningOption, tuning_options
 from memdiag.units import MIB
@@ -88,7 +85,7 @@ def test_of_points_within_the_budget_the_fastest_is_chosen(
     assert "nothing fits the budget of " in repr(tight)
 
 
-@pytest.mark.usefixtures("equal_latency", "one_process_each")
+@pytest.mark.usefixtures("unchanged_memory")
 def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[..., None]) -> None:
     only("disable-prepacking", "patterns-off")
 
@@ -101,30 +98,19 @@ def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[
     assert any("interrupted" in note for note in fix.notes)
 
 
-@pytest.mark.usefixtures("equal_latency", "one_process_each")
+@pytest.mark.usefixtures("unchanged_memory")
+@pytest.mark.parametrize(
+    ("max_difference", "expected"), [(None, [()]), (0.01, [(), ("denormal-as-zero",)])]
+)
 def test_options_that_change_values_or_that_a_release_lacks_are_left_out(
-    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+    sample_model: SampleModel,
+    monkeypatch: pytest.MonkeyPatch,
+    max_difference: float | None,
+    expected: list[Sequence[str]],
 ) -> None:
     missing = TuningOption(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
-    (changing,) = [each for each in tuning_options() if each.name == "denormal-as-zero"]
+    (changing,) = [option for option in tuning_options() if option.name == "denormal-as-zero"]
     monkeypatch.setattr("memdiag.api.fix_scope.tuning_options", lambda: (missing, changing))
     model = sample_model("plain_mlp")
-    assert tried(memdiag.fix(model, sizes=[], only=["options"])) == [()]
-    assert tried(memdiag.fix(model, max_difference=0.01, sizes=[], only=["options"])) == [
-        (),
-        ("denormal-as-zero",),
-    ]
-
-
-def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown budget 'speed'"):
-        memdiag.fix(sample_model("plain_mlp"), budget={"speed": 1})
-    with pytest.raises(UsageError, match="--max-slowdown must be a number greater"):
-        memdiag.fix(sample_model("plain_mlp"), max_slowdown=0)
-    with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
-        memdiag.fix(sample_model("plain_mlp"), time_limit_s=0)
-    path = tmp_path / "m.onnx"
-    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Odd(x) }'
-    onnx.save(parser.parse_model(text), path)
-    with pytest.raises(MeasurementError, match=r"session cannot be created \(.*Odd"):
-        memdiag.fix(path)
+    fix = memdiag.fix(model, max_difference=max_difference, sizes=[], only=["options"])
+    assert tried(fix) == expected
