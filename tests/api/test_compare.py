@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
 import psutil
 import pytest
-from onnx import parser
 
 import memdiag
 from memdiag.comparison import run_optimizer, runtimes
@@ -21,9 +21,9 @@ from memdiag.errors import ModelError, ProvisionError, RecordError, UsageError
 from memdiag.paths import distinct_names
 from memdiag.records.codec import decode, encode
 from memdiag.records.comparison import Comparison, ComparisonColumn
-from memdiag.records.profile import Profile
 from memdiag.runner.job import Deadline, TimeLimitReached
 from memdiag.units import MIB
+from tests.api.small_models import model_of, save_model
 from tests.reports import profiles
 
 SampleModel = Callable[..., Path]
@@ -35,13 +35,23 @@ def by_label(comparison: Comparison) -> dict[str, ComparisonColumn]:
     return {column.label: column for column in comparison.columns}
 
 
-def save(path: Path, body: str, size: str = "n", more: str = "") -> Path:
-    text = (
-        f'<ir_version: 9, opset_import: ["" : 17]> g (float[{size}] x) => (float[{size}] y{more})'
-        f" {{ {body} }}"
-    )
-    onnx.save(parser.parse_model(text), path)
-    return path
+def compared(*models: Path, **options: Any) -> Comparison:
+    """Compare figures of one process each, without an X-ray."""
+    return memdiag.compare(*models, **{"repeats": 1, "runs": 1, "xray": False, **options})
+
+
+def save(path: Path, body: str = "y = Abs(x)", size: str = "n", more: str = "") -> Path:
+    return save_model(path, f"g (float[{size}] x) => (float[{size}] y{more}) {{ {body} }}")
+
+
+@pytest.fixture
+def abs_model(tmp_path: Path) -> Path:
+    return save(tmp_path / "model.onnx")
+
+
+@pytest.fixture
+def abs_models(tmp_path: Path) -> list[Path]:
+    return [save(tmp_path / f"{name}.onnx") for name in "abc"]
 
 
 @pytest.fixture
@@ -67,7 +77,7 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 @pytest.mark.measures
 def test_a_model_beside_itself_has_no_difference(sample_model: SampleModel) -> None:
     model = sample_model("tied_if", 8)
-    found = memdiag.compare(model, model, repeats=5, runs=4)
+    found = memdiag.compare(model, model, repeats=3, runs=4)
     one, other = found.columns
     assert (one.label, other.label) == (model.name, f"{model.name} (2)")
     # Latency is left out: on a machine that is busy with other things two runs may differ.
@@ -78,7 +88,7 @@ def test_a_model_beside_itself_has_no_difference(sample_model: SampleModel) -> N
     for column in found.columns:
         assert column.status == "completed"
         assert column.measured is not None
-        assert column.measured.times == 5
+        assert column.measured.times == 3
         assert column.profile is not None
         assert column.profile.attribution is not None
     assert decode(encode(found), Comparison) == found
@@ -88,16 +98,13 @@ def test_a_copy_that_is_saved_is_told_with_its_weight(
     sample_model: SampleModel, tmp_path: Path
 ) -> None:
     model = sample_model("tied_if", 16)
-    single = onnx.load(model)
     # The weight alone, without the branch that transposes it.
-    nodes = [onnx.helper.make_node("Gather", ["model.shared.weight", "ids"], ["y"])]
-    weights = [each for each in single.graph.initializer if each.name == "model.shared.weight"]
-    inputs = [each for each in single.graph.input if each.name == "ids"]
-    ids = inputs or [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n"])]
-    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
-    graph = onnx.helper.make_graph(nodes, "g", ids, [output], weights)
+    weights = {each.name: each for each in onnx.load(model).graph.initializer}
+    single = model_of("g (int64[n] ids) => (float[n, m] y) { y = Gather(w, ids) }")
+    single.graph.node[0].input[0] = "model.shared.weight"
+    single.graph.initializer.append(weights["model.shared.weight"])
     path = tmp_path / "single.onnx"
-    onnx.save(onnx.helper.make_model(graph, opset_imports=single.opset_import, ir_version=9), path)
+    onnx.save(single, path)
     found = memdiag.compare(model, path, repeats=2, runs=2)
     steady = next(each for each in found.changes if each.metric == "steady")
     # Two copies of 16 MB fewer: the transposed one, and what is packed of it.
@@ -112,11 +119,11 @@ def test_a_copy_that_is_saved_is_told_with_its_weight(
 
 @pytest.mark.slow
 def test_models_with_the_same_inputs_are_held_to_the_first(tmp_path: Path) -> None:
-    first = save(tmp_path / "first.onnx", "y = Abs(x)")
+    first = save(tmp_path / "first.onnx")
     same = save(tmp_path / "same.onnx", "z = Abs(x) y = Identity(z)")
     worse = save(tmp_path / "worse.onnx", "y = Exp(x)")
     broken = save(tmp_path / "broken.onnx", "y = Odd(x)")
-    found = memdiag.compare(first, same, worse, broken, repeats=1, runs=2, xray=False)
+    found = compared(first, same, worse, broken, runs=2)
     columns = by_label(found)
     assert columns["same.onnx"].largest_difference == 0
     assert (columns["worse.onnx"].largest_difference or 0) > 1e-3
@@ -133,9 +140,9 @@ def test_models_with_the_same_inputs_are_held_to_the_first(tmp_path: Path) -> No
 def test_a_first_model_that_does_not_run_does_not_stop_the_others(tmp_path: Path) -> None:
     torn = tmp_path / "torn.onnx"
     torn.write_bytes(b"torn")
-    good = save(tmp_path / "good.onnx", "y = Abs(x)")
-    also = save(tmp_path / "also.onnx", "y = Abs(x)")
-    found = memdiag.compare(torn, good, also, repeats=1, runs=1, xray=False)
+    good = save(tmp_path / "good.onnx")
+    also = save(tmp_path / "also.onnx")
+    found = compared(torn, good, also)
     assert [each.status for each in found.columns] == ["failed", "completed", "completed"]
     assert "torn.onnx" in found.columns[0].message
     assert by_label(found)["also.onnx"].largest_difference == 0
@@ -146,16 +153,16 @@ def test_a_missing_model_is_an_error_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save(tmp_path / "good.onnx", "y = Abs(x)")
+    save(tmp_path / "good.onnx")
     with pytest.raises(ModelError, match=r"^nope.onnx: there is no such file. Check the path\.$"):
         memdiag.compare(*names)
 
 
 def test_the_users_inputs_are_those_of_all_columns(tmp_path: Path) -> None:
-    one = save(tmp_path / "one.onnx", "y = Abs(x)")
+    one = save(tmp_path / "one.onnx")
     other = save(tmp_path / "other.onnx", "y = Sqrt(x)")
     ones = {"x": np.ones(5, np.float32)}
-    found = memdiag.compare(one, other, inputs=ones, repeats=1, runs=1, xray=False)
+    found = compared(one, other, inputs=ones)
     assert found.columns[1].largest_difference == 0
     for column in found.columns:
         assert column.profile is not None
@@ -165,16 +172,15 @@ def test_the_users_inputs_are_those_of_all_columns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
-    tmp_path: Path, adapter: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    abs_model: Path, adapter: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memdiag.api.compare.DEFAULT_TIMEOUT_S", 6.0)
-    model = save(tmp_path / "model.onnx", "y = Abs(x)")
     adapter("good", "shutil.copy(source, target)")
     adapter("crashing", "os.abort()")
     adapter("hanging", "time.sleep(600)")
     adapter("breaking", "open(target, 'w').write('no model')")
     adapter("idle", "return 'nothing was worth changing'")
-    found = memdiag.compare(model, optimizers=["all"], repeats=1, runs=1, xray=False)
+    found = compared(abs_model, optimizers=["all"])
     columns = by_label(found)
     statuses = {label: column.status for label, column in columns.items()}
     assert statuses == {
@@ -196,21 +202,20 @@ def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
 
 
 def test_an_optimizer_that_cannot_be_had_is_a_column_that_says_so(
-    tmp_path: Path, adapter: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    abs_model: Path, adapter: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(name: str) -> Path:
         raise ProvisionError(f"{name}: the package registry cannot be reached.")
 
     adapter("far", "pass")
     monkeypatch.setattr("memdiag.api.comparing.column_plans.interpreter_for", unavailable)
-    model = save(tmp_path / "model.onnx", "y = Abs(x)")
-    found = memdiag.compare(model, optimizers=["far"], repeats=1, runs=1, xray=False)
+    found = compared(abs_model, optimizers=["far"])
     assert [each.status for each in found.columns] == ["completed", "unavailable"]
     assert "cannot be reached" in found.columns[1].message
 
 
 def test_interpreters_are_columns_called_by_their_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    abs_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMDIAG_CACHE", str(tmp_path / "cache"))
     version = runtimes.distribution_version()
@@ -219,14 +224,7 @@ def test_interpreters_are_columns_called_by_their_version(
     bare.parent.mkdir(parents=True)
     bare.write_text("#!/bin/sh\nexit 1\n")
     bare.chmod(0o755)
-    model = save(tmp_path / "model.onnx", "y = Abs(x)")
-    found = memdiag.compare(
-        model,
-        onnxruntime=[version, sys.executable, str(tmp_path / "bare")],
-        repeats=1,
-        runs=1,
-        xray=False,
-    )
+    found = compared(abs_model, onnxruntime=[version, sys.executable, str(tmp_path / "bare")])
     columns = by_label(found)
     assert {*columns} == {version, f"{version} (2)", "bare"}
     assert columns["bare"].status == "unavailable"
@@ -236,7 +234,7 @@ def test_interpreters_are_columns_called_by_their_version(
 
 
 def test_a_version_that_cannot_be_had_is_a_column_that_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    abs_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(home: Path, packages: object) -> Path:
         raise ProvisionError("onnxruntime==0.1.2: there is no such version.")
@@ -244,20 +242,16 @@ def test_a_version_that_cannot_be_had_is_a_column_that_says_so(
     monkeypatch.setattr(runtimes, "provided_interpreter", unavailable)
     version = runtimes.distribution_version()
     assert version is not None
-    model = save(tmp_path / "model.onnx", "y = Abs(x)")
-    found = memdiag.compare(model, onnxruntime=["0.1.2", version], repeats=1, runs=1, xray=False)
+    found = compared(abs_model, onnxruntime=["0.1.2", version])
     assert [each.status for each in found.columns] == ["unavailable", "completed"]
 
 
 def test_a_bisection_measures_as_few_versions_as_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    abs_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = save(tmp_path / "model.onnx", "y = Abs(x)")
     monkeypatch.setattr(runtimes, "registry_versions", lambda: ("1.1.0", "1.2.0", "1.3.0", "1.4.0"))
     monkeypatch.setattr(runtimes, "runtime_interpreter", lambda version: Path(sys.executable))
-    found = memdiag.compare(
-        model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"], repeats=1, runs=1, xray=False
-    )
+    found = compared(abs_model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"])
     assert found.bisection is not None
     assert found.bisection.candidates == 3
     assert (found.bisection.before, found.bisection.after) == (None, None)
@@ -272,27 +266,34 @@ def test_saved_profiles_are_compared_without_their_models(tmp_path: Path) -> Non
     other = msgspec.structs.replace(
         one, environment=environment, steady=steady, steady_rss_bytes=steady.rss_bytes
     )
-    for folder, profile in (("a", one), ("b", other)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "profile.json").write_bytes(encode(profile))
-    found = memdiag.compare(*(tmp_path / each / "profile.json" for each in "ab"))
+    folders = [tmp_path / name for name in "ab"]
+    files = [folder / "profile.json" for folder in folders]
+    for path, profile in zip(files, (one, other), strict=True):
+        profile.save(path)
+    found = memdiag.compare(*files)
     assert found.kind == "profiles"
-    assert [each.label for each in found.columns] == ["a/profile.json", "b/profile.json"]
-    assert [(each.metric, each.bytes) for each in found.changes] == [("steady", 900 * MIB)]
     assert any("load and latency are not compared" in note for note in found.notes)
-    of_folders = memdiag.compare(tmp_path / "a", tmp_path / "b")
-    assert [each.label for each in of_folders.columns] == ["a", "b"]
+    # One by one or in a list, as paths or texts.
+    for compared_files in (found, memdiag.compare(files), memdiag.compare(tuple(map(str, files)))):
+        assert list(by_label(compared_files)) == ["a/profile.json", "b/profile.json"]
+        assert [(each.metric, each.bytes) for each in compared_files.changes] == [
+            ("steady", 900 * MIB)
+        ]
+    of_folders = memdiag.compare(*folders)
+    assert list(by_label(of_folders)) == ["a", "b"]
     assert [each.bytes for each in of_folders.changes] == [900 * MIB]
     (tmp_path / "c").mkdir()
     with pytest.raises(RecordError, match="c: no saved record in this folder"):
-        memdiag.compare(tmp_path / "a", tmp_path / "c")
+        memdiag.compare(folders[0], tmp_path / "c")
     with pytest.raises(UsageError, match="cannot be compared with saved profiles"):
-        memdiag.compare(tmp_path / "a", "model.onnx")
+        memdiag.compare(folders[0], "model.onnx")
+    with pytest.raises(UsageError, match="3 is not a path"):
+        memdiag.compare(folders[0], 3)  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
-    for name, profile in (("good", profiles.tied_if()), ("bad", profiles.failed())):
-        (tmp_path / f"{name}.json").write_bytes(encode(profile))
+    profiles.tied_if().save(tmp_path / "good.json")
+    profiles.failed().save(tmp_path / "bad.json")
     found = memdiag.compare(tmp_path / "good.json", tmp_path / "bad.json")
     assert [each.status for each in found.columns] == ["completed", "failed"]
     assert found.changes == ()
@@ -316,27 +317,11 @@ def test_files_are_called_by_the_shortest_path_that_distinguishes_them(
     assert distinct_names([Path(path) for path in paths]) == labels
 
 
-def test_paths_may_be_given_one_by_one_or_in_a_list(tmp_path: Path) -> None:
-    paths = []
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.json").write_bytes(encode(profiles.tied_if()))
-        paths.append(tmp_path / f"{name}.json")
-    for found in (
-        memdiag.compare(*paths),
-        memdiag.compare(paths),
-        memdiag.compare([str(path) for path in paths]),
-        memdiag.compare(tuple(paths)),
-    ):
-        assert [each.label for each in found.columns] == ["a.json", "b.json"]
-    with pytest.raises(UsageError, match="3 is not a path"):
-        memdiag.compare(paths[0], 3)  # type: ignore[arg-type] # wrong on purpose
-
-
 def test_outputs_that_only_one_model_has_are_named(tmp_path: Path) -> None:
-    first = save(tmp_path / "first.onnx", "y = Abs(x)")
+    first = save(tmp_path / "first.onnx")
     more = save(tmp_path / "more.onnx", "y = Abs(x) z = Exp(x)", more=", float[n] z")
     other = save(tmp_path / "other.onnx", "y = Abs(x) u = Exp(x)", more=", float[n] u")
-    found = memdiag.compare(more, first, other, repeats=1, runs=1, xray=False)
+    found = compared(more, first, other)
     fewer, different = found.columns[1:]
     assert fewer.largest_difference == 0
     assert fewer.difference == "only the first has the output z; all others are equal"
@@ -349,35 +334,26 @@ def test_outputs_that_only_one_model_has_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_role_sets_the_dimension_of_each_model_that_has_it(tmp_path: Path) -> None:
-    models = []
-    for name, batch in (("one", "D0"), ("other", "N")):
-        text = f"""<ir_version: 9, opset_import: ["" : 17]>
-        g (float[{batch}, 8] x) => (float[{batch}, 8] y) {{ y = Abs(x) }}"""
-        models.append(tmp_path / f"{name}.onnx")
-        onnx.save(onnx.parser.parse_model(text), models[-1])
-    found = memdiag.compare(*models, dims={"batch": 3}, repeats=1, runs=1, xray=False)
-    profiles = [each.profile for each in found.columns if each.profile]
-    assert [each.inputs[0].shape for each in profiles] == [(3, 8), (3, 8)]
-    with pytest.raises(UsageError, match=r"'width': one\.onnx has D0; other\.onnx has N"):
-        memdiag.compare(*models, dims={"width": 3}, repeats=1, runs=1, xray=False)
-
-
-def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> None:
-    one = save(tmp_path / "one.onnx", "y = Abs(x)")
-    other = save(tmp_path / "other.onnx", "y = Abs(x)", size="rows")
-
-    def compared(**dims: int) -> list[Profile]:
-        found = memdiag.compare(one, other, dims=dims, repeats=1, runs=1, xray=False)
-        return [each.profile for each in found.columns if each.profile]
-
-    seen = compared(n=3)
-    assert [each.inputs[0].shape for each in seen] == [(3,), (3,)]
-    assert [[size.name for size in each.dimensions] for each in seen] == [["n"], ["rows"]]
-    seen = compared(n=3, rows=5)
-    assert [each.inputs[0].shape for each in seen] == [(3,), (5,)]
-    with pytest.raises(UsageError, match=r"'k': one\.onnx has n; other\.onnx has rows"):
-        compared(k=3)
+@pytest.mark.parametrize(
+    ("sizes", "dims", "shapes"),
+    [
+        (("D0, 8", "N, 8"), {"batch": 3}, [(3, 8), (3, 8)]),  # a role
+        (("n", "rows"), {"n": 3}, [(3,), (3,)]),
+        (("n", "rows"), {"n": 3, "rows": 5}, [(3,), (5,)]),
+    ],
+)
+def test_each_model_takes_the_sizes_of_its_own_dimensions(
+    tmp_path: Path, sizes: tuple[str, str], dims: dict[str, int], shapes: list[tuple[int, ...]]
+) -> None:
+    models = [
+        save(tmp_path / f"{name}.onnx", size=size) for name, size in zip("ab", sizes, strict=True)
+    ]
+    found = [column.profile for column in compared(*models, dims=dims).columns if column.profile]
+    assert [profile.inputs[0].shape for profile in found] == shapes
+    names = [size.partition(",")[0] for size in sizes]
+    assert [[each.name for each in profile.dimensions] for profile in found] == [[n] for n in names]
+    with pytest.raises(UsageError, match=rf"'k': a\.onnx has {names[0]}; b\.onnx has {names[1]}"):
+        compared(*models, dims={"k": 3})
 
 
 @pytest.mark.parametrize(
@@ -417,8 +393,7 @@ def test_a_model_that_is_not_there_cannot_be_optimized(tmp_path: Path) -> None:
         memdiag.compare(tmp_path / "gone.onnx", optimizers=["all"])
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) -> None:
-    one = save(tmp_path / "one.onnx", "y = Abs(x)")
+def test_ctrl_c_keeps_what_was_measured(abs_models: list[Path], heeding_ctrl_c: None) -> None:
     steps: list[str] = []
     children_of_others = set(psutil.Process().children())  # such as a browser of other tests
 
@@ -433,35 +408,18 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) ->
 
     def interrupt(words: str) -> None:
         steps.append(words)
-        if words.startswith("one.onnx, process 2 of 3"):
+        if words.startswith("a.onnx, process 2 of 3"):
             assert not has_child()
             threading.Thread(target=interrupt_child, daemon=True).start()
 
-    other = save(tmp_path / "other.onnx", "y = Abs(x)")
-    found = memdiag.compare(one, other, repeats=3, runs=3, xray=False, on_progress=interrupt)
+    found = compared(*abs_models[:2], repeats=3, runs=3, on_progress=interrupt)
     assert any("interrupted" in note for note in found.notes)
     assert all(each.measured is not None for each in found.columns)
-    assert steps[-1].startswith("one.onnx, process 2 of 3 (about ")
-
-
-@pytest.mark.parametrize(("decided", "times"), [(True, 2), (False, 3)])
-def test_as_many_processes_are_measured_as_an_answer_needs(
-    decided: bool, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("memdiag.api.comparing.side_by_side.is_decided", lambda *_: decided)
-    monkeypatch.setattr("memdiag.api.comparing.side_by_side.COMPARISON_REPEATS", 3)
-    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "ab"]
-    steps: list[str] = []
-    found = memdiag.compare(*models, runs=1, xray=False, on_progress=steps.append)
-    assert [each.measured.times for each in found.columns if each.measured] == [times, times]
-    # Outputs and latency come before the processes that only make figures more certain.
-    compared = next(i for i, words in enumerate(steps) if words.startswith("outputs and latency"))
-    assert sum("process" in words for words in steps[:compared]) == 4
-    assert sum("process" in words for words in steps[compared:]) == 2 * times - 4
+    assert steps[-1].startswith("a.onnx, process 2 of 3 (about ")
 
 
 def test_only_columns_that_are_not_decided_are_measured_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    abs_models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
         assert before.label == "a.onnx"
@@ -469,26 +427,29 @@ def test_only_columns_that_are_not_decided_are_measured_further(
 
     monkeypatch.setattr("memdiag.api.comparing.side_by_side.is_decided", is_decided)
     monkeypatch.setattr("memdiag.api.comparing.side_by_side.COMPARISON_REPEATS", 3)
-    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "abc"]
-    found = memdiag.compare(*models, runs=1, xray=False)
+    steps: list[str] = []
+    found = compared(*abs_models, repeats=None, on_progress=steps.append)
     assert [each.measured.times for each in found.columns if each.measured] == [3, 2, 3]
+    # Outputs and latency come before the processes that only make figures more certain.
+    first = next(i for i, words in enumerate(steps) if words.startswith("outputs and latency"))
+    assert sum("process" in words for words in steps[:first]) == 6
+    assert sum("process" in words for words in steps[first:]) == 2
 
 
 def test_a_time_limit_keeps_what_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    abs_models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reached(*_: object) -> None:
         raise TimeLimitReached
 
     monkeypatch.setattr("memdiag.api.comparing.side_by_side.ReferenceSession", reached)
-    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "ab"]
-    found = memdiag.compare(*models, runs=1, xray=False, time_limit_s=1000)
+    found = compared(*abs_models[:2], repeats=None, time_limit_s=1000)
     assert [each.measured.times for each in found.columns if each.measured] == [2, 2]
     assert found.notes[-1] == "the time limit was reached: what was measured until then is listed"
 
 
 def test_a_process_that_the_time_limit_ends_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    abs_models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited: list[Deadline] = []
 
@@ -501,19 +462,17 @@ def test_a_process_that_the_time_limit_ends_is_no_failure(
             limited[0].at = time.monotonic()
 
     monkeypatch.setattr("memdiag.api.compare.deadline_after", deadline_after)
-    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "ab"]
-    found = memdiag.compare(*models, runs=1, xray=False, time_limit_s=1000, on_progress=end)
+    found = compared(*abs_models[:2], repeats=None, time_limit_s=1000, on_progress=end)
     assert {each.status for each in found.columns} == {"completed"}
     assert [each.measured.times for each in found.columns if each.measured] == [1, 1]
 
 
 def test_optimizers_get_a_part_of_a_time_limit(
-    tmp_path: Path, adapter: Callable[[str, str], None]
+    abs_model: Path, adapter: Callable[[str, str], None]
 ) -> None:
-    model = save(tmp_path / "model.onnx", "y = Abs(x)")
     adapter("hanging", "time.sleep(600)")
     adapter("late", "shutil.copy(source, target)")
-    found = memdiag.compare(model, optimizers=["all"], runs=1, xray=False, time_limit_s=15)
+    found = compared(abs_model, optimizers=["all"], repeats=None, time_limit_s=15)
     columns = by_label(found)
     assert columns["hanging"].status == "timeout"
     assert columns["hanging"].message.endswith("in the part of the time limit that optimizers have")
