@@ -25,6 +25,8 @@ from tests.fork_server import forking_subprocess
 if TYPE_CHECKING:
     from memdiag.api.profile_config import ProfileConfig
     from memdiag.records.profile import Profile
+    from memdiag.records.sweep_job import JobResult
+    from memdiag.sweeps.job_process import JobRequest
 
 # Before any test imports onnxruntime; children of tests inherit it.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -198,3 +200,28 @@ def measured_once(
         return msgspec.structs.replace(found, model=named, command=config.command)
 
     monkeypatch.setattr(module, "profile_model", profile_model)
+
+
+@pytest.fixture
+def jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sweep run its jobs one after another in this process, in place of one of their own."""
+    import threading
+
+    from memdiag.api.sweep_job import estimated_job_bytes, run_job
+    from memdiag.sweeps.local_execution import LocalExecution
+
+    one_at_a_time = threading.Lock()
+
+    class Worker:
+        def measure(self, request: "JobRequest") -> "JobResult":
+            with one_at_a_time:
+                return run_job(request)
+
+        def estimate(self, request: "JobRequest") -> int | None:
+            with one_at_a_time:
+                return estimated_job_bytes(request)
+
+        def close(self) -> None:
+            """Nothing runs between two requests."""
+
+    monkeypatch.setitem(LocalExecution.__init__.__kwdefaults__, "start", Worker)

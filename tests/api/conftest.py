@@ -21,11 +21,7 @@ class HalvingEvaluator(ScriptedEvaluator):
     changed_mib = 50
 
     def __init__(
-        self,
-        job: Job,
-        input_sets: Sequence[InputSet],
-        scratch: Path,
-        disk_bytes: int,
+        self, job: Job, input_sets: Sequence[InputSet], scratch: Path, disk_bytes: int
     ) -> None:
         super().__init__(job, {"changed": self.changed_mib})
 

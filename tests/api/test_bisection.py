@@ -44,9 +44,7 @@ sys.modules[here] = onnxruntime
 VERSIONS = [f"1.{minor}.0" for minor in range(15, 32)]
 
 
-def search(
-    steady: Callable[[str], float | None],
-) -> tuple[tuple[str, str] | None, list[str]]:
+def search(steady: Callable[[str], float | None]) -> tuple[tuple[str, str] | None, list[str]]:
     """Bisect versions whose steady memory in MiB is given; None: it cannot be measured."""
     asked: list[str] = []
 

@@ -47,14 +47,7 @@ def arrays(trial: InputSet) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        (
-            "b, n, 3",
-            {
-                "b 1 × n 128": (1, 128, 3),
-                "b 1 × n 1": (1, 1, 3),
-                "b 1 × n 4": (1, 4, 3),
-            },
-        ),
+        ("b, n, 3", {"b 1 × n 128": (1, 128, 3), "b 1 × n 1": (1, 1, 3), "b 1 × n 4": (1, 4, 3)}),
         ("b, 3", {"b 1": (1, 3), "b 4": (4, 3)}),
         ("2, 3", {"the inputs of the model": (2, 3)}),
     ],

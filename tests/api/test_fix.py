@@ -164,9 +164,7 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_is_measured(
     assert not steps
 
 
-def test_a_place_that_cannot_be_written_is_an_error_before_anything_is_measured(
-    tied: Path,
-) -> None:
+def test_a_place_that_cannot_be_written_is_an_error_before_anything_is_measured(tied: Path) -> None:
     steps: list[str] = []
     with pytest.raises(ReportError, match="cannot be written"):
         memdiag.fix(tied, tied / "out.onnx", on_progress=steps.append)

@@ -77,13 +77,7 @@ def test_an_interrupt_leaves_the_runs_until_then(
     assert growth.sentence.startswith("undecided: too few readings")
 
 
-@pytest.mark.parametrize(
-    ("limits", "timeout_s"),
-    [
-        ({}, 1800.0),
-        ({"duration_s": 3600.0}, 5400.0),
-    ],
-)
+@pytest.mark.parametrize(("limits", "timeout_s"), [({}, 1800.0), ({"duration_s": 3600.0}, 5400.0)])
 def test_the_time_limit_is_beyond_the_duration(
     sample_model: Callable[..., Path],
     fake_runs: type[FakeRuns],

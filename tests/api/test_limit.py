@@ -202,10 +202,7 @@ def test_arguments_are_checked() -> None:
     ],
 )
 def test_a_trial_may_take_as_long_as_the_program_and_the_search(
-    times: dict[str, float],
-    timeout_s: float,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    times: dict[str, float], timeout_s: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     timeouts: list[float] = []
 

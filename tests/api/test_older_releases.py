@@ -31,10 +31,7 @@ CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: memdiag.estimate(path, for_onnxruntime="1.22.1"),
         NAME_ANOTHER,
     ),
-    "fix": (
-        lambda path: memdiag.fix(path),
-        "Run memdiag in an environment with a newer release.",
-    ),
+    "fix": (lambda path: memdiag.fix(path), "Run memdiag in an environment with a newer release."),
 }
 
 

@@ -173,11 +173,7 @@ def test_numbers_and_truths_of_session_options_are_read_as_texts() -> None:
 def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) -> None:
     secret = np.array([[1.5, 271828.25, 3]], np.float32)
     profile = memdiag.profile(
-        saved(tmp_path, PLAIN),
-        runs=1,
-        xray="none",
-        inputs={"x": secret},
-        environment={"MINE": "1"},
+        saved(tmp_path, PLAIN), runs=1, xray="none", inputs={"x": secret}, environment={"MINE": "1"}
     )
     assert [(given.source, given.shape) for given in profile.inputs] == [("given", (1, 3))]
     assert profile.session.environment == {"MINE": "1"}

@@ -53,7 +53,7 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
     "memory_limit_bytes": (1_000_000_000, ["--memory-limit", "1GB"]),
 }
 BESIDE: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "provider_options": ({"providers": ("MyProvider",)}, ["--provider", "MyProvider"]),
+    "provider_options": ({"providers": ("MyProvider",)}, ["--provider", "MyProvider"])
 }
 """What an option needs beside it."""
 

@@ -1,35 +1,20 @@
 """`memdiag.sweep` and the profiles that are added to a store."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pyarrow.dataset
 import pytest
 
 import memdiag
 from memdiag.api.load import load_reported
-from memdiag.api.sweep import (
-    SweepOutcome,
-    SweepProgress,
-    run_sweep,
-)
+from memdiag.api.sweep import SweepOutcome, SweepProgress, run_sweep
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.codec import encode
-from tests.reports import profiles
 from tests.sweeps import results
 from tests.sweeps.test_model_sources import write_model
 
-
-def saved(folder: Path, peak: int = 0, *, at: float = 1e9) -> Path:
-    profile = profiles.tied_if()
-    path = folder / f"{peak}" / "profile.json"
-    path.parent.mkdir()
-    found = msgspec.structs.replace(profile, peak_rss_bytes=profile.peak_rss_bytes + peak)
-    found.save(path)
-    os.utime(path, (at, at))
-    return path
+pytestmark = pytest.mark.usefixtures("jobs_in_this_process")
 
 
 def test_a_job_without_a_record_says_why(tmp_path: Path) -> None:

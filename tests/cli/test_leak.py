@@ -101,11 +101,7 @@ def test_a_number_is_a_process(fake: FakeApi, run: Run) -> None:
     assert run("124") == 0
     assert fake.calls == [
         ("process", 123, {"duration_s": 7200.0, "pause": True}),
-        (
-            "process",
-            124,
-            {"duration_s": None, "pause": False},
-        ),
+        ("process", 124, {"duration_s": None, "pause": False}),
     ]
     assert Path("memdiag-leak-123/growth.json").is_file()
 

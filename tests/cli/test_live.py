@@ -204,9 +204,7 @@ def test_an_error_of_the_view_does_not_end_the_recording(
     assert bool(message) == (b"the live view ended" in terminals[0].output)
 
 
-def test_an_exception_outside_of_the_view_restores_the_terminal(
-    terminals: list[Terminal],
-) -> None:
+def test_an_exception_outside_of_the_view_restores_the_terminal(terminals: list[Terminal]) -> None:
     script = "from memdiag.cli.live import LiveView\nwith LiveView('', print): raise SystemExit(4)"
     terminals.append(Terminal("-c", script))
     assert terminals[0].end() == 4

@@ -55,8 +55,7 @@ USE_CASES = {
     "estimate": UseCase("m.onnx", {"api.estimate.estimate": estimates.grid()}),
     "fix": UseCase("m.onnx", {"api.fix.fix": fix_records.fix()}),
     "leak": UseCase(
-        "m.onnx",
-        {"api.leak.leak": growths.leak(), "api.leak_program.leak_process": growths.leak()},
+        "m.onnx", {"api.leak.leak": growths.leak(), "api.leak_program.leak_process": growths.leak()}
     ),
     "limit": UseCase(
         "m.onnx",
@@ -128,10 +127,7 @@ NEEDED_WITH = {
 }
 """Other options that an option needs."""
 
-WORDS = {
-    ("leak", "--pause"): "1",
-    ("limit", "--for"): "-- python app.py",
-}
+WORDS = {("leak", "--pause"): "1", ("limit", "--for"): "-- python app.py"}
 """The least that the command needs with this option, if it is for something else."""
 
 

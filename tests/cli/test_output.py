@@ -20,10 +20,7 @@ def test_without_a_folder_nothing_is_written() -> None:
 
 @pytest.mark.parametrize(
     ("record", "stem"),
-    [
-        (fix_records.verified(), "fix"),
-        (comparisons.alike(), "comparison"),
-    ],
+    [(fix_records.verified(), "fix"), (comparisons.alike(), "comparison")],
     ids=["fix", "comparison"],
 )
 def test_every_kind_of_record_is_written_as_four_files(

@@ -14,6 +14,7 @@ from memdiag.cli.app import parse_command_line, run_guarded
 
 Finished = subprocess.CompletedProcess[str]
 RunMemdiag = Callable[..., Finished]
+SampleModel = Callable[..., Path]
 
 
 @pytest.fixture

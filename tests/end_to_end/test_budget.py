@@ -1,22 +1,19 @@
 """``memdiag profile`` with a budget or a baseline, for people and for GitHub Actions."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
 from memdiag.records.codec import decode
 from memdiag.records.profile import Profile
-
-RunMemdiag = Callable[..., "CompletedProcess[str]"]
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
 
 @pytest.fixture
-def model(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
+def model(tmp_path: Path, sample_model: SampleModel) -> Path:
     """``model.onnx`` in the folder where memdiag is run."""
     path = tmp_path / "model.onnx"
     path.symlink_to(sample_model("tied_if", 1.0))
@@ -108,25 +105,6 @@ def test_a_pull_request_gets_markdown(memdiag: RunMemdiag) -> None:
     finished = memdiag(*words, GITHUB_STEP_SUMMARY="")
     assert finished.returncode == 0
     assert finished.stdout.startswith("## Memory budget of `model.onnx`\n\n**Within its budget.**")
-
-
-@pytest.mark.usefixtures("model")
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--budget=peek=1GB"], "--budget: unknown figure 'peek'. Use one of peak, steady,"),
-        (["--budget=steady=1GB", "--no-run"], "cannot check the 'steady' budget"),
-        (["--budget=copies=1", "--xray=none"], "no X-ray was taken"),
-        (["--update-baseline"], "--update-baseline needs a file. Add --baseline FILE"),
-    ],
-)
-def test_what_cannot_be_judged_is_one_sentence(
-    memdiag: RunMemdiag, words: list[str], sentence: str
-) -> None:
-    finished = memdiag("profile", "model.onnx", *words)
-    assert finished.returncode == 2
-    assert sentence in finished.stderr
-    assert "Traceback" not in finished.stderr
 
 
 def test_a_model_that_fails_is_no_breach(memdiag: RunMemdiag, model: Path) -> None:

@@ -1,16 +1,15 @@
 """What the page on budgets and the workflow to copy say works as it stands there."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from pkgutil import iter_modules
-from subprocess import CompletedProcess
 
 import pytest
 
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.figures import FIGURES_BY_NAME
 from memdiag.cli import commands
+from tests.end_to_end.conftest import RunMemdiag
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "pytest.md").read_text()
@@ -19,9 +18,7 @@ HOOKS = (DOCS.parent / ".pre-commit-hooks.yaml").read_text()
 OPTION = r"(?<![\w-])--[a-z][a-z-]+"
 
 
-def test_its_options_exist(
-    memdiag: Callable[..., "CompletedProcess[str]"], pytester: pytest.Pytester
-) -> None:
+def test_its_options_exist(memdiag: RunMemdiag, pytester: pytest.Pytester) -> None:
     names = [module.name for module in iter_modules(commands.__path__)]
     helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in names]
     helps.append(pytester.runpytest_inprocess("--help").stdout.str())
@@ -55,9 +52,7 @@ def test_its_links_lead_somewhere() -> None:
     assert [link for link in links if not (DOCS / link).exists()] == []
 
 
-def test_the_hook_runs_a_command_that_there_is(
-    memdiag: Callable[..., "CompletedProcess[str]"],
-) -> None:
+def test_the_hook_runs_a_command_that_there_is(memdiag: RunMemdiag) -> None:
     (hook,) = re.findall(r"- id: (\S+)", HOOKS)
     assert f"- id: {hook}\n" in PAGE
     (command,) = re.findall(r"entry: memdiag (\S+)", HOOKS)

@@ -4,9 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import msgspec
 import pytest
@@ -14,10 +12,8 @@ import pytest
 from memdiag.comparison import runtimes
 from memdiag.records.codec import encode
 from memdiag.units import MIB
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 from tests.reports import profiles
-
-RunMemdiag = Callable[..., "CompletedProcess[str]"]
-SampleModel = Callable[..., Path]
 
 QUICK = ("--repeats", "1", "--runs", "2")
 OTHERS = [Path(path) for path in os.environ.get("MEMDIAG_RUNTIMES", "").split(os.pathsep) if path]
@@ -78,28 +74,6 @@ def test_saved_profiles_need_no_onnxruntime(
     assert "saved profiles contain none" in " ".join(finished.stdout.split())
 
 
-def test_errors_are_one_sentence(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
-    model = sample_model("plain_mlp", 1)
-    for words, message in (
-        ((model,), "there is nothing to compare it with"),
-        ((model, "--optimizers", "onnxmin"), "unknown optimizer 'onnxmin'. Choose from"),
-        (
-            (model, "--onnxruntime", "1.32.0,new"),
-            "'new' is neither a version of onnxruntime, such as 1.24.4, nor the path of an",
-        ),
-        (
-            (model, "--bisect", "peak", "--onnxruntime", f"1.24.4,{sys.executable}"),
-            "--bisect is between versions. Name no environments.",
-        ),
-    ):
-        finished = memdiag("compare", *words)
-        assert finished.returncode == 2
-        assert finished.stdout == ""
-        (line,) = finished.stderr.splitlines()
-        assert line.startswith("memdiag: ")
-        assert message in line
-
-
 def test_with_nothing_measured_it_ends_with_an_error(memdiag: RunMemdiag, tmp_path: Path) -> None:
     for name in ("a.onnx", "b.onnx"):
         (tmp_path / name).write_text("no model")
@@ -107,9 +81,6 @@ def test_with_nothing_measured_it_ends_with_an_error(memdiag: RunMemdiag, tmp_pa
     assert finished.returncode == 2
     assert "nothing could be measured" in finished.stdout
     assert "a.onnx failed" in finished.stdout
-    missing = memdiag("compare", "a.onnx", "nowhere.onnx", *QUICK)
-    assert (missing.returncode, missing.stdout) == (2, "")
-    assert missing.stderr == "memdiag: nowhere.onnx: there is no such file. Check the path.\n"
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """`memdiag estimate` as users start it: outputs, exit codes, files."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,13 @@ import pytest
 from memdiag.detail import MAX_LINES
 from memdiag.records.codec import decode
 from memdiag.records.estimate import Estimate
-from tests.end_to_end.conftest import RunMemdiag
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 RELEASE = ("--for-onnxruntime", "1.32.0")
 
 
 @pytest.fixture
-def model(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
+def model(tmp_path: Path, sample_model: SampleModel) -> Path:
     path = tmp_path / "model.onnx"
     path.write_bytes(sample_model("tied_if").read_bytes())
     return path
@@ -62,32 +61,3 @@ def test_reports_are_written_and_rendered_again(
     assert (
         json.loads((tmp_path / "out/estimate.json").read_text())["schema"] == "memdiag.estimate/1"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (("--dim", "tokens"), "is not NAME=VALUE"),
-        (("--dim", "tokens=x"), "neither a whole number nor a range or list"),
-        (("--dim", "tokens=-1"), "neither a whole number nor a range or list"),
-        (("--dim", "tokens=9..1"), "9..1 is not a range of sizes"),
-        (("--dim", "nothing=1"), "unknown dimension 'nothing'"),
-        (("--fit", "much"), "is not a size"),
-        (("--session-option", "enable_mem_pattern=2"), "must be true or false"),
-        (("--for-onnxruntime", "new"), "is not a version of onnxruntime"),
-    ],
-)
-def test_what_cannot_be_estimated_is_one_sentence(
-    memdiag: RunMemdiag, model: Path, words: tuple[str, ...], problem: str
-) -> None:
-    done = memdiag("estimate", model, *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("memdiag: ")
-    assert problem in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_missing_model_is_one_sentence(memdiag: RunMemdiag) -> None:
-    done = memdiag("estimate", "missing.onnx", *RELEASE)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1

@@ -7,15 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import psutil
 import pytest
 
-RunMemdiag = Callable[..., "CompletedProcess[str]"]
-SampleModel = Callable[..., Path]
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 
 @pytest.fixture
@@ -59,13 +56,9 @@ def test_the_record_follows_the_contract(
     assert {"points", "remedies", "before", "after", "program"} <= {*record}
     assert {"name", "rule", "status", "reason"} <= {*record["remedies"][0]}
     for side in ("before", "after"):
-        assert {
-            "peak_bytes",
-            "steady_bytes",
-            "anonymous_bytes",
-            "load_s",
-            "latency_s",
-        } <= {*record[side]}
+        assert {"peak_bytes", "steady_bytes", "anonymous_bytes", "load_s", "latency_s"} <= {
+            *record[side]
+        }
     assert record["oldest_onnxruntime"] == "1.20.0"
 
 
@@ -90,31 +83,6 @@ def test_the_reports_are_written_where_they_were_asked_for(
     ]  # fmt: skip
     assert memdiag("fix", model, "--time-limit", "1ms").returncode == 1
     assert [path.name for path in tmp_path.iterdir()] == ["some"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("missing.onnx",), "there is no such file"),
-        (("tied.onnx", "-o", "tied.onnx"), "the original's own file"),
-        (("tied.onnx", "--only", "nonsense"), "is not a rewrite"),
-        (("tied.onnx", "--out", "tied.onnx/reports"), "reports cannot be written there"),
-        (("tied.onnx", "--budget", "speed=1"), "speed"),
-        (("tied.onnx", "--budget", "peak=lots"), "lots"),
-        (("tied.onnx", "--max-slowdown", "0"), "--max-slowdown must be"),
-        (("tied.onnx", "--sizes", "0"), "whole numbers from 1"),
-        (("tied.onnx", "--only", "options", "-o", "out.onnx"), "so no model is written"),
-        (("tied.onnx", "-o", "/proc/nothing/out.onnx", "--max-slowdown", "10"), "cannot be"),
-    ],
-)
-def test_what_cannot_be_done_is_one_sentence(
-    memdiag: RunMemdiag, tied: Path, words: tuple[str, ...], message: str
-) -> None:
-    finished = memdiag("fix", *words)
-    assert finished.returncode == 2
-    assert message in finished.stderr
-    assert finished.stderr.count("\n") == 1
-    assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")

@@ -1,16 +1,13 @@
 """``memdiag profile`` and ``estimate`` of a decoder that generates; mistakes are one line each."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.decoders import decoder, genai_config, saved
+from tests.end_to_end.conftest import RunMemdiag
 
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
-
-def test_a_folder_for_genai_is_profiled_and_estimated(memdiag: Command, tmp_path: Path) -> None:
+def test_a_folder_for_genai_is_profiled_and_estimated(memdiag: RunMemdiag, tmp_path: Path) -> None:
     folder = tmp_path / "tiny-decoder"
     folder.mkdir()
     saved(folder, decoder())
@@ -30,7 +27,7 @@ def test_a_folder_for_genai_is_profiled_and_estimated(memdiag: Command, tmp_path
     assert "KV cache after 26 tokens" in estimated.stdout
 
 
-def test_a_mistake_is_one_line(memdiag: Command, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line(memdiag: RunMemdiag, tmp_path: Path) -> None:
     model = saved(tmp_path, decoder())
     for command in ("profile", "estimate"):
         finished = memdiag(command, model, "--steps", "6", "--feed", "gone.*=past.*")

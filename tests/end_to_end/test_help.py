@@ -1,13 +1,10 @@
 import re
-from collections.abc import Callable
 from pkgutil import iter_modules
-from subprocess import CompletedProcess
 
 from memdiag.cli import commands
 from memdiag.records.profile import Profile
 from memdiag.reports import report_for
-
-RunMemdiag = Callable[..., "CompletedProcess[str]"]
+from tests.end_to_end.conftest import RunMemdiag
 
 
 def test_help_names_every_command(memdiag: RunMemdiag) -> None:
@@ -26,7 +23,3 @@ def test_version_is_the_packages(memdiag: RunMemdiag) -> None:
     import memdiag as package
 
     assert memdiag("--version").stdout == f"memdiag {package.__version__}\n"
-
-
-def test_an_unknown_option_is_a_usage_error(memdiag: RunMemdiag) -> None:
-    assert memdiag("profile", "model.onnx", "--nope").returncode == 2

@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from memdiag.records.codec import encode
+from tests.end_to_end.conftest import SampleModel
 from tests.reports import profiles
 
 pytestmark = pytest.mark.usefixtures("heeding_ctrl_c")
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("heeding_ctrl_c")
 )
 def test_the_record_is_there_before_any_report_is_rendered(
     tmp_path: Path,
-    sample_model: Callable[..., Path],
+    sample_model: SampleModel,
     words: tuple[str, ...],
     saved: str,
     number: signal.Signals,

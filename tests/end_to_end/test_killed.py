@@ -15,9 +15,7 @@ import pytest
 
 from memdiag.fixing.model_writer import ModelWriter
 from memdiag.model.model_file import open_model
-from tests.end_to_end.conftest import RunMemdiag
-
-SampleModel = Callable[..., Path]
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 pytestmark = pytest.mark.timeout(300)
 MEMDIAG = [sys.executable, "-m", "memdiag"]
@@ -33,10 +31,7 @@ def left_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def killed(
-    sample_model: SampleModel,
-    tmp_path: Path,
-    memdiag: RunMemdiag,
-    monkeypatch: pytest.MonkeyPatch,
+    sample_model: SampleModel, tmp_path: Path, memdiag: RunMemdiag, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[list[str]], None]]:
     """A function that starts a command and kills it at some moment of its work."""
     model = tmp_path / "model.onnx"

@@ -1,17 +1,14 @@
 """``memdiag leak`` of a small model, from the command line to its files."""
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from memdiag.records.codec import load
 from memdiag.records.growth import Growth
-
-RunMemdiag = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 
 def test_a_model_that_does_not_leak_is_clean(
-    memdiag: RunMemdiag, sample_model: Callable[..., Path], tmp_path: Path
+    memdiag: RunMemdiag, sample_model: SampleModel, tmp_path: Path
 ) -> None:
     finished = memdiag("leak", str(sample_model("tied_if")), "--runs", "60", "--out", "found")
     assert finished.returncode == 0, finished.stderr

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from memdiag.records.codec import encode
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 from tests.reports import profiles
 
 BAD = os.fsdecode(b"mod\xff")
@@ -27,9 +26,9 @@ SHOWN = r"mod\udcff"
     ids=["profile", "compare", "check", "sarif", "fix"],
 )
 def test_a_name_that_is_no_text_is_spelt_out(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
+    memdiag: RunMemdiag,
     tmp_path: Path,
-    sample_model: Callable[..., Path],
+    sample_model: SampleModel,
     words: tuple[str, ...],
     code: int,
     saved: str | None,

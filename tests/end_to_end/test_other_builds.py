@@ -13,6 +13,7 @@ from memdiag.comparison.environments import provided_interpreter
 from memdiag.errors import ProvisionError
 from memdiag.records.codec import decode
 from memdiag.records.profile import Profile
+from tests.end_to_end.conftest import SampleModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -67,9 +68,7 @@ def test_memdiag_does_not_install_another_build(beside_openvino: Run) -> None:
     assert "onnxruntime" not in names
 
 
-def test_openvinos_provider_is_profiled(
-    beside_openvino: Run, sample_model: Callable[..., Path]
-) -> None:
+def test_openvinos_provider_is_profiled(beside_openvino: Run, sample_model: SampleModel) -> None:
     model = sample_model("plain_mlp", 32.0)
     option = f"{OPENVINO}:num_of_threads=1"
     words = ("--provider", OPENVINO, "--provider-option", option, "--format", "json")
@@ -97,7 +96,7 @@ def test_openvinos_provider_is_profiled(
 
 
 def test_a_provider_that_fails_is_not_replaced(
-    beside_openvino: Run, sample_model: Callable[..., Path]
+    beside_openvino: Run, sample_model: SampleModel
 ) -> None:
     option = f"{OPENVINO}:nonsense=1"
     words = ("--provider", OPENVINO, "--provider-option", option)
@@ -107,7 +106,7 @@ def test_a_provider_that_fails_is_not_replaced(
 
 
 def test_without_onnxruntime_a_sentence_says_what_to_install(
-    make: Callable[..., Run], sample_model: Callable[..., Path]
+    make: Callable[..., Run], sample_model: SampleModel
 ) -> None:
     without = make("none")
     model = sample_model("plain_mlp", 32.0)

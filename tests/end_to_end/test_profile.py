@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from memdiag import load_profile
 from memdiag.detail import MAX_LINES
 from memdiag.records.phases import GENERATION_PHASES
 from memdiag.records.profile import PHASES, Profile
+from tests.end_to_end.conftest import RunMemdiag
 
 RUN_PHASES = [name for name in PHASES if name not in GENERATION_PHASES]
 MB = 1_000_000
@@ -39,7 +39,7 @@ def profile_of(finished: "subprocess.CompletedProcess[str]") -> Profile:
 
 
 def test_a_profile_prints_its_answer_and_writes_five_files(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
+    memdiag: RunMemdiag, tmp_path: Path, tied: Path
 ) -> None:
     finished = memdiag("profile", tied)
     assert finished.returncode == 0, finished.stderr
@@ -62,9 +62,7 @@ def test_a_profile_prints_its_answer_and_writes_five_files(
 
 
 @pytest.mark.measures
-def test_the_record_tells_when_the_tied_weight_is_copied(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
-) -> None:
+def test_the_record_tells_when_the_tied_weight_is_copied(memdiag: RunMemdiag, tied: Path) -> None:
     # Without the pinned threshold, glibc keeps folding's own copy of the weight in its heap.
     finished = memdiag(
         "profile",
@@ -93,9 +91,7 @@ def test_the_record_tells_when_the_tied_weight_is_copied(
     assert profile.session.options == {"intra_op_num_threads": "1"}
 
 
-def test_options_reach_the_session(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
-) -> None:
+def test_options_reach_the_session(memdiag: RunMemdiag, tied: Path) -> None:
     finished = memdiag(
         "profile",
         tied,
@@ -119,9 +115,7 @@ def test_options_reach_the_session(
     assert len(profile.runs) == 2
 
 
-def test_the_users_own_inputs_are_used(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
-) -> None:
+def test_the_users_own_inputs_are_used(memdiag: RunMemdiag, tmp_path: Path, tied: Path) -> None:
     np.save(tmp_path / "flag.npy", np.array(False))
     np.savez(tmp_path / "rest.npz", ids=np.array([0, 1]), hidden=np.ones((2, 1024), np.float32))
     finished = memdiag(
@@ -138,9 +132,7 @@ def test_the_users_own_inputs_are_used(
 
 @pytest.mark.slow
 @pytest.mark.measures
-def test_loading_from_bytes_keeps_them_resident(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
-) -> None:
+def test_loading_from_bytes_keeps_them_resident(memdiag: RunMemdiag, tied: Path) -> None:
     words = ("profile", tied, "--format=json", "--no-run")
     by_path, by_bytes = (
         profile_of(memdiag(*words, f"--load-from={source}")) for source in ("path", "bytes")
@@ -163,7 +155,7 @@ def unknown_operator(path: Path) -> None:
 
 
 def test_what_the_runtime_refuses_is_one_sentence_and_a_saved_profile(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+    memdiag: RunMemdiag, tmp_path: Path
 ) -> None:
     unknown_operator(tmp_path / "odd.onnx")
     finished = memdiag("profile", "odd.onnx", "-q")
@@ -177,7 +169,7 @@ def test_what_the_runtime_refuses_is_one_sentence_and_a_saved_profile(
 
 
 def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path, tmp_path: Path
+    memdiag: RunMemdiag, tied: Path, tmp_path: Path
 ) -> None:
     words = ("profile", tied, "--runs=1", "--xray=none", "--out=out", "-q")
     assert memdiag(*words).returncode == 0
@@ -186,61 +178,6 @@ def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
     assert failed.stderr.splitlines()[-1].endswith("out.failed/profile.json")
     assert load_profile(tmp_path / "out" / "profile.json").outcome.status == "completed"
     assert memdiag(*words).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["missing.onnx"], "missing.onnx: there is no such file"),
-        (["text.onnx"], "text.onnx: not an ONNX model"),
-        (["short.onnx"], "short.onnx: incomplete: it ends at least"),
-        (["tied.onnx", "--dim=nope=2"], "unknown dimension 'nope'"),
-        (["tied.onnx", "--dim=tokens=x"], "--dim tokens: 'x' is not a whole number"),
-        (["tied.onnx", "--input=ids"], "ids: cannot be read"),
-        (["tied.onnx", "--input=ids=text.onnx"], "text.onnx: cannot be read as arrays"),
-        (["tied.onnx", "--input=text.onnx"], "text.onnx: not an .npz archive"),
-        (["tied.onnx", "--memory-limit=2 gigs"], "'2 gigs' is not a size"),
-        (["tied.onnx", "--timeout=0"], "--timeout: '0' is not a duration"),
-        (["tied.onnx", "--runs=0"], "--runs must be at least 1"),
-        (["tied.onnx", "--session-option=logid=me"], "session option logid cannot be set"),
-        (["tied.onnx", "--python=/no/python"], "cannot be started as a Python interpreter"),
-        (["tied.onnx", "--provider=Nope"], "no provider called Nope"),
-        (["tied.onnx", "--session-option=nope=1"], "no session option called nope"),
-        (
-            ["tied.onnx", "--session-option=graph_optimization_level=most"],
-            "Choose from disable_all, basic",
-        ),
-        (["tied.onnx", "--out=text.onnx"], "reports cannot be written there"),
-    ],
-)
-def test_bad_input_is_one_sentence_with_exit_code_2(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
-    tmp_path: Path,
-    tied: Path,
-    words: list[str],
-    sentence: str,
-) -> None:
-    (tmp_path / "tied.onnx").symlink_to(tied)
-    (tmp_path / "text.onnx").write_text("hello\n")
-    with tied.open("rb") as file:
-        (tmp_path / "short.onnx").write_bytes(file.read(2 * MB))
-    finished = memdiag("profile", *words, "-q")
-    assert finished.returncode == 2
-    assert finished.stderr.startswith("memdiag: ")
-    assert sentence in finished.stderr
-    assert "Traceback" not in finished.stderr
-
-
-def test_missing_external_data_is_named(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
-    tmp_path: Path,
-    sample_model: Callable[..., Path],
-) -> None:
-    model = sample_model("tied_if", 1.0, external=True)
-    Path(f"{model}.data").unlink()
-    finished = memdiag("profile", model)
-    assert finished.returncode == 2
-    assert f"{model.name}.data" in finished.stderr
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")

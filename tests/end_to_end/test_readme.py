@@ -1,22 +1,19 @@
 """Commands, options and links of the README work as printed."""
 
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
 
 from memdiag.cli import commands
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_its_options_exist(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], pytester: pytest.Pytester
-) -> None:
+def test_its_options_exist(memdiag: RunMemdiag, pytester: pytest.Pytester) -> None:
     names = [module.name for module in iter_modules(commands.__path__)]
     helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in names]
     helps.append(pytester.runpytest_inprocess("--help").stdout.str())
@@ -30,17 +27,14 @@ def test_its_options_exist(
     re.findall(r"`memdiag ((?:check|estimate) [^`]*)`", README.replace("batch=", "tokens=")),
 )
 def test_its_commands_that_run_nothing_work(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
-    tmp_path: Path,
-    sample_model: Callable[..., Path],
-    words: str,
+    memdiag: RunMemdiag, tmp_path: Path, sample_model: SampleModel, words: str
 ) -> None:
     (tmp_path / "model.onnx").symlink_to(sample_model("tied_if"))
     assert memdiag(*words.split()).returncode == (1 if words.startswith("check") else 0)
 
 
 @pytest.mark.usefixtures("measured_once")
-def test_its_budget_is_a_test(pytester: pytest.Pytester, sample_model: Callable[..., Path]) -> None:
+def test_its_budget_is_a_test(pytester: pytest.Pytester, sample_model: SampleModel) -> None:
     (marker,) = re.findall(r"`(@pytest[^`]+)`", README)
     (pytester.path / "model.onnx").symlink_to(sample_model("tied_if"))
     pytester.makepyfile(test_memory=f"import pytest\n\n{marker}\ndef test_it(): ...\n")

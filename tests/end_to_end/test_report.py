@@ -3,33 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
-
-import msgspec
-import pytest
 
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
+from tests.end_to_end.conftest import RunMemdiag
 from tests.reports import comparisons, fix_records, profiles, runs, tied_xray
-
-RunMemdiag = Callable[..., "CompletedProcess[str]"]
-
-
-@pytest.fixture
-def profile(tmp_path: Path) -> Path:
-    """A saved profile of the model that the fix is of."""
-    made = profiles.tied_if()
-    size = fix_records.verified().before
-    assert size is not None
-    model = msgspec.structs.replace(
-        made.model, path="else/m.onnx", file_bytes=size.disk_bytes, external_bytes=0
-    )
-    path = tmp_path / "p.json"
-    path.write_bytes(encode(msgspec.structs.replace(made, model=model)))
-    return path
-
 
 REPORT_EACH = """
 import sys
@@ -92,26 +71,3 @@ def test_the_formats_are_those_of_the_kind(memdiag: RunMemdiag, tmp_path: Path) 
         "memdiag: 'pdf' is not a report format of a fix. Choose from html, json, markdown, png,"
         " svg.\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["none.json"], "none.json: cannot be read"),
-        (["text.json"], "text.json: not a saved record, which is JSON. Next to it: "),
-        (["other.json"], "other.json: its schema is 'memdiag.check/1', which cannot be read here"),
-        (["broken.json"], "broken.json: not a valid fix: "),
-    ],
-)
-@pytest.mark.usefixtures("profile")
-def test_what_cannot_be_done_is_one_sentence(
-    memdiag: RunMemdiag, tmp_path: Path, words: list[str], sentence: str
-) -> None:
-    (tmp_path / "text.json").write_text("no record")
-    (tmp_path / "other.json").write_text('{"schema": "memdiag.check/1"}')
-    (tmp_path / "broken.json").write_text('{"schema": "memdiag.fix/1"}')
-    finished = memdiag("report", *words)
-    assert finished.returncode == 2
-    assert sentence in finished.stderr
-    assert finished.stderr.count("\n") == 1
-    assert finished.stdout == ""

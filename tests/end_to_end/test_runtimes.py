@@ -1,6 +1,5 @@
 """The tied weight on the runtimes that matter: phases are found on each, and figures are right."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import VERSIONS, runtime
 from memdiag.records.phases import GENERATION_PHASES, PHASES
+from tests.end_to_end.conftest import SampleModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -31,7 +31,7 @@ def interpreter(version: str) -> Path | None:
 @pytest.mark.parametrize("megabytes", [64, 500])
 @pytest.mark.parametrize("version", [*VERSIONS, "newest"])
 def test_the_tied_weight_is_told_by_phase(
-    sample_model: Callable[..., Path], version: str, megabytes: int, external: bool
+    sample_model: SampleModel, version: str, megabytes: int, external: bool
 ) -> None:
     python = interpreter(version)
     model = sample_model("tied_if", megabytes, external=external)

@@ -1,16 +1,14 @@
 """No command lets onnxruntime write to the home folder, or upload anything."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import RunMemdiag
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 pytestmark = pytest.mark.timeout(300)
 
-SampleModel = Callable[..., Path]
 
 ONCE = ["--repeats", "1", "--runs", "1"]
 COMMANDS = {

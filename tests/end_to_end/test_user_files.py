@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.temporary_names import own_prefix, temporary_file_owner
+from tests.end_to_end.conftest import SampleModel
 from tests.user_names import user_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -63,7 +64,7 @@ WRITTEN = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, sample_model: Callable[..., Path]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, sample_model: SampleModel) -> Path:
     """A folder with the model and the program, and files of the user wherever memdiag writes."""
     folder = tmp_path_factory.mktemp("user")
     for name in WRITTEN:

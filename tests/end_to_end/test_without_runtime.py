@@ -11,6 +11,7 @@ import pytest
 import memdiag
 from memdiag.errors import UsageError
 from memdiag.records.codec import encode
+from tests.end_to_end.conftest import SampleModel
 from tests.reports import profiles
 
 ONCE = ("--runs", "1", "--out", "again")
@@ -46,7 +47,7 @@ def run_each(folder: Path, commands: Sequence[Sequence[str]]) -> list[tuple[int,
 
 
 @pytest.fixture
-def folder(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
+def folder(tmp_path: Path, sample_model: SampleModel) -> Path:
     """A folder with a model and a profile."""
     (tmp_path / "model.onnx").write_bytes(sample_model("tied_if").read_bytes())
     (tmp_path / "profile.json").write_bytes(encode(profiles.tied_if()))

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from memdiag.api.watch import watch
 from memdiag.errors import ModelError, UsageError, XrayError
 from memdiag.programs.process_files import guess_models
 from memdiag.records.attribution import Attribution, Copy
-from tests.end_to_end.conftest import Finished, RunMemdiag
+from tests.end_to_end.conftest import Finished, RunMemdiag, SampleModel
 
 # A program that memdiag did not start: it creates a session for each model named, and waits.
 SERVER = """
@@ -40,9 +40,7 @@ def serving(*models: Path) -> AbstractContextManager[int]:
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator[int]:
     with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -80,7 +78,7 @@ def of(attribution: Attribution, name: str, layout: str | None = None) -> list[C
 
 
 @pytest.fixture(scope="module")
-def tied(sample_model: Callable[..., Path]) -> Attribution:
+def tied(sample_model: SampleModel) -> Attribution:
     """What is found of the tied model with no options, by which many tests go."""
     attribution = package.profile(sample_model("tied_if", 8), runs=1).attribution
     assert attribution is not None
@@ -101,7 +99,7 @@ def test_the_tied_weights_copies_are_told_apart(tied: Attribution) -> None:
         assert copy.resident_bytes == copy.bytes
 
 
-def test_one_copy_is_one(sample_model: Callable[..., Path]) -> None:
+def test_one_copy_is_one(sample_model: SampleModel) -> None:
     model = sample_model("tied_if", 8)
     profile = package.profile(
         model,
@@ -114,7 +112,7 @@ def test_one_copy_is_one(sample_model: Callable[..., Path]) -> None:
     assert copy.layout == "original"
 
 
-def test_external_data_is_a_copy_in_the_file(sample_model: Callable[..., Path]) -> None:
+def test_external_data_is_a_copy_in_the_file(sample_model: SampleModel) -> None:
     model = sample_model("tied_if", 8, external=True)
     profile = package.profile(model, disabled_optimizers=["ConstantFolding"], runs=1)
     assert profile.attribution is not None
@@ -130,7 +128,7 @@ def test_the_parts_sum_to_the_whole_and_most_has_a_name(tied: Attribution) -> No
 
 
 def test_bytes_that_a_session_was_loaded_from_are_a_copy_of_the_file(
-    sample_model: Callable[..., Path], tied: Attribution
+    sample_model: SampleModel, tied: Attribution
 ) -> None:
     model = sample_model("tied_if", 8)
     attribution = package.profile(model, runs=1, load_from="bytes").attribution
@@ -228,11 +226,7 @@ def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
     ("program", "arguments", "is_found"),
     [
         ("import sys, os; os.chdir({0!r}); sys.argv[1:] = ['a.onnx']\n{1}", [], True),
-        (
-            "import sys; sys.argv[1] = sys.argv[1].partition('=')[2]\n{1}",
-            ["-m={0}/a.onnx"],
-            True,
-        ),
+        ("import sys; sys.argv[1] = sys.argv[1].partition('=')[2]\n{1}", ["-m={0}/a.onnx"], True),
         ("import os; path = 'a.onnx'\n{1}", [], False),  # there is no such file in its folder
     ],
 )

@@ -50,10 +50,7 @@ def model(path: Path, seed: int, *, external: bool) -> Path:
     random = np.random.default_rng(seed)
     shapes = {"w": (512, 512), "b": (128, 512)}
     graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["h"]),
-            helper.make_node("Add", ["h", "b"], ["y"]),
-        ],
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])],
         "main",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [128, 512])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [128, 512])],

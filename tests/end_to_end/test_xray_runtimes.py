@@ -1,13 +1,11 @@
 """The X-ray on the runtimes that matter: the copies it names are the memory that was taken."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
+from tests.end_to_end.conftest import SampleModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,7 +32,7 @@ SETTINGS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("version", COPIES)
 def test_the_copies_are_as_many_as_the_memory_says(
-    sample_model: Callable[..., Path], version: str, setting: str
+    sample_model: SampleModel, version: str, setting: str
 ) -> None:
     python = None
     if version != "newest":
