@@ -203,6 +203,12 @@ def measured_once(
 
 
 @pytest.fixture
+def records_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands write the record alone: to render pages and pictures takes seconds."""
+    monkeypatch.setattr("memdiag.reports.report._DEFAULT_FORMATS", ("json",))
+
+
+@pytest.fixture
 def jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a sweep run its jobs one after another in this process, in place of one of their own."""
     import threading

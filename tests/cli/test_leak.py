@@ -45,13 +45,11 @@ class FakeApi:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+def fake(records_only: None, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     stand_in = FakeApi()
     monkeypatch.setattr(leak_api, "leak", stand_in.leak)
     monkeypatch.setattr(program_api, "leak_process", stand_in.leak_process)
     monkeypatch.setattr(program_api, "leak_program", stand_in.leak_program)
-    # Rendering pages and pictures takes a second; the reports have tests of their own.
-    monkeypatch.setattr("memdiag.reports.report._DEFAULT_FORMATS", ("json",))
     return stand_in
 
 

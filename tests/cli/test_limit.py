@@ -33,12 +33,10 @@ class FakeApi:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+def fake(records_only: None, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     stand_in = FakeApi()
     monkeypatch.setattr(limit_api, "limit", stand_in.limit)
     monkeypatch.setattr(program_api, "limit_program", stand_in.limit)
-    # Rendering pages and pictures takes a second; the reports have tests of their own.
-    monkeypatch.setattr("memdiag.reports.report._DEFAULT_FORMATS", ("json",))
     return stand_in
 
 

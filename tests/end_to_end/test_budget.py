@@ -9,7 +9,7 @@ from memdiag.records.codec import decode
 from memdiag.records.profile import Profile
 from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
-pytestmark = pytest.mark.usefixtures("measured_once")
+pytestmark = pytest.mark.usefixtures("measured_once", "records_only")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ BAD = os.fsdecode(b"mod\xff")
 SHOWN = r"mod\udcff"
 
 
+@pytest.mark.usefixtures("records_only")
 @pytest.mark.parametrize(
     ("words", "code", "saved"),
     [

@@ -4,37 +4,33 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
 import psutil
 import pytest
-from onnx import TensorProto, helper
 
 from memdiag import load_profile
 from memdiag.detail import MAX_LINES
+from memdiag.records.codec import decode
 from memdiag.records.phases import GENERATION_PHASES
 from memdiag.records.profile import PHASES, Profile
-from tests.end_to_end.conftest import RunMemdiag
+from tests.api.small_models import model_of
+from tests.end_to_end.conftest import Finished, RunMemdiag, SampleModel
 
 RUN_PHASES = [name for name in PHASES if name not in GENERATION_PHASES]
 MB = 1_000_000
 SIZE = 32  # megabytes: large against the runtime's own allocations, small against the clock
 
 
-@pytest.fixture(scope="module")
-def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from sample_models import load_recipes
-
-    path = tmp_path_factory.mktemp("models") / "tied_if.onnx"
-    load_recipes()["tied_if"].build(SIZE, path, False)
-    return path
+@pytest.fixture
+def tied(sample_model: SampleModel) -> Path:
+    return sample_model("tied_if", SIZE)
 
 
-def profile_of(finished: "subprocess.CompletedProcess[str]") -> Profile:
-    from memdiag.records.codec import decode
-
+def profile_of(finished: Finished) -> Profile:
     return decode(finished.stdout.encode(), Profile)
 
 
@@ -91,18 +87,16 @@ def test_the_record_tells_when_the_tied_weight_is_copied(memdiag: RunMemdiag, ti
     assert profile.session.options == {"intra_op_num_threads": "1"}
 
 
-def test_options_reach_the_session(memdiag: RunMemdiag, tied: Path) -> None:
+def test_options_and_inputs_reach_the_session(
+    memdiag: RunMemdiag, tmp_path: Path, tied: Path
+) -> None:
+    np.save(tmp_path / "flag.npy", np.array(False))
+    np.savez(tmp_path / "rest.npz", ids=np.array([0, 1, 2]), hidden=np.ones((3, 1024), np.float32))
     finished = memdiag(
-        "profile",
-        tied,
-        "--format=json",
-        "--disable-optimizer=ConstantFolding",
-        "--session-option=session.disable_prepacking=1",
-        "--session-option=enable_cpu_mem_arena=false",
-        "--env=MALLOC_MMAP_THRESHOLD_=131072",
-        "--runs=2",
-        "--dim=tokens=3",
-        "--xray=none",
+        *("profile", tied, "--format=json", "--runs=2", "--xray=none"),
+        *("--disable-optimizer=ConstantFolding", "--session-option=session.disable_prepacking=1"),
+        *("--session-option=enable_cpu_mem_arena=false", "--env=MALLOC_MMAP_THRESHOLD_=131072"),
+        *("--input=use_embedding=flag.npy", "--input=rest.npz"),
     )
     assert finished.returncode == 0, finished.stderr
     profile = profile_of(finished)
@@ -112,22 +106,8 @@ def test_options_reach_the_session(memdiag: RunMemdiag, tied: Path) -> None:
     assert profile.session.environment == {"MALLOC_MMAP_THRESHOLD_": "131072"}
     assert profile.session.disabled_optimizers == ("ConstantFolding",)
     assert {given.name: given.shape for given in profile.inputs}["ids"] == (3,)
+    assert {given.source for given in profile.inputs} == {"given"}
     assert len(profile.runs) == 2
-
-
-def test_the_users_own_inputs_are_used(memdiag: RunMemdiag, tmp_path: Path, tied: Path) -> None:
-    np.save(tmp_path / "flag.npy", np.array(False))
-    np.savez(tmp_path / "rest.npz", ids=np.array([0, 1]), hidden=np.ones((2, 1024), np.float32))
-    finished = memdiag(
-        "profile",
-        tied,
-        "--format=json",
-        "--input=use_embedding=flag.npy",
-        "--input=rest.npz",
-        "--xray=none",
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert {given.source for given in profile_of(finished).inputs} == {"given"}
 
 
 @pytest.mark.slow
@@ -142,32 +122,33 @@ def test_loading_from_bytes_keeps_them_resident(memdiag: RunMemdiag, tied: Path)
     assert any("loaded from bytes" in note for note in by_bytes.notes)
 
 
-def unknown_operator(path: Path) -> None:
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Nope", ["x"], ["y"], domain="my.own")],
-        "main",
-        [value("x", TensorProto.FLOAT, [1])],
-        [value("y", TensorProto.FLOAT, [1])],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-
-
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("", "Nope of my.own is a custom operator"),
+        ("--provider=Nope", "no provider called Nope"),
+        ("--session-option=nope=1", "no session option called nope"),
+    ],
+)
 def test_what_the_runtime_refuses_is_one_sentence_and_a_saved_profile(
-    memdiag: RunMemdiag, tmp_path: Path
+    memdiag: RunMemdiag, tmp_path: Path, option: str, sentence: str
 ) -> None:
-    unknown_operator(tmp_path / "odd.onnx")
-    finished = memdiag("profile", "odd.onnx", "-q")
+    model = model_of("g (float[1] x) => (float[1] y) { y = Nope(x) }")
+    model.graph.node[0].domain = "my.own"
+    model.opset_import.add(domain="my.own", version=1)
+    onnx.save(model, tmp_path / "odd.onnx")
+    finished = memdiag("profile", "odd.onnx", "-q", *option.split())
     assert finished.returncode == 2
-    sentence, saved = finished.stderr.splitlines()
-    assert sentence.startswith("memdiag: odd.onnx: failed in parse at ")
-    assert "Nope of my.own is a custom operator" in sentence
-    assert saved.endswith("reports/odd/profile.json")
+    message, saved = finished.stderr.splitlines()
     profile = load_profile(tmp_path / "reports" / "odd" / "profile.json")
-    assert (profile.outcome.status, profile.outcome.phase) == ("failed", "parse")
+    assert message.startswith(f"memdiag: odd.onnx: failed in {profile.outcome.phase} at ")
+    assert sentence in message
+    assert saved.endswith("reports/odd/profile.json")
+    assert profile.outcome.status == "failed"
+    assert (profile.outcome.phase == "parse") == (option == "")
 
 
+@pytest.mark.usefixtures("records_only")
 def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
     memdiag: RunMemdiag, tied: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +159,18 @@ def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
     assert failed.stderr.splitlines()[-1].endswith("out.failed/profile.json")
     assert load_profile(tmp_path / "out" / "profile.json").outcome.status == "completed"
     assert memdiag(*words).returncode == 0
+
+
+def has_copies(process: psutil.Process) -> bool:
+    """Return whether a session in `process` has the tied weight and its copies."""
+    with suppress(psutil.NoSuchProcess):
+        words = process.cmdline()
+        return (
+            bool(words)
+            and words[-1].endswith("child.py")
+            and (process.memory_info().rss > 4 * SIZE * MB)
+        )
+    return False
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
@@ -191,11 +184,10 @@ def test_an_interrupted_profile_is_saved_and_its_child_ended(
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         watched = psutil.Process(process.pid)
         deadline = time.monotonic() + 60
-        # The worker that runs the command, and the child that it measures.
-        while len(children := watched.children(recursive=True)) < 2:
+        # The worker that runs the command, and the child that it measures, with all copies.
+        while not (children := watched.children(recursive=True)) or not has_copies(children[-1]):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        time.sleep(1.5)
         process.send_signal(number)
         assert process.stderr is not None
         message = process.stderr.read()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(300)
 
 ONCE = ["--repeats", "1", "--runs", "1"]
 COMMANDS = {
-    "profile": ["profile", "MODEL", "--runs", "1", "--out", "out"],
+    "profile": ["profile", "MODEL", "--runs", "1", "--format", "json"],
     "check": ["check", "MODEL"],
     "fix": ["fix", "MODEL", "-o", "fixed.onnx", "--sizes", "1", "--only", "subgraph-weights"],
     "compare": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", *ONCE],
@@ -33,7 +33,7 @@ def files_in(home: Path) -> list[str]:
     return [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()]
 
 
-@pytest.mark.usefixtures("equal_latency", "one_process_each")
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "records_only")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_leaves_no_telemetry(
     command: str,

@@ -14,7 +14,7 @@ from memdiag.records.codec import encode
 from tests.end_to_end.conftest import SampleModel
 from tests.reports import profiles
 
-ONCE = ("--runs", "1", "--out", "again")
+ONCE = ("--runs", "1", "--format", "json")
 
 # With None in its place a module is neither found nor imported.
 RUN_EACH = """
@@ -71,8 +71,8 @@ def test_a_command_that_needs_it_says_so_in_one_sentence(folder: Path) -> None:
 def test_a_command_that_does_not_need_it_works(folder: Path) -> None:
     commands = [
         ["check", "model.onnx", "--for-onnxruntime", "1.24.4"],
-        ["estimate", "model.onnx", "--for-onnxruntime", "1.24.4", "--fit", "1GB"],
-        ["report", "profile.json", "--out", "again"],
+        ["estimate", "model.onnx", "--for-onnxruntime", "1.24.4", "--fit", "1GB", "--no-run"],
+        ["report", "profile.json", "--format", "markdown"],
         ["profile", "model.onnx", "--python", sys.executable, "--xray=none", *ONCE],
         ["compare", "model.onnx", "--onnxruntime", sys.executable, "--repeats", "1", *ONCE],
     ]

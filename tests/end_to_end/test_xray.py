@@ -3,21 +3,24 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import external_data_helper
 
 import memdiag as package
 from memdiag.api.watch import watch
 from memdiag.errors import ModelError, UsageError, XrayError
 from memdiag.programs.process_files import guess_models
 from memdiag.records.attribution import Attribution, Copy
-from tests.end_to_end.conftest import Finished, RunMemdiag, SampleModel
+from tests.api.small_models import model_of, save_model
+from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
 # A program that memdiag did not start: it creates a session for each model named, and waits.
 SERVER = """
@@ -33,14 +36,13 @@ sys.stdin.read()
 """
 
 
-def serving(*models: Path) -> AbstractContextManager[int]:
-    return running(SERVER, *map(str, models))
-
-
 @contextmanager
-def running(program: str, *arguments: str) -> Iterator[int]:
+def running(program: str, *arguments: object) -> Iterator[int]:
+    """The number of a process that runs `program`, which prints ``ready`` and waits."""
     with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -50,23 +52,9 @@ def running(program: str, *arguments: str) -> Iterator[int]:
 def two_products(path: Path, seed: int, *, shared: bool = False) -> Path:
     """Two MatMuls, with a weight each of 1 MB, or both with the same one."""
     random = np.random.default_rng(seed)
-    weights = [random.standard_normal((512, 512), np.float32) for _ in range(2)]
-    if shared:
-        weights[1] = weights[0]
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w0"], ["h"], name="first"),
-            helper.make_node("MatMul", ["h", "w1"], ["y"], name="second"),
-        ],
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 512])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 512])],
-        [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
-    )
-    return path
+    w0, w1 = (random.standard_normal((512, 512), np.float32) for _ in range(2))
+    text = "main (float[n, 512] x) => (float[n, 512] y) { h = MatMul(x, w0) y = MatMul(h, w1) }"
+    return save_model(path, text, w0=w0, w1=w0 if shared else w1)
 
 
 def of(attribution: Attribution, name: str, layout: str | None = None) -> list[Copy]:
@@ -141,64 +129,60 @@ def test_bytes_that_a_session_was_loaded_from_are_a_copy_of_the_file(
     assert of(tied, "(the model's file)") == []
 
 
+@dataclass(frozen=True)
+class Served:
+    """A process with a session of each of some models, of one of them with two."""
+
+    pid: int
+    models: dict[str, Path]
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path, Path]]:
-    """The number of a process with a session of each of two models, and the models."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    one, two = (two_products(folder / f"{seed}.onnx", seed=seed) for seed in (1, 2))
-    with serving(one, two) as pid:
-        yield pid, one, two
+    seeds = {"one": 1, "two": 2, "twice": 4, "equal": 5, "a/m": 6, "b/m": 6}
+    models = {
+        name: two_products(folder / f"{name}.onnx", seed, shared=name == "equal")
+        for name, seed in seeds.items()
+    }
+    with running(SERVER, *models.values(), models["twice"]) as pid:
+        absent = two_products(folder / "absent.onnx", seed=3)
+        yield Served(pid, {**models, "absent": absent})
 
 
-def test_a_live_process_is_read_and_goes_on(served: tuple[int, Path, Path]) -> None:
-    pid, model, _ = served
-    attribution = package.xray(pid, model)
-    paused = package.xray(pid, [model], pause=True)
-    assert Path(f"/proc/{pid}/stat").read_text().split()[2] in ("S", "R")
-    for one in (attribution, paused):
-        assert {layout for copy in one.copies for layout in [copy.layout]} == {"packed_fp32"}
-        assert len(one.copies) == 2
-    assert attribution.baseline_bytes is None
-
-
-def test_a_model_that_is_not_there_has_no_copies(
-    tmp_path: Path, served: tuple[int, Path, Path]
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["one"], {"w0": 1, "w1": 1}),
+        (["one", "two"], {"0 w0": 1, "0 w1": 1, "1 w0": 1, "1 w1": 1}),
+        (["twice"], {"w0": 2, "w1": 2}),
+        (["equal"], {"w0 w1": 1}),  # the runtime shares what it packed
+        (["a/m", "b/m"], {"0 1 w0": 2, "0 1 w1": 2}),
+        (["absent"], {}),
+    ],
+)
+def test_copies_are_counted_by_model_and_weight(
+    served: Served, names: list[str], expected: dict[str, int]
 ) -> None:
-    other = two_products(tmp_path / "3.onnx", seed=3)
-    assert package.xray(served[0], other).copies == ()
+    found = package.xray(served.pid, [served.models[name] for name in names])
+    copies = Counter(" ".join(map(str, (*copy.models, *copy.weights))) for copy in found.copies)
+    assert copies == expected
+    assert {copy.layout for copy in found.copies} <= {"packed_fp32"}
+    assert [model.name for model in found.models] == [f"{name}.onnx" for name in names]
+    assert found.baseline_bytes is None
 
 
-def test_two_models_in_one_process_are_told_apart(served: tuple[int, Path, Path]) -> None:
-    pid, one, two = served
-    alone = package.xray(pid, one)
-    both = package.xray(pid, [one, two])
-    assert len(alone.copies) == 2
-    assert len(both.copies) == 4
-
-
-def test_weights_that_two_models_share_count_for_both(tmp_path: Path) -> None:
-    one, two = tmp_path / "a" / "m.onnx", tmp_path / "b" / "m.onnx"
-    for path in (one, two):
-        path.parent.mkdir()
-        two_products(path, seed=1)
-    with serving(one, two) as pid:
-        found = package.xray(pid, [one, two])
-    assert [model.name for model in found.models] == ["a/m.onnx", "b/m.onnx"]
-    assert {copy.models for copy in found.copies} == {(0, 1)}
-
-
-def external(path: Path, name: str) -> Path:
-    """The two products with their weights in the file called `name`."""
-    model = onnx.load(two_products(path, seed=1))
-    onnx.save(model, path, save_as_external_data=True, location=name, size_threshold=0)
-    return path
+def test_a_process_that_was_paused_goes_on(served: Served) -> None:
+    paused = package.xray(served.pid, served.models["one"], pause=True)
+    assert Path(f"/proc/{served.pid}/stat").read_text().split()[2] in ("S", "R")
+    assert len(paused.copies) == 2
 
 
 def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
     given, mapped = two_products(tmp_path / "a.onnx", seed=1), tmp_path / "b"
-    mapped.mkdir()
-    external(mapped / "b.onnx", "b.weights")
     two_products(mapped / "other.onnx", seed=3)
+    model = onnx.load(given)
+    onnx.save(model, mapped / "b.onnx", save_as_external_data=True, location="w", size_threshold=0)
     holding = (
         f"import sys; held = open({str(given)!r}); print('ready', flush=True); sys.stdin.read()"
     )
@@ -273,96 +257,73 @@ def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path
             package.xray(pid, broken)
 
 
-def test_several_models_are_understood_as_a_shell_expands_them(
-    served: tuple[int, Path, Path], memdiag: RunMemdiag
+def test_the_command_takes_several_models_and_prints_no_content(
+    served: Served, memdiag: RunMemdiag
 ) -> None:
-    pid, one, two = served
-    finished = memdiag("xray", pid, one, two)
+    models = [served.models[name] for name in ("one", "two")]
+    finished = memdiag("xray", served.pid, *models)
     assert finished.returncode == 0, finished.stderr
     lines = [" ".join(line.split()) for line in finished.stdout.splitlines()]
-    assert "1.onnx 2.0 MiB 2 2.0 MiB 1.0 ×" in lines
-    assert "2.onnx 2.0 MiB 2 2.0 MiB 1.0 ×" in lines
-
-
-def test_two_sessions_have_two_of_each(tmp_path: Path) -> None:
-    model = two_products(tmp_path / "a.onnx", seed=1)
-    with serving(model, model) as pid:
-        attribution = package.xray(pid, model)
-    assert len(of(attribution, "w0")) == 2
-    assert len(of(attribution, "w1")) == 2
-
-
-def test_equal_weights_are_one_group_with_all_names(tmp_path: Path) -> None:
-    model = two_products(tmp_path / "a.onnx", seed=1, shared=True)
-    with serving(model) as pid:
-        attribution = package.xray(pid, model)
-    assert {copy.weights for copy in attribution.copies} == {("w0", "w1")}
-
-
-def test_the_record_holds_no_content(served: tuple[int, Path, Path], memdiag: RunMemdiag) -> None:
-    pid, model, _ = served
-    finished = memdiag("xray", pid, model, "--format", "json")
-    assert finished.returncode == 0, finished.stderr
+    for name in ("one", "two"):
+        assert f"{name}.onnx 2.0 MiB 2 2.0 MiB 1.0 ×" in lines
+    finished = memdiag("xray", served.pid, *models, "--format", "json")
     record = json.loads(finished.stdout)
     assert record["schema"] == "memdiag.attribution/1"
-    assert str(model.parent) not in finished.stdout
+    assert str(models[0].parent) not in finished.stdout
     assert {"resident_bytes", "baseline_bytes", "named_share", "owners", "copies"} <= set(record)
 
 
-def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, memdiag: RunMemdiag) -> None:
-    model = two_products(tmp_path / "a.onnx", seed=1)
-    with subprocess.Popen([sys.executable, "-S", "-c", "pass"]) as ended:
-        pid = ended.pid
-    with pytest.raises(XrayError, match=str(pid)):
-        package.xray(pid, model)
+@pytest.fixture
+def ended() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "pass"]) as process:
+        return process.pid
+
+
+def test_what_cannot_be_read_is_one_sentence(
+    served: Served, ended: int, memdiag: RunMemdiag
+) -> None:
+    model = served.models["one"]
+    with pytest.raises(XrayError, match=str(ended)):
+        package.xray(ended, model)
     with pytest.raises(UsageError, match="no model was given"):
-        package.xray(pid, [])
-    finished = memdiag("xray", pid, model)
+        package.xray(ended, [])
+    finished = memdiag("xray", ended, model)
     assert finished.returncode == 2
-    assert "Traceback" not in finished.stderr
-    assert finished.stderr.startswith(f"memdiag: process {pid}")
+    assert finished.stderr.count("\n") == 1
+    assert finished.stderr.startswith(f"memdiag: process {ended}")
 
 
 def test_a_missing_folder_is_created_and_a_bad_place_refused_before_the_scan(
-    tmp_path: Path, served: tuple[int, Path, Path], memdiag: RunMemdiag
+    tmp_path: Path, served: Served, ended: int, memdiag: RunMemdiag
 ) -> None:
-    pid, model, _ = served
-
-    def xray(pid: int, output: Path) -> Finished:
-        return memdiag("xray", pid, model, "--quiet", "--output", output)
-
-    finished = xray(pid, tmp_path / "new" / "folder" / "x.json")
+    model, output = served.models["one"], tmp_path / "new" / "folder" / "x.json"
+    finished = memdiag("xray", served.pid, model, "--quiet", "--output", output)
     assert finished.returncode == 0, finished.stderr
-    assert (tmp_path / "new" / "folder" / "x.json").exists()
-    with subprocess.Popen([sys.executable, "-S", "-c", "pass"]) as ended:
-        pass
-    # A process that has ended: a complaint about the file comes first.
-    for output in (tmp_path, model / "x.json"):
-        finished = xray(ended.pid, output)
+    assert output.exists()
+    # The process has ended: a complaint about the file comes first.
+    for place in (tmp_path, model / "x.json"):
+        finished = memdiag("xray", ended, model, "--quiet", "--output", place)
         assert finished.returncode == 2
-        assert finished.stderr.startswith(f"memdiag: {output}: cannot be written (")
+        assert finished.stderr.startswith(f"memdiag: {place}: cannot be written (")
+
+
+BRANCHES = """g (bool c, float[65536] x) => (float[65536] y) {
+    [if] y = If (c) <then_branch = t () => (float[65536] a) { a = Add (x, w) },
+                     else_branch = e () => (float[65536] b) { b = Add (x, w) }>
+}"""
 
 
 def test_one_mapping_of_two_weights_is_one_copy_with_both_names(tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal(65536, np.float32)
     (tmp_path / "m.data").write_bytes(values.tobytes())
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [65536])
-    branches = {}
-    for key in ("then_branch", "else_branch"):
-        weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[65536])
-        weight.data_location = TensorProto.EXTERNAL
-        for entry, text in (("location", "m.data"), ("offset", "0"), ("length", "262144")):
-            weight.external_data.add(key=entry, value=text)
-        node = helper.make_node("Add", ["x", "w"], [f"{key}_y"])
-        output = helper.make_tensor_value_info(f"{key}_y", TensorProto.FLOAT, [65536])
-        branches[key] = helper.make_graph([node], key, [], [output], [weight])
-    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [65536])
-    node = helper.make_node("If", ["c"], ["y"], "if", **branches)
-    graph = helper.make_graph([node], "g", [condition, value], [output])
+    model = model_of(BRANCHES)
+    (node,) = model.graph.node
+    for attribute in node.attribute:
+        weight = attribute.g.initializer.add(name="w", data_type=1, dims=[65536], raw_data=b"")
+        external_data_helper.set_external_data(weight, "m.data", 0, 262144)
     path = tmp_path / "m.onnx"
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    path.write_bytes(model.SerializeToString())
     found = package.profile(path, runs=1).attribution
     assert found is not None
     mapped = [copy for copy in found.copies if copy.backing.kind == "file"]
