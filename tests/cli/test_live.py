@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import termios
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from memdiag.cli.live import MAX_CHART_COLUMNS, LiveView, MemoryHistory, require_terminal
@@ -25,21 +23,23 @@ from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 from memdiag.runner.observer import MemoryReading
+from tests.api.small_models import save_model
 
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
 TIMEOUT_S = 60
 
+# Prints to both streams, has two sessions of the model named, and runs one of them.
 PROGRAM = """
-import subprocess, sys, time
+import subprocess, sys, time, numpy, onnxruntime
 print("to standard output", flush=True)
 print("to standard error", file=sys.stderr, flush=True)
 print("read", repr(sys.stdin.read()), flush=True)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-try:
-    time.sleep(60)
-finally:
-    child.kill()
+providers = ["CPUExecutionProvider"]
+used, unused = (onnxruntime.InferenceSession(sys.argv[1], providers=providers) for _ in range(2))
+while True:
+    used.run(None, {"x": numpy.ones((1, 512), numpy.float32)})
+    time.sleep(0.05)
 """
 
 
@@ -161,7 +161,9 @@ def assert_other_keys_do_nothing(watching: Terminal) -> None:
         assert LEFT not in watching.output
 
 
-@pytest.mark.parametrize("ending", [b"\x03", signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "ending", [b"\x03", signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_and_signals_end_the_view_and_the_recording(
     watching: Terminal, tmp_path: Path, ending: bytes | int
 ) -> None:
@@ -212,76 +214,41 @@ def test_an_exception_outside_of_the_view_restores_the_terminal(terminals: list[
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(PROGRAM))
-    return path
+def recorded(terminals: list[Terminal], tmp_path: Path) -> Terminal:
+    """`memdiag run --live` of a program, with both of its sessions shown."""
+    text = "linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
+    weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
+    model = save_model(tmp_path / "linear.onnx", text, w=weight)
+    words = ["-m", "memdiag", "run", "--live", "--out", str(tmp_path / "out"), "--"]
+    terminals.append(Terminal(*words, sys.executable, "-c", PROGRAM, str(model)))
+    terminals[0].wait_for("2 sessions.*#1 linear.onnx · [0-9]+ runs, the last.*#2 .*never ran")
+    return terminals[0]
 
 
-def test_a_program_under_the_view_writes_to_files(
-    terminals: list[Terminal], program: Path, tmp_path: Path
+def test_sessions_and_xrays_are_shown_and_the_program_writes_to_files(
+    recorded: Terminal, tmp_path: Path
 ) -> None:
-    words = ["-m", "memdiag", "run", "--live", "--out", str(tmp_path / "out")]
-    terminals.append(Terminal(*words, "--", sys.executable, str(program)))
-    terminal = terminals[0]
-    terminal.wait_for("2 processes")
-    terminal.press(b"\x03")
-    terminal.end()
-    assert terminal.is_restored
-    assert b"to standard output" not in terminal.output
+    recorded.wait_for("never ran · weights.*X-ray at.*X-rays: 1 process", recorded.press(b"x"))
+    recorded.press(b"\x03")
+    recorded.end()
+    assert recorded.is_restored
+    assert b"to standard output" not in recorded.output
     stdout = (tmp_path / "out" / "stdout.txt").read_text()
     assert stdout == "to standard output\nread ''\n"
     stderr = (tmp_path / "out" / "stderr.txt").read_text()
     assert stderr.startswith("to standard error\n")
     assert "KeyboardInterrupt" in stderr
-    assert load(tmp_path / "out" / "run.json", ProgramRun).exit_code == -signal.SIGINT
-
-
-USING_SESSIONS = """
-import sys, time, numpy, onnxruntime
-providers = ["CPUExecutionProvider"]
-used, unused = (onnxruntime.InferenceSession(sys.argv[1], providers=providers) for _ in range(2))
-while True:
-    used.run(None, {"x": numpy.ones((1, 512), numpy.float32)})
-    time.sleep(0.05)
-"""
-
-
-def test_sessions_and_the_result_of_an_xray_are_shown(
-    terminals: list[Terminal], tmp_path: Path
-) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        " linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
-    )
-    weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    onnx.save(model, tmp_path / "linear.onnx")
-    words = ["-m", "memdiag", "run", "--live", "--out", str(tmp_path / "out"), "--"]
-    program = [sys.executable, "-c", USING_SESSIONS, str(tmp_path / "linear.onnx")]
-    terminals.append(Terminal(*words, *program))
-    terminal = terminals[0]
-    terminal.wait_for("2 sessions.*#1 linear.onnx · [0-9]+ runs, the last.*#2 .*never ran")
-    terminal.wait_for("never ran · weights.*X-ray at.*X-rays: 1 process", terminal.press(b"x"))
-    terminal.press(b"\x03")
-    terminal.end()
-    assert terminal.is_restored
     recording = load(tmp_path / "out" / "run.json", ProgramRun)
     assert "request" in {xray.reason for xray in recording.xrays}
+    assert recording.exit_code == -signal.SIGINT
 
 
-def test_q_closes_the_view_and_the_program_goes_on(
-    terminals: list[Terminal], program: Path, tmp_path: Path
-) -> None:
-    words = ["-m", "memdiag", "run", "--live", "--out", str(tmp_path / "out")]
-    terminals.append(Terminal(*words, "--", sys.executable, str(program)))
-    terminal = terminals[0]
-    terminal.wait_for("2 processes")
-    terminal.wait_for("the program goes on", terminal.press(b"q"))
-    assert terminal.is_restored
-    assert terminal.process.poll() is None
-    terminal.process.send_signal(signal.SIGTERM)
-    terminal.end()
+def test_q_closes_the_view_and_the_program_goes_on(recorded: Terminal, tmp_path: Path) -> None:
+    recorded.wait_for("the program goes on", recorded.press(b"q"))
+    assert recorded.is_restored
+    assert recorded.process.poll() is None
+    recorded.process.send_signal(signal.SIGTERM)
+    recorded.end()
     assert load(tmp_path / "out" / "run.json", ProgramRun).exit_code == -signal.SIGTERM
 
 
@@ -320,14 +287,11 @@ def test_the_proportional_set_is_of_the_same_moment(rss: int, watches: bool, lin
 
 def test_the_chart_rises_with_the_memory() -> None:
     history = MemoryHistory()
+    assert history.chart(8, 1) == [""]
     for second in range(4):
         history.add(second / 10 + 0.05, (second + 1) * 100)
     assert history.chart(4, 2) == ["  ▄█", "▄███"]
     assert history.chart(8, 1) == ["▂▂▄▄▆▆██"]
-
-
-def test_a_chart_without_memory_is_empty() -> None:
-    assert MemoryHistory().chart(8, 1) == [""]
 
 
 def test_a_long_recording_keeps_its_peak_in_the_chart() -> None:
