@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import psutil
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
 
 import memdiag
 from memdiag.api import estimate as module
@@ -19,20 +18,16 @@ from memdiag.ort import overheads
 from memdiag.ort.runtime import Runtime
 from memdiag.records.estimate import Estimate, Fit, Reduction
 from memdiag.units import GIB, KIB, MIB
+from tests.api.small_models import model_of, save_model
 
 RELEASE = "1.32.0"
 WIDTH = 4096
 ROW = 4 * WIDTH  # bytes of a value at size 1
 
-TEXT = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (float[n, 4096] x) => (float[n, 4096] y) {
-    a = Relu(x)
-    b = Sigmoid(a)
-    c = Tanh(b)
-    y = Add(a, c)
-}
-"""
+CHAIN = """g (float[n, 4096] x) => (float[n, 4096] y)
+    { a = Relu(x) b = Sigmoid(a) c = Tanh(b) y = Add(a, c) }"""
+PRODUCT = """g (float[batch, tokens, 1024] x) => (float[batch, tokens, 1024] y)
+    { y = MatMul(x, w) }"""
 
 
 def estimate(model: Path, **arguments: object) -> Estimate:
@@ -49,25 +44,13 @@ def no_overheads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def chain(tmp_path: Path) -> Path:
     """A model without weights whose values have 16 KiB a row."""
-    path = tmp_path / "chain.onnx"
-    onnx.save(parser.parse_model(TEXT), path)
-    return path
+    return save_model(tmp_path / "chain.onnx", CHAIN)
 
 
 @pytest.fixture
 def weighted(tmp_path: Path) -> Path:
     """A MatMul with 4 MiB of weights, and an input of two free dimensions."""
-    model = parser.parse_model(
-        """
-        <ir_version: 9, opset_import: ["" : 17]>
-        g (float[batch, tokens, 1024] x) => (float[batch, tokens, 1024] y) { y = MatMul(x, w) }
-        """
-    )
-    weight = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
-    model.graph.initializer.append(weight)
-    path = tmp_path / "weighted.onnx"
-    onnx.save(model, path)
-    return path
+    return save_model(tmp_path / "weighted.onnx", PRODUCT, w=np.ones((1024, 1024), np.float32))
 
 
 def test_parts_of_a_phase_add_up_to_it(weighted: Path) -> None:
@@ -93,13 +76,8 @@ def test_half_precision_that_is_in_memory_in_fp32_is_named_with_its_remedy(
     monkeypatch.setattr("memdiag.api.estimate.peak_reductions", lambda *_: less)
     assert not estimate(weighted).findings
     assert tuple(each.change for each in estimate(weighted).reductions) == options
-    model = onnx.load(weighted)
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    weight = numpy_helper.from_array(np.ones((1024, 1024), np.float16), "w")
-    model.graph.initializer[0].CopyFrom(weight)
-    path = tmp_path / "half.onnx"
-    onnx.save(model, path)
+    text = PRODUCT.replace("float[", "float16[")
+    path = save_model(tmp_path / "half.onnx", text, w=np.ones((1024, 1024), np.float16))
     half = estimate(path)
     (found,) = half.findings
     assert (found.name, found.remedies[0]) == ("half-precision-cast", "model-to-fp32")
@@ -120,32 +98,25 @@ def test_sizes_are_those_of_a_profile_unless_given(weighted: Path) -> None:
     assert found.point.dims == {"batch": 1, "tokens": 7}
 
 
-RECOGNISER = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[batch, 3, height, width] image) => (float[batch, 4, w] y) {
+RECOGNISER = """g (float[batch, 3, height, width] image) => (float[SHAPE] y) {
     c = Conv <strides = [16, 4], pads = [1, 1, 1, 1]> (image, k)
     p = MaxPool <kernel_shape = [3, 1], strides = [3, 1]> (c)
-    s = Squeeze(p, axis)
+    s = AFTER
     y = Relu(s)
-}
-"""
+}"""
 
 
 @pytest.mark.parametrize(
-    ("text", "side"),
-    [(RECOGNISER, 64), (RECOGNISER.replace("Squeeze(p, axis)", "Flatten <axis = 2> (p)"), 224)],
+    ("shape", "after", "side"),
+    [("a, b, w", "Squeeze(p, axis)", 64), ("a, b", "Flatten <axis = 2> (p)", 224)],
 )
 def test_sizes_that_contradict_the_graph_are_not_taken(
-    tmp_path: Path, text: str, side: int
+    tmp_path: Path, shape: str, after: str, side: int
 ) -> None:
     """The sides are free in the file, but after the pooling a height of 1 has to be left."""
-    model = parser.parse_model(
-        text.replace("[batch, 4, w]", "[a, b, w]" if side == 64 else "[a, b]")
-    )
-    for name, array in (("k", np.ones((4, 3, 3, 3), np.float32)), ("axis", np.array([2]))):
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    path = tmp_path / "recogniser.onnx"
-    onnx.save(model, path)
+    text = RECOGNISER.replace("SHAPE", shape).replace("AFTER", after)
+    weights = {"k": np.ones((4, 3, 3, 3), np.float32), "axis": np.array([2])}
+    path = save_model(tmp_path / "recogniser.onnx", text, opset=17, ir_version=8, **weights)
     found = estimate(path)
     assert found.point.dims == {"batch": 1, "height": side, "width": side}
     assert not found.is_floor
@@ -166,11 +137,7 @@ def test_there_is_a_point_for_each_combination(weighted: Path) -> None:
 
 
 def test_a_dimension_that_follows_from_others_does_so_at_each_point(tmp_path: Path) -> None:
-    text = """
-    <ir_version: 9, opset_import: ["" : 17]>
-    g (float[n, 8] x, float["n + 1", 8] z) => (float[n, 8] y) { y = Relu(x) }
-    """.replace('"n + 1"', "m")
-    model = parser.parse_model(text)
+    model = model_of("g (float[n, 8] x, float[m, 8] z) => (float[n, 8] y) { y = Relu(x) }")
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n + 1"
     path = tmp_path / "sum.onnx"
     onnx.save(model, path)
@@ -244,16 +211,13 @@ def test_the_search_ends_at_an_upper_bound(chain: Path) -> None:
 
 
 def test_a_model_without_free_dimensions_fits_or_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "fixed.onnx"
-    onnx.save(parser.parse_model(TEXT.replace("[n,", "[256,")), path)
+    path = save_model(tmp_path / "fixed.onnx", CHAIN.replace("[n,", "[256,"))
     assert fit_of(path, GIB).dims == ()
     found = estimate(path)
     assert [found.fits(found.point, limit) for limit in (GIB, MIB)] == ["yes", "no"]
 
 
-POSITIONS = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (int64[batch, tokens] ids) => (float[batch, tokens, 64] y) {
+POSITIONS = """g (int64[batch, tokens] ids) => (float[batch, tokens, 64] y) {
     zeros = Sub(ids, ids)
     one = Constant <value = int64[1] {1}>()
     ones = Add(zeros, one)
@@ -262,18 +226,13 @@ g (int64[batch, tokens] ids) => (float[batch, tokens, 64] y) {
     e = Gather(words, ids)
     a = Add(e, p)
     y = Relu(a)
-}
-"""
+}"""
 
 
 def test_the_largest_size_is_run(tmp_path: Path, chain: Path) -> None:
     """There are 48 positions, from 0, but the first token has position 1. No shape says so."""
-    model = parser.parse_model(POSITIONS)
-    for name, rows in (("table", 48), ("words", 100)):
-        array = np.ones((rows, 64), np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    path = tmp_path / "positions.onnx"
-    onnx.save(model, path)
+    tables = {name: np.ones((n, 64), np.float32) for name, n in (("table", 48), ("words", 100))}
+    path = save_model(tmp_path / "positions.onnx", POSITIONS, **tables)
     dims = {"batch": 1, "tokens": [8, 16]}
     unknown = fit_of(path, 8 * MIB, dims=dims)
     assert unknown.trial == "not run"
@@ -348,14 +307,9 @@ def test_a_peak_of_loading_is_not_lowered_by_smaller_sizes(weighted: Path) -> No
 
 
 def test_live_tensors_state_how_they_grow(tmp_path: Path) -> None:
-    path = tmp_path / "square.onnx"
-    text = """
-    <ir_version: 9, opset_import: ["" : 17]>
-    g (float[batch, n, 2] x) => (float[batch, n, n] y) {
-        t = Transpose<perm = [0, 2, 1]>(x) s = MatMul(x, t) y = Sin(s)
-    }
-    """
-    onnx.save(parser.parse_model(text), path)
+    text = """g (float[batch, n, 2] x) => (float[batch, n, n] y)
+        { t = Transpose<perm = [0, 2, 1]>(x) s = MatMul(x, t) y = Sin(s) }"""
+    path = save_model(tmp_path / "square.onnx", text)
     found = estimate(path, dims={"n": [64, 128]})
     growth = {tensor.name: tensor.growth for tensor in found.point.live}
     assert growth["s"] == growth["y"] == {"batch": 2.0, "n": 4.0}
@@ -386,12 +340,10 @@ def test_upper_bounds_are_the_upper_ends(weighted: Path) -> None:
 
 def saved(tmp_path: Path, body: str, inputs: str = "float[n, 64] x") -> Path:
     """Save a model whose output y is what `body` computes."""
-    text = f"""
-    <ir_version: 9, opset_import: ["" : 17]>
-    g ({inputs}, int64 m) => (float y) <int64[1] zero = {{0}}, int64[1] one = {{1}},
-        int64 i = {{0}}, int64 j = {{1}}, float[2] onoff = {{0, 1}}> {{ {body} }}
-    """
-    model = parser.parse_model(text)
+    model = model_of(
+        f"""g ({inputs}, int64 m) => (float y) <int64[1] zero = {{0}}, int64[1] one = {{1}},
+        int64 i = {{0}}, int64 j = {{1}}, float[2] onoff = {{0, 1}}> {{ {body} }}"""
+    )
     model.graph.output[0].type.Clear()
     path = tmp_path / "data.onnx"
     onnx.save(model, path)
@@ -517,9 +469,11 @@ def test_inputs_whose_numbers_decide_sizes_are_named(
 
 
 def test_an_unknown_operator_leaves_its_values_out(tmp_path: Path) -> None:
-    text = TEXT.replace('"" : 17', '"" : 17, "other" : 1').replace("Sigmoid(a)", "other.Thing(a)")
+    model = model_of(CHAIN.replace("Sigmoid(a)", "Thing(a)"))
+    model.graph.node[1].domain = "other"
+    model.opset_import.add(domain="other", version=1)
     path = tmp_path / "unknown.onnx"
-    onnx.save(parser.parse_model(text), path)
+    onnx.save(model, path)
     found = estimate(path)
     assert found.notes
     assert found.point.peak_bytes > 0
@@ -630,24 +584,15 @@ def test_a_damaged_file_is_an_error(chain: Path) -> None:
 
 def test_the_size_of_the_weights_does_not_matter(tmp_path: Path) -> None:
     side, count = 16384, 60
-    nodes, weights = [], []
+    products = " ".join(f"h{index + 1} = MatMul(h{index}, w{index})" for index in range(count))
+    model = model_of(f"g (float[n, {side}] h0) => (float[n, {side}] h{count}) {{ {products} }}")
     for index in range(count):
-        weight = TensorProto(name=f"w{index}", data_type=TensorProto.FLOAT, dims=[side, side])
-        weight.data_location = TensorProto.EXTERNAL
-        entries = {"location": "w.bin", "offset": index * GIB, "length": GIB}
-        for key, value in entries.items():
+        weight = model.graph.initializer.add(name=f"w{index}", data_type=1, dims=[side, side])
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in {"location": "w.bin", "offset": index * GIB, "length": GIB}.items():
             weight.external_data.add(key=key, value=str(value))
-        weights.append(weight)
-        nodes.append(helper.make_node("MatMul", [f"h{index}", f"w{index}"], [f"h{index + 1}"]))
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", side])
-        for name in ("h0", f"h{count}")
-    ]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
     path = tmp_path / "large.onnx"
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
-    )
+    onnx.save(model, path)
     with (tmp_path / "w.bin").open("wb") as file:
         os.truncate(file.fileno(), count * GIB)  # sparse
     process = psutil.Process()

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import psutil
 import pytest
-from onnx import TensorProto, helper
+from onnx import external_data_helper
 from rich.console import Console
 
 import memdiag
@@ -27,46 +27,25 @@ from memdiag.model.model_file import open_model
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reports.profile import REPORT
+from tests.api.small_models import model_of, save_model
 
 # Runs with a length of 64 and no other.
-NEEDS_64 = """
-<ir_version: 9, opset_import: ["" : 17]>
-needs_64 (float[batch, length] x) => (float[4, 16] y)
-{
-    shape = Constant<value = int64[2] {4, 16}>()
-    y = Reshape(x, shape)
-}
-"""
+NEEDS_64 = """needs_64 (float[batch, length] x) => (float[4, 16] y)
+    { shape = Constant<value = int64[2] {4, 16}>() y = Reshape(x, shape) }"""
 
 # The values computed grow with the square of the length.
-SQUARE = """
-<ir_version: 9, opset_import: ["" : 17]>
-square (float[batch, length, 2] x) => (float[batch, length, length] y)
-{
-    turned = Transpose<perm = [0, 2, 1]>(x)
-    y = MatMul(x, turned)
-}
-"""
+SQUARE = """square (float[batch, length, 2] x) => (float[batch, length, length] y)
+    { turned = Transpose<perm = [0, 2, 1]>(x) y = MatMul(x, turned) }"""
 
-PICTURE = """
-<ir_version: 9, opset_import: ["" : 17]>
-picture (float[n, 1, h, w] x) => (float[n, 1, h, w] y) { y = Exp(x) }
-"""
+PICTURE = "picture (float[n, 1, h, w] x) => (float[n, 1, h, w] y) { y = Exp(x) }"
 
-PLAIN = """
-<ir_version: 9, opset_import: ["" : 17]>
-plain (float[batch, 3] x) => (float[batch, 3] y)
-<float[3] w = {1, 2, 3}>
-{
-    y = Add(x, w)
-}
-"""
+PLAIN = (
+    "plain (float[batch, 3] x) => (float[batch, 3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }"
+)
 
 
 def saved(tmp_path: Path, text: str, name: str = "model.onnx") -> Path:
-    path = tmp_path / name
-    onnx.save(onnx.parser.parse_model(text), path)
-    return path
+    return save_model(tmp_path / name, text)
 
 
 def sizes(profile: Profile) -> dict[str, int]:
@@ -200,25 +179,6 @@ def test_a_name_that_is_no_text_is_escaped(tmp_path: Path) -> None:
     encode(profile)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"runs": 0}, "--runs must be at least 1"),
-        ({"timeout_s": 0}, "--timeout must be greater than 0"),
-        ({"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
-        ({"session_options": {"log_severity_level": "2"}}, "log_severity_level cannot be set"),
-        ({"dims": {"nope": 3}}, "unknown dimension 'nope'"),
-        ({"inputs": {"nope": np.zeros(1)}}, "nope"),
-        ({"inputs": {"x": np.zeros((1, 3))}}, "float"),
-    ],
-)
-def test_arguments_that_cannot_be_honoured_are_refused(
-    tmp_path: Path, arguments: dict[str, object], words: str
-) -> None:
-    with pytest.raises(UsageError, match=words):
-        memdiag.profile(saved(tmp_path, PLAIN), **arguments)  # type: ignore[arg-type] # on purpose
-
-
 def test_a_model_that_is_not_there_is_a_model_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="there is no such file"):
         memdiag.profile(tmp_path / "nope.onnx")
@@ -273,14 +233,10 @@ def forging(name: str) -> str:
 def test_names_that_imitate_the_log_change_no_more_than_names_of_spans(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1, 64] x) => (float[1, 64] y)
-        <float[64, 64] w = {0}, float[2] unused = {1, 2}> {
-            t = Identity(w)
-            u = Neg(t)
-            y = MatMul(x, t)
-        }""".replace("{0}", "{" + ", ".join(["0.5"] * 4096) + "}")
+    model = model_of(
+        "g (float[1, 64] x) => (float[1, 64] y) { t = Identity(w) u = Neg(t) y = MatMul(x, t) }",
+        w=np.full((64, 64), 0.5, np.float32),
+        unused=np.array([1, 2], np.float32),
     )
     for index, node in enumerate(model.graph.node):
         node.name = forging(f"n{index}")
@@ -304,22 +260,15 @@ def test_names_that_imitate_the_log_change_no_more_than_names_of_spans(
 def two_equal_weights(tmp_path: Path) -> Path:
     """A model with two equal weights of 64 MB in external data, which a rule has to read."""
     rows, columns = 4000, 4000
-    weights = []
+    model = model_of(
+        f"g (float[1, {rows}] x) => (float[1, {rows}] y) {{ h = MatMul(x, w0) y = MatMul(h, w1) }}"
+    )
+    nbytes = 4 * rows * columns
     for number in range(2):
-        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=[rows, columns])
-        tensor.data_location = TensorProto.EXTERNAL
-        nbytes = rows * columns * 4
-        for key, value in (("location", "data"), ("offset", number * nbytes), ("length", nbytes)):
-            tensor.external_data.add(key=key, value=str(value))
-        weights.append(tensor)
-    shape = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, rows]) for name in "xy"]
-    nodes = [
-        helper.make_node("MatMul", ["x", "w0"], ["h"]),
-        helper.make_node("MatMul", ["h", "w1"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "g", shape[:1], shape[1:], weights)
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+        weight = model.graph.initializer.add(name=f"w{number}", data_type=1, dims=(rows, columns))
+        weight.raw_data = b""
+        external_data_helper.set_external_data(weight, "data", number * nbytes, nbytes)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     content = np.random.default_rng(0).standard_normal((rows, columns), np.float32).tobytes()
     with (tmp_path / "data").open("wb") as file:
         file.write(content + content)
@@ -405,6 +354,18 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"runs": 0}, "--runs must be at least 1"),
+        ({"runs": 0}, "run=False"),
+        ({"timeout_s": 0}, "--timeout must be greater than 0"),
+        ({"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
+        ({"dims": {"nope": 3}}, "unknown dimension 'nope'"),
+        ({"dims": {"batch": "x"}}, "dims must be numbers by name, not 'batch': 'x'"),
+        ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
+        ({"inputs": {"nope": np.zeros(1)}}, "nope"),
+        ({"inputs": {"x": np.zeros((1, 3))}}, "float"),
+        ({"inputs": {"x": 1}}, "input 'x' must be an array or the path of a .npy file, not 1"),
+        ({"session_options": {"log_severity_level": "2"}}, "log_severity_level cannot be set"),
+        ({"session_options": {"session.x": 1.5}}, "session_options must be strings"),
         (
             {"session_options": {"graph_optimization_level": "bsic"}},
             "there is no optimization level 'bsic'. Choose from disable_all, basic, extended,"
@@ -414,7 +375,7 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
         ({"xray": "all"}, "xray cannot be 'all'. Choose from steady, phases, none."),
         ({"load_from": "url"}, "load_from cannot be 'url'. Choose from path, bytes."),
         (
-            {"providers": "CPUExecutionProvider"},
+            {"providers": CPU_PROVIDER},
             "providers must be a list of names, not 'CPUExecutionProvider'. Pass"
             " providers=['CPUExecutionProvider'].",
         ),
@@ -423,7 +384,7 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
             "P has options but is not among the execution providers CPUExecutionProvider.",
         ),
         (
-            {"provider_options": {"CPUExecutionProvider": {"k": "v"}}},
+            {"provider_options": {CPU_PROVIDER: {"k": "v"}}},
             "CPUExecutionProvider reads no provider options.",
         ),
         (
@@ -432,15 +393,19 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
         ),
         ({"run_options": {"a": True}}, "run_options must be strings, not 'a': True."),
         ({"disabled_optimizers": "ConstantFolding"}, "disabled_optimizers must be a list"),
-        ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
+        *(
+            ({"environment": environment}, "is not the name of a variable, or its value has a null")
+            for environment in ({"A=B": "c"}, {"": "c"}, {"A": "b\0c"}, {"A\0": "b"})
+        ),
     ],
 )
-def test_an_argument_of_the_wrong_kind_is_refused(
-    tmp_path: Path, arguments: dict[str, Any], message: str
+def test_what_cannot_be_honoured_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError) as error:
+    monkeypatch.setattr("memdiag.api.profile._run_child", lambda *_: pytest.fail("it was run"))
+    with pytest.raises(UsageError) as refused:
         memdiag.profile(saved(tmp_path, PLAIN), **arguments)
-    assert message in str(error.value)
+    assert message in str(refused.value)
 
 
 def test_each_run_has_the_options_of_runs(tmp_path: Path) -> None:
@@ -474,28 +439,3 @@ def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: st
 def test_a_model_that_is_not_a_path_is_refused(function: Any, model: Any) -> None:
     with pytest.raises(UsageError, match=r"is not a path\. Pass the path of one model"):
         function(model)
-
-
-@pytest.mark.parametrize("environment", [{"A=B": "c"}, {"": "c"}, {"A": "b\0c"}, {"A\0": "b"}])
-def test_variables_that_no_process_can_have_are_refused(environment: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="is not the name of a variable, or its value has a null"):
-        memdiag.profile("model.onnx", environment=environment)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            {"session_options": {"session.disable_prepacking": 1.5}},
-            "session_options must be strings",
-        ),
-        ({"dims": {"batch": "x"}}, "dims must be numbers by name, not 'batch': 'x'"),
-        ({"inputs": {"x": 1}}, "input 'x' must be an array or the path of a .npy file, not 1"),
-        ({"runs": 0}, r"run=False"),
-    ],
-)
-def test_arguments_of_a_wrong_type_are_refused_before_anything_is_measured(
-    tmp_path: Path, arguments: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(UsageError, match=words):
-        memdiag.profile(tmp_path / "is_not_opened.onnx", **arguments)
