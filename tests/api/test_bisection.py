@@ -4,9 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
-import onnx
 import pytest
-from onnx import parser
 
 import memdiag
 from memdiag.api.comparing import column_growth
@@ -19,6 +17,7 @@ from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.growth import Growth
 from memdiag.runner.job import InputConfig, Job
 from memdiag.units import MIB
+from tests.api.small_models import save_model
 from tests.comparison.columns import column, measured
 from tests.reports import growths
 
@@ -107,9 +106,8 @@ def leaking_python(tmp_path: Path) -> Path:
 def test_the_version_in_which_growth_begins_is_found(
     tmp_path: Path, leaking_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = tmp_path / "model.onnx"
-    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[8] x) => (float[8] y) { y = Abs(x) }'
-    onnx.save(parser.parse_model(text), model)
+    text = "g (float[8] x) => (float[8] y) { y = Abs(x) }"
+    model = save_model(tmp_path / "model.onnx", text)
     pythons = {"1.1.0": Path(sys.executable), "1.2.0": leaking_python}
     monkeypatch.setattr(runtimes, "registry_versions", lambda: tuple(pythons))
     monkeypatch.setattr(runtimes, "runtime_interpreter", pythons.__getitem__)

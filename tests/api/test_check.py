@@ -3,9 +3,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
 import memdiag
 from memdiag.api import check as module
@@ -14,6 +12,7 @@ from memdiag.errors import ModelError, UsageError
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.rules import model_detectors
+from tests.api.small_models import save_model
 from tests.reports.checks import finding
 
 SampleModel = Callable[..., Path]
@@ -41,17 +40,13 @@ def test_a_dimension_that_no_model_has_is_refused(
     sample_model: SampleModel, tmp_path: Path
 ) -> None:
     free = sample_model("tied_if")  # with the free dimension sequence
-    fixed = tmp_path / "fixed.onnx"
-    text = f'<ir_version: 9, opset_import: ["" : 17]> {GRAPH}'
-    onnx.save(parser.parse_model(text), fixed)
+    fixed = save_model(tmp_path / "fixed.onnx", GRAPH)
     with pytest.raises(UsageError, match=r"unknown dimension 'seqence'.* Did you mean s"):
         memdiag.check(free, dims={"seqence": 4})
     with pytest.raises(UsageError, match="unknown dimension 'seqence'"):
         check_models([free, fixed], selection=RuleSelection(), dims={"seqence": 4})
     # One of several models is enough, for each of several dimensions.
-    other = tmp_path / "other.onnx"
-    text = f'<ir_version: 9, opset_import: ["" : 17]> {GRAPH.replace("2", "rows")}'
-    onnx.save(parser.parse_model(text), other)
+    other = save_model(tmp_path / "other.onnx", GRAPH.replace("2", "rows"))
     sizes = {"sequence": 4, "rows": 3}
     found = check_models([free, fixed, other], selection=RuleSelection(), dims=sizes)
     assert [each.error for each in found.models] == [None, None, None]

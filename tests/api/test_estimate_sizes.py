@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from onnx import parser, save
 
 from memdiag.api.estimating.sizes import size_grid, size_steps
 from memdiag.model.model_file import open_model
+from tests.api.small_models import save_model
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,8 @@ def test_a_range_is_divided_into_powers_of_two(
 
 
 def test_a_range_can_be_given_by_the_role_of_a_dimension(tmp_path: Path) -> None:
-    text = """<ir_version: 9, opset_import: ["" : 17]>
-    g (float[D0, 3, 48, D1] x) => (float[D0, 3, 48, D1] y) { y = Abs(x) }"""
-    save(parser.parse_model(text), tmp_path / "m.onnx")
-    with open_model(tmp_path / "m.onnx") as model:
+    text = "g (float[D0, 3, 48, D1] x) => (float[D0, 3, 48, D1] y) { y = Abs(x) }"
+    with open_model(save_model(tmp_path / "m.onnx", text)) as model:
         grid = size_grid(model, {"batch": (1, 4), "width": 640})
     assert [*grid.points()] == [{"D0": size, "D1": 640} for size in (1, 2, 4)]
     assert {each.name: each.source for each in grid.dimensions} == {"D0": "given", "D1": "given"}

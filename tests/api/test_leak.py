@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import memdiag
@@ -15,6 +14,7 @@ from memdiag.growth.moment import MemoryMoment
 from memdiag.records.growth import Moment, RunSample
 from memdiag.runner.job import Job
 from memdiag.runner.try_inputs import InputTrial
+from tests.api.small_models import save_model
 
 INTERRUPTED_AT = 45
 
@@ -140,11 +140,9 @@ def test_arguments_that_make_no_sense_are_refused(arguments: Any, sentence: str)
 def test_contents_that_cannot_vary_are_noted(
     tmp_path: Path, element_type: str, arguments: Any, is_noted: bool
 ) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        f" any ({element_type}[4] x) => ({element_type}[4] y) {{ y = Identity(x) }}"
+    text = f"any ({element_type}[4] x) => ({element_type}[4] y) {{ y = Identity(x) }}"
+    growth = memdiag.leak(
+        save_model(tmp_path / "model.onnx", text), runs=INTERRUPTED_AT, **arguments
     )
-    onnx.save(model, tmp_path / "model.onnx")
-    growth = memdiag.leak(tmp_path / "model.onnx", runs=INTERRUPTED_AT, **arguments)
     noted = [note for note in growth.notes if "the same contents: memdiag does not know" in note]
     assert len(noted) == is_noted

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
 import memdiag
 from benchmarks.environments import ProvisionError
@@ -16,6 +14,7 @@ from memdiag.errors import UsageError
 from memdiag.ort import releases
 from memdiag.ort.runtime import Runtime
 from memdiag.sweeps.job_process import JobRequest
+from tests.api.small_models import save_model
 from tests.sweeps.results import job
 
 NAME_ANOTHER = "Name a newer release with --for-onnxruntime."
@@ -37,10 +36,7 @@ CALLS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[8, 8] x) => (y) { y = Abs(x) }'
-    path = tmp_path / "model.onnx"
-    onnx.save(parser.parse_model(text), path)
-    return path
+    return save_model(tmp_path / "model.onnx", "g (float[8, 8] x) => (y) { y = Abs(x) }")
 
 
 @pytest.mark.parametrize("name", CALLS)

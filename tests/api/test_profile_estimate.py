@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
 
 import memdiag
 from memdiag.api.check import analysis_context
@@ -23,15 +22,14 @@ from memdiag.records.estimate import EstimatedPhase, EstimatedPoint
 from memdiag.records.profile import Profile
 from memdiag.reports.profile.peak import transient_peak_sentence
 from memdiag.units import MIB
+from tests.api.small_models import model_of, save_model
 from tests.reports import profiles
 from tests.reports.profiles import Step
 
 BASELINE = 100
 NO_MODEL = cast(AnalysisContext, SimpleNamespace(sizes={}))
-TEXT = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (float[n, 4096] x) => (float[n, 4096] y) { a = Relu(x) b = Sigmoid(a) c = Tanh(b) y = Add(a, c) }
-"""
+TEXT = """g (float[n, 4096] x) => (float[n, 4096] y)
+    { a = Relu(x) b = Sigmoid(a) c = Tanh(b) y = Add(a, c) }"""
 STEPS = (
     Step("interpreter and imports", "start", 0.2, BASELINE, BASELINE),
     Step("load and resolve the graph", "parse", 0.1, 300, 300),
@@ -125,23 +123,32 @@ def test_options_that_it_does_not_consider_are_named_with_it(notes: Notes) -> No
     )
 
 
-def test_freed_blocks_that_malloc_keeps_are_no_defect(notes: Notes) -> None:
-    low = {"first_run": 350, "steady": 350}  # the bound is 100 + 1.5 × 300 MiB, from prepack
-    assert notes(measured(is_pinned=True), estimated(**low)) != []
-    assert notes(measured(is_pinned=False), estimated(**low)) == []
-    assert notes(measured(is_pinned=False), estimated(first_run=600)) != []
-    below_bound = estimated(parse=150, prepack=150, first_run=370, steady=370)
-    above_bound = estimated(parse=150, prepack=150, first_run=160, steady=160)
-    assert notes(measured(is_pinned=False), below_bound) == []
-    assert notes(measured(is_pinned=False), above_bound) != []
+BELOW_BOUND = {"parse": 150, "prepack": 150, "first_run": 370, "steady": 370}
+ABOVE_BOUND = {"parse": 150, "prepack": 150, "first_run": 160, "steady": 160}
 
 
-def test_memory_counted_to_the_phase_before_is_no_defect(notes: Notes) -> None:
-    late = measured()
-    sampling = msgspec.structs.replace(late.sampling, boundary_lag_s=0.05)
-    late = msgspec.structs.replace(late, sampling=sampling)
-    assert notes(measured(), estimated(parse=200)) != []
-    assert notes(late, estimated(parse=200)) == []
+@pytest.mark.parametrize(
+    ("peaks", "is_pinned", "lag_s", "is_noted"),
+    [
+        # The bound of what malloc keeps is 100 + 1.5 × 300 MiB, from prepack.
+        ({"first_run": 350, "steady": 350}, True, None, True),
+        ({"first_run": 350, "steady": 350}, False, None, False),
+        ({"first_run": 600}, False, None, True),
+        (BELOW_BOUND, False, None, False),
+        (ABOVE_BOUND, False, None, True),
+        # Memory that is counted to the phase before.
+        ({"parse": 200}, True, None, True),
+        ({"parse": 200}, True, 0.05, False),
+    ],
+)
+def test_what_malloc_keeps_and_late_boundaries_are_no_defect(
+    notes: Notes, peaks: dict[str, int], is_pinned: bool, lag_s: float | None, is_noted: bool
+) -> None:
+    profile = measured(is_pinned=is_pinned)
+    if lag_s is not None:
+        sampling = msgspec.structs.replace(profile.sampling, boundary_lag_s=lag_s)
+        profile = msgspec.structs.replace(profile, sampling=sampling)
+    assert bool(notes(profile, estimated(**peaks))) == is_noted
 
 
 def test_a_run_that_did_not_complete_is_not_compared(notes: Notes) -> None:
@@ -150,12 +157,10 @@ def test_a_run_that_did_not_complete_is_not_compared(notes: Notes) -> None:
     assert notes(ended, estimated(parse=900)) == []
 
 
-def test_other_providers_have_no_estimate(notes: Notes) -> None:
-    other = measured()
-    session = msgspec.structs.replace(other.session, providers=("OpenVINOExecutionProvider",))
-    other = msgspec.structs.replace(other, session=session)
-    found = profiled.with_estimate(other, NO_MODEL)
-    assert found is other
+def test_other_providers_have_no_estimate() -> None:
+    session = msgspec.structs.replace(measured().session, providers=("OpenVINOExecutionProvider",))
+    other = msgspec.structs.replace(measured(), session=session)
+    assert profiled.with_estimate(other, NO_MODEL) is other
 
 
 def test_a_failure_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +175,7 @@ def test_a_failure_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("runs", [4, None])
 def test_it_is_the_estimate_of_the_same_session(tmp_path: Path, runs: int | None) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(parser.parse_model(TEXT), path)
+    path = save_model(tmp_path / "model.onnx", TEXT)
     profile = measured(options={"enable_mem_pattern": "0"})
     session = msgspec.structs.replace(profile.session, runs=runs)
     profile = msgspec.structs.replace(profile, session=session)
@@ -194,21 +198,12 @@ def test_it_is_the_estimate_of_the_same_session(tmp_path: Path, runs: int | None
 
 @pytest.mark.measures
 def test_the_cause_of_a_measured_peak_is_the_weight_that_is_being_converted(tmp_path: Path) -> None:
-    rows = 40_000  # 39 MiB
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Gather", ["embed.weight", "ids"], ["y"])],
-        "g",
-        [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n"])],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 256])],
-        [
-            onnx.numpy_helper.from_array(
-                np.random.default_rng(0).standard_normal((rows, 256), np.float32), "embed.weight"
-            )
-        ],
-    )
+    model = model_of("g (int64[n] ids) => (float[n, 256] y) { y = Gather (w, ids) }")
+    values = np.random.default_rng(0).standard_normal((40_000, 256), np.float32)  # 39 MiB
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values, "embed.weight"))
+    model.graph.node[0].input[0] = "embed.weight"
     path = tmp_path / "m.onnx"
-    opset = onnx.helper.make_opsetid("", 17)
-    onnx.save(onnx.helper.make_model(graph, ir_version=9, opset_imports=[opset]), path)
+    onnx.save(model, path)
     found = memdiag.profile(path, runs=2, dims={"n": 8}, xray="none")
     assert found.peak_phase == "optimize"
     sentence = transient_peak_sentence(found)

@@ -5,9 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import onnx
 import pytest
-from onnx import parser
 
 from memdiag.api import run_peak as module
 from memdiag.api.check import analysis_context
@@ -22,12 +20,10 @@ from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import ArenaPeak, NoNodeMemory
 from memdiag.units import MIB
+from tests.api.small_models import save_model
 from tests.reports import profiles
 
-TEXT = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (float[n, 4096] x) => (float[n, 4096] y) { a = Exp(x) b = Sin(a) y = Add(a, b) }
-"""
+TEXT = "g (float[n, 4096] x) => (float[n, 4096] y) { a = Exp(x) b = Sin(a) y = Add(a, b) }"
 ARENA = ArenaPeak(
     node="n",
     op_type="Op",
@@ -47,9 +43,7 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[AnalysisContext]:
-    path = tmp_path / "m.onnx"
-    onnx.save(parser.parse_model(TEXT), path)
-    with open_model(path) as model:
+    with open_model(save_model(tmp_path / "m.onnx", TEXT)) as model:
         yield analysis_context(model, Runtime(1, 32), dims={"n": 256})
 
 
@@ -73,42 +67,36 @@ def test_measured_and_estimated_are_beside_each_other(ctx: AnalysisContext) -> N
     }
 
 
+MADE = (("made", "Exp"), ("n", "Sin"), ("z", "Add"))
+
+
 @pytest.mark.parametrize(
-    ("executed", "node"),
+    ("executed", "inside", "node"),
     [
-        ((("made", "Exp"), ("n", "Sin"), ("z", "Add")), "Sin_1"),
-        ((("a", "Exp"), ("Sin_1", "Sin"), ("n", "Add")), "Add_2"),
+        (MADE, "", "Sin_1"),
+        ((("a", "Exp"), ("Sin_1", "Sin"), ("n", "Add")), "", "Add_2"),
         # The runtime has other nodes of the operator than predicted: the name stays.
-        ((("a", "Exp"), ("n", "Sin"), ("b", "Sin")), "n"),
-        ((("n", "Where"),), "n"),
+        ((("a", "Exp"), ("n", "Sin"), ("b", "Sin")), "", "n"),
+        ((("n", "Where"),), "", "n"),
+        (MADE, "loop", "n"),
     ],
 )
 def test_a_node_that_the_runtime_made_has_the_name_of_the_models(
     ctx: AnalysisContext,
     monkeypatch: pytest.MonkeyPatch,
     executed: tuple[tuple[str, str], ...],
+    inside: str,
     node: str,
 ) -> None:
-    monkeypatch.setattr(module, "arena_peak", lambda *_: replace(ARENA, executed=executed))
-    peak = examined(ctx).run_peak
-    assert peak is not None
-    assert peak.node == node
-
-
-def test_a_node_inside_a_graph_keeps_its_name(
-    ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arena = replace(ARENA, inside="loop", executed=(("a", "Exp"), ("n", "Sin"), ("z", "Add")))
+    arena = replace(ARENA, inside=inside, executed=executed)
     monkeypatch.setattr(module, "arena_peak", lambda *_: arena)
     peak = examined(ctx).run_peak
     assert peak is not None
-    assert (peak.node, peak.inside) == ("n", "loop")
+    assert (peak.node, peak.inside) == (node, inside)
 
 
-LARGE_RUN = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (float[n, 4096] x) => (float[n, 4096] y) { a = Sin(x) b = Add(x, a) c = Exp(b) y = Sin(c) }
-"""
+LARGE_RUN = """g (float[n, 4096] x) => (float[n, 4096] y)
+    { a = Sin(x) b = Add(x, a) c = Exp(b) y = Sin(c) }"""
 
 
 @pytest.mark.skipif(Runtime.installed() < NODE_MEMORY_SINCE, reason="no memory of nodes")
@@ -122,8 +110,8 @@ def test_unused_ends_of_chunks_are_reserved_but_hardly_resident(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, has_ends: bool
 ) -> None:
     monkeypatch.undo()
-    onnx.save(parser.parse_model(LARGE_RUN), tmp_path / "large.onnx")
-    peak = profile(tmp_path / "large.onnx", dims={"n": rows}, runs=1, run_peak=True).run_peak
+    path = save_model(tmp_path / "large.onnx", LARGE_RUN)
+    peak = profile(path, dims={"n": rows}, runs=1, run_peak=True).run_peak
     assert peak is not None
     assert (peak.rounding_bytes > MIB) == has_ends
     assert peak.resident_rounding_bytes is not None

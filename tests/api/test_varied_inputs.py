@@ -4,66 +4,46 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import memdiag
 from memdiag.api.inputs import describe_inputs, save_inputs
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import open_model
+from tests.api.small_models import save_model
 
 ROWS = 9
-VARIES: dict[str, Any] = {
-    "ids": (0, ROWS),
-    "half": "bits",
-    "single": "bits",
-    "double": "bits",
+# The type of each input, and how its contents vary.
+INPUTS: dict[str, tuple[str, Any]] = {
+    "ids": ("int64", (0, ROWS)),
+    "half": ("float16", "bits"),
+    "single": ("float", "bits"),
+    "twice": ("double", "bits"),
     # Only floating-point values have bits that change little, and only indices a known range.
-    "complex": None,
-    "brain": None,
-    "count": None,
-    "flag": None,
-    "text": "text",
-    "attention_mask": None,
-    "given": None,
-}
-TYPES = {
-    "ids": TensorProto.INT64,
-    "half": TensorProto.FLOAT16,
-    "double": TensorProto.DOUBLE,
-    "complex": TensorProto.COMPLEX64,
-    "brain": TensorProto.BFLOAT16,
-    "count": TensorProto.INT32,
-    "flag": TensorProto.BOOL,
-    "text": TensorProto.STRING,
-    "attention_mask": TensorProto.INT64,
+    "pair": ("complex64", None),
+    "brain": ("bfloat16", None),
+    "count": ("int32", None),
+    "flag": ("bool", None),
+    "text": ("string", "text"),
+    "attention_mask": ("int64", None),
+    "given": ("float", None),
 }
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A model that reads rows of a table by `ids`, and passes the other inputs on."""
-    values = [
-        helper.make_tensor_value_info(name, TYPES.get(name, TensorProto.FLOAT), [4])
-        for name in VARIES
-    ]
-    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"])]
-    nodes += [helper.make_node("Identity", [name], [f"{name}_out"]) for name in VARIES]
-    table = helper.make_tensor("table", TensorProto.FLOAT, [ROWS, 2], range(2 * ROWS))
-    output = helper.make_tensor_value_info("rows", TensorProto.FLOAT, [4, 2])
-    graph = helper.make_graph(nodes, "g", values, [output], [table])
-    path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-    return path
+    inputs = ", ".join(f"{kind}[4] {name}" for name, (kind, _) in INPUTS.items())
+    copies = " ".join(f"{name}_out = Identity ({name})" for name in INPUTS)
+    text = f"g ({inputs}) => (float[4, 2] rows) {{ rows = Gather (table, ids) {copies} }}"
+    table = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2)
+    return save_model(tmp_path / "m.onnx", text, table=table)
 
 
 @pytest.fixture
 def small_model(tmp_path: Path) -> Path:
     text = "g (float[4] x, float[4] given) => (float[4] y) { y = Add(x, given) }"
-    path = tmp_path / "small.onnx"
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}'), path)
-    return path
+    return save_model(tmp_path / "small.onnx", text)
 
 
 def test_floats_indices_and_texts_vary_and_nothing_else_does(model: Path, tmp_path: Path) -> None:
@@ -71,10 +51,12 @@ def test_floats_indices_and_texts_vary_and_nothing_else_does(model: Path, tmp_pa
     with open_model(model) as file:
         plans = plan_inputs(file, dims={}, given=given)
     feeds = save_inputs(plans, given, tmp_path / "in")
-    assert {feed.name: feed.vary for feed in feeds} == VARIES
+    assert {feed.name: feed.vary for feed in feeds} == {
+        name: vary for name, (_, vary) in INPUTS.items()
+    }
     same = save_inputs(plans, given, tmp_path / "same", same_inputs=True)
     assert {feed.vary for feed in same} == {None}
-    varied = {name for name, vary in VARIES.items() if vary is not None}
+    varied = {name for name, (_, vary) in INPUTS.items() if vary is not None}
     assert {each.name for each in describe_inputs(plans) if each.varied} == varied
 
 
