@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple, TypedDict
 
 import pytest
 
+import memdiag
 from memdiag.api import options
 from memdiag.cli import commands
 from memdiag.cli.app import (
@@ -22,6 +23,8 @@ from memdiag.cli.app import (
 from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.cli.options import add_options
 from memdiag.detail import Detail
+from memdiag.records.profile import Profile
+from memdiag.reports import report_for
 
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
@@ -164,10 +167,18 @@ def test_check_and_profile_name_the_table_of_the_configuration() -> None:
         assert "[tool.memdiag]" in parser_of(name).format_help()
 
 
-@pytest.mark.parametrize("name", COMMAND_NAMES)
-def test_help_has_no_archaic_words(name: str) -> None:
-    archaic = r"\b(to be had|asked for|anew|told|tells?|be it|so many|save that|of which)\b"
-    assert re.findall(archaic, " ".join(parser_of(name).format_help().split())) == []
+def test_the_help_of_report_names_every_format() -> None:
+    text = parser_of("report").format_help()
+    assert [name for name in report_for(Profile).formats() if name not in text] == []
+
+
+def test_the_version_is_the_packages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["memdiag", "--version"])
+    with pytest.raises(SystemExit):
+        parse_command_line()
+    assert capsys.readouterr().out == f"memdiag {memdiag.__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import decode
+from tests.api.small_models import model_of
 from tests.end_to_end.conftest import RunMemdiag
 
 PERL = shutil.which("perl")
@@ -48,18 +48,11 @@ def holding(*files: Path) -> Iterator["subprocess.Popen[bytes]"]:
 def model(path: Path, seed: int, *, external: bool) -> Path:
     """A product with a weight of 1 MiB and a sum with one of 256 KiB, inside the file or beside."""
     random = np.random.default_rng(seed)
-    shapes = {"w": (512, 512), "b": (128, 512)}
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])],
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [128, 512])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [128, 512])],
-        [
-            numpy_helper.from_array(random.standard_normal(shape, np.float32), name)
-            for name, shape in shapes.items()
-        ],
+    made = model_of(
+        "main (float[128, 512] x) => (float[128, 512] y) { h = MatMul(x, w) y = Add(h, b) }",
+        w=random.standard_normal((512, 512), np.float32),
+        b=random.standard_normal((128, 512), np.float32),
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(made, path, save_as_external_data=external, location=f"{path.name}.data")
     return path
 
@@ -113,15 +106,3 @@ def test_another_models_weights_are_not_there(memdiag: RunMemdiag, tmp_path: Pat
         found = xrayed(memdiag, process.pid, other)
     assert found.copies == ()
     assert found.bytes_of("weights") == 0
-
-
-def test_a_perl_that_has_ended_is_one_sentence(memdiag: RunMemdiag, tmp_path: Path) -> None:
-    path = model(tmp_path / "a.onnx", seed=1, external=False)
-    with holding(path) as process:
-        process.communicate(b"\n")
-    finished = memdiag("xray", process.pid, path)
-    assert finished.returncode == 2
-    assert finished.stdout == ""
-    assert finished.stderr == (
-        f"memdiag: process {process.pid} does not exist. Give the id of a running process.\n"
-    )
