@@ -1,6 +1,7 @@
 """How often a model is measured, and what is result against what; the profiles are made up."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -25,16 +26,9 @@ MACHINE = "Linux x86_64 avx2 glibc"
 def taking(mebibytes: float, machine: str = MACHINE) -> Profile:
     """Return a profile with so much more than the usual one took, in every phase and at the end."""
     steps = [
-        profiles.Step(step.name, step.phase, step.seconds, step.peak, step.end, step.step)
+        step
         if step.phase == "start"
-        else profiles.Step(
-            step.name,
-            step.phase,
-            step.seconds,
-            step.peak + mebibytes,
-            step.end + mebibytes,
-            step.step,
-        )
+        else replace(step, peak=step.peak + mebibytes, end=step.end + mebibytes)
         for step in profiles.TIED_IF
     ]
     profile = profiles.build(steps, runs=10)
@@ -68,35 +62,29 @@ PEAK = (1579 - 46) * MIB
 FITS = Budget(limits={"peak": PEAK})
 
 
-def test_one_process_is_enough_where_all_holds() -> None:
-    once = Asked(taking(0))
-    result = check_budget(once, FITS, model="m.onnx")
-    assert result.judgement is not None
-    assert result.judgement.is_met
-    assert once.xrays == [True]
+@pytest.mark.parametrize(
+    ("sizes", "repeats", "peak", "is_met"),
+    [
+        ((0,), 3, 0, True),  # one process is enough where all holds
+        ((9, 2, 5), 3, 5, False),  # the median of three
+        ((9, 0, 0), 3, 0, True),  # a breach by chance
+        ((9,), 1, 9, False),
+    ],
+)
+def test_a_breach_is_the_median_of_three(
+    sizes: tuple[float, ...], repeats: int, peak: int, is_met: bool
+) -> None:
+    asked = Asked(*map(taking, sizes))
+    judgement = check_budget(asked, FITS, model="m.onnx", repeats=repeats).judgement
+    assert judgement is not None
+    assert (judgement.figures["peak"], judgement.processes) == (PEAK + peak * MIB, len(sizes))
+    assert judgement.is_met == is_met
+    assert asked.xrays == [True, False, False][: len(sizes)]
 
 
-def test_a_breach_is_the_median_of_three() -> None:
-    once = Asked(taking(9), taking(2), taking(5))
-    result = check_budget(once, FITS, model="m.onnx")
-    assert result.judgement is not None
-    assert (result.judgement.figures["peak"], result.judgement.processes) == (PEAK + 5 * MIB, 3)
-    assert once.xrays == [True, False, False]
-
-
-def test_a_breach_by_chance_is_none() -> None:
-    result = check_budget(Asked(taking(9), taking(0), taking(0)), FITS, model="m.onnx")
-    assert result.judgement is not None
-    assert result.judgement.is_met
-
-
-def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
-    once = Asked(taking(9))
-    result = check_budget(once, FITS, model="m.onnx", repeats=1)
-    assert result.judgement is not None
-    assert not result.judgement.is_met
+def test_no_process_cannot_be_asked_for() -> None:
     with pytest.raises(UsageError, match="repeats must be at least 1"):
-        check_budget(once, FITS, model="m.onnx", repeats=0)
+        check_budget(Asked(), FITS, model="m.onnx", repeats=0)
 
 
 def test_without_anything_to_hold_it_to_nothing_is_measured(tmp_path: Path) -> None:

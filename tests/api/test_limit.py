@@ -68,8 +68,18 @@ def raise_at(number: int, error: BaseException) -> Callable[[int], None]:
     return at_trial
 
 
-def test_the_record_has_the_limits_and_a_suggestion() -> None:
-    limit = found(FakeTrials())
+class OlderKernelTrials(FakeTrials):
+    """Trials by a kernel that states no peak."""
+
+    rss_bytes = 270 * MIB
+
+    def measure(self, limit_bytes: int | None) -> LimitPoint:
+        return msgspec.structs.replace(super().measure(limit_bytes), peak_bytes=None)
+
+
+@pytest.mark.parametrize("trials", [FakeTrials, OlderKernelTrials])
+def test_the_record_has_the_limits_and_a_suggestion(trials: type[FakeTrials]) -> None:
+    limit = found(trials())
     assert limit.smallest_bytes is not None
     assert 200 * MIB <= limit.smallest_bytes <= 207 * MIB
     assert limit.comfortable_bytes == limit.smallest_bytes
@@ -80,18 +90,6 @@ def test_the_record_has_the_limits_and_a_suggestion() -> None:
     assert limit.uncounted_bytes == 12 * MIB
     assert limit.notes == ()
     assert limit.message == ""
-
-
-def test_a_kernel_that_states_no_peak_is_searched_from_the_resident_set() -> None:
-    class OlderKernel(FakeTrials):
-        rss_bytes = 270 * MIB
-
-        def measure(self, limit_bytes: int | None) -> LimitPoint:
-            return msgspec.structs.replace(super().measure(limit_bytes), peak_bytes=None)
-
-    limit = found(OlderKernel())
-    assert limit.smallest_bytes is not None
-    assert 200 * MIB <= limit.smallest_bytes <= 207 * MIB
 
 
 @pytest.mark.parametrize(

@@ -60,17 +60,13 @@ def test_floats_indices_and_texts_vary_and_nothing_else_does(model: Path, tmp_pa
     assert {each.name for each in describe_inputs(plans) if each.varied} == varied
 
 
-def test_a_profile_names_the_inputs_that_varied(small_model: Path) -> None:
+@pytest.mark.usefixtures("equal_latency")
+def test_profiles_and_comparisons_name_the_inputs_that_varied(small_model: Path) -> None:
     given = {"given": np.ones(4, np.float32)}
     profile = memdiag.profile(small_model, inputs=given, runs=1, xray="none")
-    assert profile.outcome.status == "completed"
-    assert [each.name for each in profile.inputs if each.varied] == ["x"]
-
-
-def test_a_comparison_names_the_inputs_that_varied(small_model: Path) -> None:
-    given = {"given": np.ones(4, np.float32)}
     models = [small_model, small_model]
     found = memdiag.compare(models, inputs=given, runs=1, repeats=1, xray=False)
-    for column in found.columns:
-        assert column.profile is not None
-        assert [each.name for each in column.profile.inputs if each.varied] == ["x"]
+    for each in (profile, *(column.profile for column in found.columns)):
+        assert each is not None
+        assert each.outcome.status == "completed"
+        assert [value.name for value in each.inputs if value.varied] == ["x"]

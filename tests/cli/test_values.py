@@ -1,4 +1,5 @@
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -15,88 +16,71 @@ from memdiag.cli.options import (
 from memdiag.errors import UsageError
 
 
-def test_pairs_split_at_the_first_equals_sign() -> None:
-    assert read_pairs("--env", ["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
+def read_env(values: list[str]) -> dict[str, str]:
+    return read_pairs("--env", values)
 
 
-def test_what_sweeps_several_values_of_a_session_option_is_named() -> None:
-    with pytest.raises(UsageError, match="Give it once, or several values to memdiag sweep"):
-        read_pairs("--session-option", ["A=1", "A=2"])
+def read_session_options(values: list[str]) -> dict[str, str]:
+    return read_pairs("--session-option", values)
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("read", "values", "expected"),
     [
-        (["A"], "'A' is not NAME=VALUE"),
-        (["=1"], "'=1' is not NAME=VALUE"),
-        (["A=1", "A=2"], "A is given twice. Give it once.$"),
+        (read_env, ["A=1", "B=x=y", "C="], {"A": "1", "B": "x=y", "C": ""}),
+        (
+            read_provider_options,
+            ["P:k=v:w=x", "Q:k=", "P:l=1"],
+            {"P": {"k": "v:w=x", "l": "1"}, "Q": {"k": ""}},
+        ),
+        (read_dims, ["batch=4", "input:1=16"], {"batch": 4, "input:1": 16}),
+        (read_dims, ["a=1,b=2"], {"a": 1, "b": 2}),
+        (read_dims, ["a=1, b=2", "past=0"], {"a": 1, "b": 2, "past": 0}),
+        (read_dims, ["max(a,b)=3,c=4"], {"max(a,b)": 3, "c": 4}),
+        (read_dims, ["a=1,"], {"a": 1}),
+        (read_dims, [], {}),
+        (read_dim_sizes, ["batch=1..256", "seq=16"], {"batch": (1, 256), "seq": 16}),
+        (read_dim_sizes, ["batch=1,4,16,seq=3"], {"batch": [1, 4, 16], "seq": 3}),
+        (read_dim_sizes, ["max(a,b)=3, 4", "c=5,6"], {"max(a,b)": [3, 4], "c": [5, 6]}),
+        (read_dim_sizes, ["a=1..2,b=3..4"], {"a": (1, 2), "b": (3, 4)}),
+        (read_dim_sizes, ["a=1", "b=2"], {"a": 1, "b": 2}),
+        (read_dim_sizes, [], {}),
     ],
 )
-def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:
+def test_values_are_read_by_name(
+    read: Callable[[list[str]], object], values: list[str], expected: object
+) -> None:
+    assert read(values) == expected
+
+
+NO_PAIR, NO_OPTION = "is not NAME=VALUE", "is not PROVIDER:KEY=VALUE"
+NO_SIZE, NO_SIZES = "is not a whole number", "neither a whole number nor a range or list"
+
+
+@pytest.mark.parametrize(
+    ("read", "values", "words"),
+    [
+        (read_env, ["A"], f"'A' {NO_PAIR}"),
+        (read_env, ["=1"], f"'=1' {NO_PAIR}"),
+        (read_env, ["A=1", "A=2"], "A is given twice. Give it once.$"),
+        (read_session_options, ["A=1", "A=2"], "Give it once, or several values to memdiag sweep"),
+        (read_provider_options, ["P=1"], f"'P=1' {NO_OPTION}"),
+        (read_provider_options, ["P:k"], f"'P:k' {NO_OPTION}"),
+        (read_provider_options, [":k=1"], f"':k=1' {NO_OPTION}"),
+        (read_provider_options, ["P:=1"], f"'P:=1' {NO_OPTION}"),
+        (read_provider_options, ["P:k=1", "P:k=2"], "P:k is given twice"),
+        *((read_dims, [f"b={value}"], NO_SIZE) for value in ("-1", "1.5", "x", "", "²")),
+        *(
+            (read_dim_sizes, [f"b={value}"], NO_SIZES)
+            for value in ("1..", "..4", "1..2,3", "x,1", "-1", "")
+        ),
+    ],
+)
+def test_what_is_no_value_is_refused(
+    read: Callable[[list[str]], object], values: list[str], words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
-        read_pairs("--env", values)
-
-
-def test_options_of_providers_are_read_by_provider() -> None:
-    words = ["P:k=v:w=x", "Q:k=", "P:l=1"]
-    assert read_provider_options(words) == {"P": {"k": "v:w=x", "l": "1"}, "Q": {"k": ""}}
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (["P=1"], "'P=1' is not PROVIDER:KEY=VALUE"),
-        (["P:k"], "'P:k' is not PROVIDER:KEY=VALUE"),
-        ([":k=1"], "':k=1' is not PROVIDER:KEY=VALUE"),
-        (["P:=1"], "'P:=1' is not PROVIDER:KEY=VALUE"),
-        (["P:k=1", "P:k=2"], "P:k is given twice"),
-    ],
-)
-def test_what_is_no_option_of_a_provider_is_refused(values: list[str], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        read_provider_options(values)
-
-
-@pytest.mark.parametrize("value", ["-1", "1.5", "x", "", "²"])
-def test_what_is_no_size_of_a_dimension_is_refused(value: str) -> None:
-    with pytest.raises(UsageError, match="is not a whole number"):
-        read_dims([f"batch={value}"])
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["batch=4", "input:1=16"], {"batch": 4, "input:1": 16}),
-        (["a=1,b=2"], {"a": 1, "b": 2}),
-        (["a=1, b=2", "past=0"], {"a": 1, "b": 2, "past": 0}),
-        (["max(a,b)=3,c=4"], {"max(a,b)": 3, "c": 4}),
-        (["a=1,"], {"a": 1}),
-        ([], {}),
-    ],
-)
-def test_dimension_sizes_are_read(values: list[str], expected: dict[str, int]) -> None:
-    assert read_dims(values) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["batch=1..256", "seq=16"], {"batch": (1, 256), "seq": 16}),
-        (["batch=1,4,16,seq=3"], {"batch": [1, 4, 16], "seq": 3}),
-        (["max(a,b)=3, 4", "c=5,6"], {"max(a,b)": [3, 4], "c": [5, 6]}),
-        (["a=1..2,b=3..4"], {"a": (1, 2), "b": (3, 4)}),
-        (["a=1", "b=2"], {"a": 1, "b": 2}),
-        ([], {}),
-    ],
-)
-def test_ranges_and_lists_of_sizes_are_read(values: list[str], expected: dict[str, object]) -> None:
-    assert read_dim_sizes(values) == expected
-
-
-@pytest.mark.parametrize("value", ["1..", "..4", "1..2,3", "x,1", "-1", ""])
-def test_what_is_no_list_of_sizes_is_refused(value: str) -> None:
-    with pytest.raises(UsageError, match="neither a whole number nor a range or list"):
-        read_dim_sizes([f"batch={value}"])
+        read(values)
 
 
 def test_sizes_are_sorted() -> None:
