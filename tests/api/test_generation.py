@@ -135,17 +135,17 @@ def test_the_record_is_read_again_and_older_ones_too(profile: Profile) -> None:
     assert decode(json.dumps(older).encode(), Profile).generation is None
 
 
-def test_a_model_without_a_cache_is_a_usage_error(tmp_path: Path) -> None:
-    model = saved(tmp_path, decoder(past="left", present="right"))
-    with pytest.raises(UsageError, match="so that there is no cache"):
-        memdiag.profile(model, steps=4)
-
-
-def test_runs_and_steps_exclude_each_other(tmp_path: Path) -> None:
-    model = saved(tmp_path, decoder())
-    with pytest.raises(UsageError, match="Use --steps"):
-        memdiag.profile(model, steps=4, runs=3)
-    with pytest.raises(UsageError, match="--no-run"):
-        memdiag.profile(model, steps=4, run=False)
-    with pytest.raises(UsageError, match="--prefill must be a number of 1 or more"):
-        memdiag.profile(model, prefill=0)
+@pytest.mark.parametrize(
+    ("names", "arguments", "message"),
+    [
+        ({"past": "left", "present": "right"}, {"steps": 4}, "so that there is no cache"),
+        ({}, {"steps": 4, "runs": 3}, "Use --steps"),
+        ({}, {"steps": 4, "run": False}, "--no-run"),
+        ({}, {"prefill": 0}, "--prefill must be a number of 1 or more"),
+    ],
+)
+def test_a_profile_of_a_generation_refuses_what_does_not_apply(
+    tmp_path: Path, names: dict[str, str], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        memdiag.profile(saved(tmp_path, decoder(**names)), **arguments)  # type: ignore[arg-type]

@@ -47,3 +47,38 @@ def test_what_means_nothing_is_refused_by_name(tmp_path: Path, text: str, messag
     with pytest.raises(UsageError, match=message) as caught:
         read_project_settings(write(tmp_path, text))
     assert str(tmp_path / "pyproject.toml") in str(caught.value)
+
+
+BUDGETS = """
+[tool.memdiag.budgets."*"]
+peak = "1 GB"
+tolerance = "1%"
+[tool.memdiag.budgets."models/*.onnx"]
+peak = 800
+copies = 1
+"""
+
+
+def test_later_patterns_come_before_earlier_ones(tmp_path: Path) -> None:
+    settings = read_project_settings(write(tmp_path, BUDGETS))
+    inner = settings.budget_for("models/deep/a.onnx")
+    assert inner.limits == {"peak": 800, "copies": 1}
+    assert inner.tolerance == 0.01
+    assert settings.budget_for("other.onnx").limits == {"peak": 10**9}
+
+
+def test_nothing_matches_where_nothing_is_set(tmp_path: Path) -> None:
+    folder = write(tmp_path, '[tool.memdiag.budgets."a.onnx"]\npeak = 1\n')
+    assert read_project_settings(folder).budget_for("b.onnx").limits == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), [("peek = 1", "unknown figure 'peek'"), ('peak = "8"', "has no unit")]
+)
+def test_a_budget_that_means_nothing_is_refused_with_its_pattern(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    write(tmp_path, f'[tool.memdiag.budgets."a*"]\n{line}\n')
+    with pytest.raises(UsageError, match=words) as caught:
+        read_project_settings(tmp_path)
+    assert 'budgets."a*"' in str(caught.value)

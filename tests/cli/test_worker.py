@@ -62,30 +62,28 @@ def test_where_no_process_can_be_forked_the_command_runs_in_this_one() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "written\n", "")
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_reaches_the_command_once(name: str, tmp_path: Path) -> None:
-    code = (
-        "signal.signal(signal.SIGINT, note); signal.signal(signal.SIGTERM, note);"
-        " open('ready', 'w').close(); time.sleep(30)"
-    )
-    source = MAIN.replace(
-        "def command", "def note(number, frame):\n    os._exit(40 + number)\ndef command"
-    )
-    with subprocess.Popen([sys.executable, "-c", source.format(code)], cwd=tmp_path) as process:
+@pytest.mark.parametrize(
+    ("name", "handles", "code", "message"),
+    [
+        ("SIGINT", True, 40 + signal.SIGINT, ""),
+        ("SIGTERM", True, 40 + signal.SIGTERM, ""),
+        ("SIGINT", False, 2, "memdiag: interrupted.\n"),
+        ("SIGTERM", False, 2, "memdiag: interrupted.\n"),
+    ],
+)
+def test_a_signal_reaches_the_command_once(
+    name: str, handles: bool, code: int, message: str, tmp_path: Path
+) -> None:
+    note = "def note(number, frame): os._exit(40 + number)"
+    handle = "signal.signal(signal.SIGINT, note); signal.signal(signal.SIGTERM, note);"
+    wait = "open('ready', 'w').close(); time.sleep(30)"
+    source = MAIN.replace("def command", f"{note}\ndef command")
+    command = [sys.executable, "-c", source.format(f"{handle if handles else ''} {wait}".strip())]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         wait_for(tmp_path / "ready")
         process.send_signal(getattr(signal, name))
-        assert process.wait(30) == 40 + getattr(signal, name)
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_before_the_command_is_one_sentence(name: str, tmp_path: Path) -> None:
-    code = MAIN.format("open('ready', 'w').close(); time.sleep(30)")
-    words = [sys.executable, "-c", code]
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(tmp_path / "ready")
-        process.send_signal(getattr(signal, name))
-        assert process.communicate(timeout=30)[1] == "memdiag: interrupted.\n"
-    assert process.returncode == 2
+        assert process.communicate(timeout=30)[1] == message
+    assert process.returncode == code
 
 
 def test_the_worker_ends_with_its_parent(tmp_path: Path) -> None:
