@@ -230,4 +230,6 @@ def jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         def close(self) -> None:
             """Nothing runs between two requests."""
 
-    monkeypatch.setitem(LocalExecution.__init__.__kwdefaults__, "start", Worker)
+    defaults = LocalExecution.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "start", Worker)

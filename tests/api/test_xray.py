@@ -20,7 +20,7 @@ def noise(*shape: int) -> Any:
 def seen(folder: Path, shape: str, nodes: str, **weights: Any) -> Attribution:
     """Return the X-ray of a session that ran the model."""
     text = f"main (float[{shape}] x) => (float y) {{ {nodes} }}"
-    model = model_of(text, **{name: np.asarray(values) for name, values in weights.items()})
+    model = model_of(text, **weights)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     path = folder / "model.onnx"
     onnx.save(model, path)
@@ -54,7 +54,7 @@ def test_what_a_run_dequantized_was_not_folded(tmp_path: Path) -> None:
     nodes = """[turn] t = Transpose <perm = [1, 0]> (v) [scale] f = DequantizeLinear (w, scale)
         [add] a = Add (x, f) [more] y = Add (a, t)"""
     integers = RANDOM.integers(-100, 100, (96, 64)).astype(np.int8)
-    weights = {"w": integers, "scale": np.float32(0.5), "v": noise(64, 96)}
+    weights = {"w": integers, "scale": np.array(0.5, np.float32), "v": noise(64, 96)}
     attribution = seen(tmp_path, "96, 64", nodes, **weights)
     assert makers(attribution, "v") == {"transposed": "ConstantFolding · turn"}
     made = makers(attribution, "w")

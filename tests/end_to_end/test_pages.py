@@ -115,7 +115,7 @@ def test_duckdb_pandas_and_polars_read_the_store_as_it_is(tmp_path: Path) -> Non
     programs = blocks(SWEEPS, "python")
     assert len(programs) == 3
     for program in programs:
-        command = [python, "-c", program]
+        command = [str(python), "-c", program]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "a.onnx" in done.stdout or "shared-weight-transposed" in done.stdout

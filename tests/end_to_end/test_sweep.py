@@ -41,7 +41,8 @@ def jobs(store: Path) -> dict[str, dict[str, Any]]:
 
 
 def record_of(store: Path, row: dict[str, Any]) -> Path:
-    return store / "records" / row["key"][:2] / f"{row['key']}.json"
+    key: str = row["key"]
+    return store / "records" / key[:2] / f"{key}.json"
 
 
 @pytest.mark.usefixtures("jobs_in_this_process")

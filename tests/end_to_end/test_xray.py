@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,6 @@ import memdiag as package
 from memdiag.api.watch import watch
 from memdiag.errors import ModelError, UsageError, XrayError
 from memdiag.programs.process_files import guess_models
-from memdiag.records.attribution import Attribution, Copy
 from tests.api.small_models import model_of, save_model
 from tests.end_to_end.conftest import RunMemdiag, SampleModel
 
@@ -57,76 +57,50 @@ def two_products(path: Path, seed: int, *, shared: bool = False) -> Path:
     return save_model(path, text, w0=w0, w1=w0 if shared else w1)
 
 
-def of(attribution: Attribution, name: str, layout: str | None = None) -> list[Copy]:
-    return [
-        copy
-        for copy in attribution.copies
-        if name in copy.weights and layout in (None, copy.layout) and copy.in_use is not False
-    ]
+FOLDED = {
+    "original": "parse",
+    "transposed": "ConstantFolding · lm/Transpose",
+    "packed_fp32": "prepack · lm/MatMul",
+}
+UNFOLDED: dict[str, Any] = {"disabled_optimizers": ["ConstantFolding"]}
+UNPACKED = {**UNFOLDED, "session_options": {"session.disable_prepacking": "1"}}
 
 
-@pytest.fixture(scope="module")
-def tied(sample_model: SampleModel) -> Attribution:
-    """What is found of the tied model with no options, by which many tests go."""
-    attribution = package.profile(sample_model("tied_if", 8), runs=1).attribution
-    assert attribution is not None
-    return attribution
-
-
-def test_the_tied_weights_copies_are_told_apart(tied: Attribution) -> None:
-    copies = of(tied, "model.shared.weight")
-    assert {copy.layout: copy.made_by for copy in copies} == {
-        "original": "parse",
-        "transposed": "ConstantFolding · lm/Transpose",
-        "packed_fp32": "prepack · lm/MatMul",
-    }
-    assert len(copies) == 3
-    for copy in copies:
-        assert copy.backing.kind == "anonymous"
-        assert copy.verified_bytes >= 0.99 * copy.bytes
-        assert copy.resident_bytes == copy.bytes
-
-
-def test_one_copy_is_one(sample_model: SampleModel) -> None:
-    model = sample_model("tied_if", 8)
-    profile = package.profile(
-        model,
-        disabled_optimizers=["ConstantFolding"],
-        session_options={"session.disable_prepacking": "1"},
-        runs=1,
-    )
-    assert profile.attribution is not None
-    (copy,) = of(profile.attribution, "model.shared.weight")
-    assert copy.layout == "original"
-
-
-def test_external_data_is_a_copy_in_the_file(sample_model: SampleModel) -> None:
-    model = sample_model("tied_if", 8, external=True)
-    profile = package.profile(model, disabled_optimizers=["ConstantFolding"], runs=1)
-    assert profile.attribution is not None
-    backings = [copy.backing for copy in of(profile.attribution, "model.shared.weight", "original")]
-    assert [(one.kind, one.file) for one in backings] == [("file", f"{model.name}.data")]
-
-
-def test_the_parts_sum_to_the_whole_and_most_has_a_name(tied: Attribution) -> None:
-    assert sum(owner.bytes for owner in tied.owners) == tied.resident_bytes
-    assert tied.named_share >= 0.95
-    assert tied.baseline_bytes is not None
-    assert not tied.partial
-
-
-def test_bytes_that_a_session_was_loaded_from_are_a_copy_of_the_file(
-    sample_model: SampleModel, tied: Attribution
+@pytest.mark.parametrize(
+    ("is_external", "settings", "made_by"),
+    [
+        (False, {}, FOLDED),
+        (False, {"load_from": "bytes"}, FOLDED),
+        (False, UNPACKED, {"original": "parse"}),
+        (True, UNPACKED, {"original": None}),  # mapped
+    ],
+)
+def test_the_tied_weights_copies_are_told_apart(
+    sample_model: SampleModel,
+    is_external: bool,
+    settings: dict[str, Any],
+    made_by: dict[str, str | None],
 ) -> None:
-    model = sample_model("tied_if", 8)
-    attribution = package.profile(model, runs=1, load_from="bytes").attribution
-    assert attribution is not None
-    (copy,) = of(attribution, "(the model's file)")
-    assert copy.bytes == model.stat().st_size
-    assert copy.made_by == "loading from bytes"
-    # The weight's own copies are counted apart from it.
-    assert len(of(attribution, "model.shared.weight")) == 3
-    assert of(tied, "(the model's file)") == []
+    model = sample_model("tied_if", 8, external=is_external)
+    found = package.profile(model, runs=1, **settings).attribution
+    assert found is not None
+    in_use = [copy for copy in found.copies if copy.in_use is not False]
+    copies = [copy for copy in in_use if "model.shared.weight" in copy.weights]
+    assert len(copies) == len(made_by)
+    assert {copy.layout: copy.made_by for copy in copies} == made_by
+    place = ("file", f"{model.name}.data") if is_external else ("anonymous", None)
+    for copy in copies:
+        assert (copy.backing.kind, copy.backing.file) == place
+        assert copy.verified_bytes >= 0.99 * copy.bytes
+        assert is_external or copy.resident_bytes == copy.bytes
+    # The bytes that the session was loaded from are counted apart.
+    files = [copy for copy in in_use if "(the model's file)" in copy.weights]
+    expected = [(model.stat().st_size, "loading from bytes")] if "load_from" in settings else []
+    assert [(copy.bytes, copy.made_by) for copy in files] == expected
+    assert sum(owner.bytes for owner in found.owners) == found.resident_bytes
+    assert found.named_share >= 0.95
+    assert found.baseline_bytes is not None
+    assert not found.partial
 
 
 @dataclass(frozen=True)
