@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +10,6 @@ import pytest
 import memdiag
 from memdiag.api import limit as limit_api
 from memdiag.api import limit_program as program_api
-from memdiag.api.arguments import deadline_after
 from memdiag.api.limit_program import limit_program
 from memdiag.api.limit_search import LimitSearch, longest_trial_s, require_completed_trial
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
@@ -178,15 +178,19 @@ def test_what_does_not_work_without_a_limit_is_an_error() -> None:
         require_completed_trial(failed, "m", PARENT)
 
 
-def test_arguments_are_checked() -> None:
-    with pytest.raises(UsageError, match=r"--time-limit must be greater than 0, not 0\."):
-        deadline_after(0)
-    with pytest.raises(UsageError, match="--at: a limit must be greater than 0"):
-        limit_program(["true"], at_bytes=[0])
-    with pytest.raises(UsageError, match="no program after --"):
-        limit_program([])
-    with pytest.raises(UsageError, match="no-such-program is not a program"):
-        limit_program(["no-such-program"])
+@pytest.mark.parametrize(
+    ("program", "limits", "message"),
+    [
+        (["true"], {"time_limit_s": 0}, "--time-limit must be greater than 0, not 0."),
+        (["true"], {"at_bytes": [0]}, "--at: a limit must be greater than 0"),
+        ([], {}, "no program after --"),
+        (["no-such-program"], {}, "no-such-program is not a program"),
+    ],
+)
+def test_arguments_are_checked(program: list[str], limits: Any, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        limit_program(program, **limits)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,6 @@ from memdiag.errors import UsageError
 from memdiag.records.codec import encode
 from tests.end_to_end.conftest import SampleModel
 from tests.reports import profiles
-
-ONCE = ("--runs", "1", "--format", "json")
 
 # With None in its place a module is neither found nor imported.
 RUN_EACH = """
@@ -33,17 +31,19 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def run_each(folder: Path, commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
-    """Run commands one after the other in one process; return exit code and output of each."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_EACH, json.dumps(commands)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+RELEASE = ("--for-onnxruntime", "1.24.4")
+QUICK = ("--runs", "1", "--format", "json")
+COMMANDS: list[tuple[tuple[str, ...], tuple[int, str]]] = [
+    (("profile", "model.onnx"), (2, "--python")),
+    (("check", "model.onnx"), (2, "--for-onnxruntime")),
+    (("estimate", "model.onnx"), (2, "--for-onnxruntime")),
+    (("check", "model.onnx", *RELEASE), (1, "")),
+    (("estimate", "model.onnx", *RELEASE, "--fit", "1GB", "--no-run"), (0, "")),
+    (("report", "profile.json", "--format", "markdown"), (0, "")),
+    (("profile", "model.onnx", "--python", sys.executable, "--xray=none", *QUICK), (0, "")),
+    (("compare", "model.onnx", "--onnxruntime", sys.executable, "--repeats=1", *QUICK), (0, "")),
+]
+"""Commands with their exit code and, of those that need onnxruntime, the option that helps."""
 
 
 @pytest.fixture
@@ -54,33 +54,25 @@ def folder(tmp_path: Path, sample_model: SampleModel) -> Path:
     return tmp_path
 
 
-def test_a_command_that_needs_it_says_so_in_one_sentence(folder: Path) -> None:
-    commands = [["profile", "model.onnx"], ["check", "model.onnx"], ["estimate", "model.onnx"]]
-    done = run_each(folder, commands)
-    for (code, output, errors), otherwise in zip(
-        done, ("--python", "--for-onnxruntime", "--for-onnxruntime"), strict=True
-    ):
-        assert code == 2
-        assert output == ""
-        assert errors.startswith("memdiag: onnxruntime is not installed in memdiag's environment.")
-        assert "pip install 'memdiag[cpu]'" in errors
-        assert otherwise in errors
-        assert errors.count("\n") == 1
-
-
-def test_a_command_that_does_not_need_it_works(folder: Path) -> None:
-    commands = [
-        ["check", "model.onnx", "--for-onnxruntime", "1.24.4"],
-        ["estimate", "model.onnx", "--for-onnxruntime", "1.24.4", "--fit", "1GB", "--no-run"],
-        ["report", "profile.json", "--format", "markdown"],
-        ["profile", "model.onnx", "--python", sys.executable, "--xray=none", *ONCE],
-        ["compare", "model.onnx", "--onnxruntime", sys.executable, "--repeats", "1", *ONCE],
-    ]
-    done = run_each(folder, commands)
-    assert len(done) == len(commands)
-    for (code, _, errors), words in zip(done, commands, strict=True):
-        assert code in ((0, 1) if words[0] == "check" else (0,)), errors
-        assert "onnxruntime is not installed" not in errors
+def test_a_command_that_needs_it_says_so_and_others_work(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_EACH, json.dumps([words for words, _ in COMMANDS])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    for (_, (expected, option)), (code, output, errors) in zip(COMMANDS, results, strict=True):
+        assert code == expected, errors
+        assert bool(output) == (option == "")
+        if option:
+            sentence = "memdiag: onnxruntime is not installed in memdiag's environment."
+            assert errors.startswith(sentence)
+            assert "pip install 'memdiag[cpu]'" in errors
+            assert option in errors
+            assert errors.count("\n") == 1
 
 
 def test_functions_that_need_it_say_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
