@@ -130,8 +130,10 @@ def _serve(connection: socket.socket) -> str:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
         for number in files:
             os.close(number)
-        connection.send(str(pid).encode())
+        assert pid > 0
     os.setsid()
+    # Not before: whoever asked may kill the process group at once.
+    connection.send(str(os.getpid()).encode())
     for target, number in enumerate(files):
         os.dup2(number, target)
         os.close(number)

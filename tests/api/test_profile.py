@@ -27,6 +27,7 @@ from memdiag.model.model_file import open_model
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reports.profile import REPORT
+from memdiag.units import GIB, MIB
 from tests.api.small_models import model_of, save_model
 
 # Runs with a length of 64 and no other.
@@ -48,12 +49,17 @@ def saved(tmp_path: Path, text: str, name: str = "model.onnx") -> Path:
     return save_model(tmp_path / name, text)
 
 
+def profiled(tmp_path: Path, text: str, **options: Any) -> Profile:
+    """Profile a model with one run and without an X-ray."""
+    return memdiag.profile(saved(tmp_path, text), **{"runs": 1, "xray": "none", **options})
+
+
 def sizes(profile: Profile) -> dict[str, int]:
     return {one.name: one.size for one in profile.dimensions}
 
 
 def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, NEEDS_64), runs=1, xray="none")
+    profile = profiled(tmp_path, NEEDS_64)
     assert profile.outcome.status == "completed"
     assert [given.shape for given in profile.inputs] == [(1, 64)]
     assert sizes(profile) == {"batch": 1, "length": 64}
@@ -82,49 +88,45 @@ def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
-    profile = memdiag.profile(
-        saved(tmp_path, NEEDS_64), runs=1, xray="none", dims={"length": 2, "batch": 1}
-    )
+    profile = profiled(tmp_path, NEEDS_64, dims={"length": 2, "batch": 1})
     assert profile.outcome.status == "failed"
     assert profile.outcome.phase == "first_run"
     assert [given.shape for given in profile.inputs] == [(1, 2)]
     assert {one.source for one in profile.dimensions} == {"given"}
 
 
-def test_activations_that_would_not_fit_fall_back_to_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "most_bytes", "dims", "expected", "note"),
+    [
+        (SQUARE, GIB, {}, {"batch": 1, "length": 128}, ""),
+        # At a length of 128 the product takes 65,536 bytes, the input 1,024.
+        (SQUARE, 66_000, {}, {"batch": 1, "length": 1}, "65 KiB, more than a quarter of"),
+        # Sizes that the user gave are the user's affair.
+        (SQUARE, 66_000, {"length": 200, "batch": 1}, {"batch": 1, "length": 200}, ""),
+        # Input and output: 3.1 MiB at a side of 640, 392 KiB at 224.
+        (PICTURE, MIB, {}, {"n": 1, "h": 224, "w": 224}, "sides of images are 224 instead"),
+        (PICTURE, MIB, {"h": 640, "w": 640}, {"n": 1, "h": 640, "w": 640}, ""),
+        (PICTURE, MIB / 4, {}, {"n": 1, "h": 1, "w": 1}, ""),
+    ],
+)
+def test_activations_that_would_not_fit_have_smaller_sizes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    most_bytes: float,
+    dims: dict[str, int],
+    expected: dict[str, int],
+    note: str,
 ) -> None:
-    path = saved(tmp_path, SQUARE)
-    assert sizes(memdiag.profile(path, runs=1, xray="none")) == {"batch": 1, "length": 128}
-    total = psutil.virtual_memory().total
-    # At a length of 128 the product takes 65,536 bytes, the input 1,024; Transpose may be fused.
-    monkeypatch.setattr("memdiag.api.inputs.MAX_ACTIVATIONS_SHARE", 66_000 / total)
-    profile = memdiag.profile(path, runs=1, xray="none")
-    assert sizes(profile) == {"batch": 1, "length": 1}
-    assert any("would take about 65 KiB, more than a quarter of" in note for note in profile.notes)
-    # Sizes that the user gave are the user's affair.
-    given = memdiag.profile(path, runs=1, xray="none", dims={"length": 200, "batch": 1})
-    assert sizes(given) == {"batch": 1, "length": 200}
-
-
-def test_a_large_image_that_would_not_fit_is_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = saved(tmp_path, PICTURE)
-    total = psutil.virtual_memory().total
-    # Input and output: 3.1 MiB at a side of 640, 392 KiB at 224.
-    monkeypatch.setattr("memdiag.api.inputs.MAX_ACTIVATIONS_SHARE", (1 << 20) / total)
-    profile = memdiag.profile(path, runs=1, xray="none")
-    assert sizes(profile) == {"n": 1, "h": 224, "w": 224}
-    assert any("sides of images are 224 instead" in note for note in profile.notes)
-    given = memdiag.profile(path, runs=1, xray="none", dims={"h": 640, "w": 640})
-    assert sizes(given) == {"n": 1, "h": 640, "w": 640}
-    monkeypatch.setattr("memdiag.api.inputs.MAX_ACTIVATIONS_SHARE", (1 << 18) / total)
-    assert sizes(memdiag.profile(path, runs=1, xray="none")) == {"n": 1, "h": 1, "w": 1}
+    share = most_bytes / psutil.virtual_memory().total
+    monkeypatch.setattr("memdiag.api.inputs.MAX_ACTIVATIONS_SHARE", share)
+    profile = profiled(tmp_path, text, dims=dims)
+    assert sizes(profile) == expected
+    assert note in " ".join(profile.notes)
 
 
 def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=2, xray="none")
+    profile = profiled(tmp_path, PLAIN, runs=2)
     assert profile.outcome.status == "completed"
     assert sizes(profile) == {"batch": 1}
     assert not any("does not run" in note for note in profile.notes)
@@ -132,6 +134,13 @@ def test_a_model_that_runs_needs_no_rehearsal(tmp_path: Path) -> None:
     assert profile.model.opsets == {"ai.onnx": 17}
     assert profile.steady is not None
     assert profile.steady.rss_bytes == profile.steady_rss_bytes
+    # The peak is that of the first phase that came up to it.
+    after_start = [phase for phase in profile.phases if phase.name != "start"]
+    assert profile.peak_rss_bytes == max(phase.peak_rss_bytes for phase in after_start)
+    top = profile.phase(profile.peak_phase)
+    assert top is not None
+    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert profile.peak_rss_bytes - top.peak_rss_bytes <= 0.005 * above
 
 
 def test_numbers_and_truths_of_session_options_are_read_as_texts() -> None:
@@ -151,9 +160,7 @@ def test_numbers_and_truths_of_session_options_are_read_as_texts() -> None:
 
 def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) -> None:
     secret = np.array([[1.5, 271828.25, 3]], np.float32)
-    profile = memdiag.profile(
-        saved(tmp_path, PLAIN), runs=1, xray="none", inputs={"x": secret}, environment={"MINE": "1"}
-    )
+    profile = profiled(tmp_path, PLAIN, inputs={"x": secret}, environment={"MINE": "1"})
     assert [(given.source, given.shape) for given in profile.inputs] == [("given", (1, 3))]
     assert profile.session.environment == {"MINE": "1"}
     text = encode(profile).decode()
@@ -162,11 +169,8 @@ def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) ->
 
 
 def test_without_optimization_constant_folding_is_not_guessed(tmp_path: Path) -> None:
-    profile = memdiag.profile(
-        saved(tmp_path, PLAIN),
-        run=False,
-        session_options={"graph_optimization_level": "disable_all"},
-    )
+    options = {"graph_optimization_level": "disable_all"}
+    profile = memdiag.profile(saved(tmp_path, PLAIN), run=False, session_options=options)
     assert profile.session.options == {"graph_optimization_level": "disable_all"}
     fold = profile.phase("constant_fold")
     assert fold is None
@@ -189,16 +193,6 @@ def test_a_run_that_ended_early_is_not_said_to_lack_transformers(tmp_path: Path)
     profile = memdiag.profile(path, xray="none")
     assert (profile.outcome.status, profile.outcome.phase) == ("failed", "parse")
     assert not any("graph transformer" in note for note in profile.notes)
-
-
-def test_the_peak_is_the_first_phases_that_came_up_to_it(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, PLAIN), runs=1, xray="none")
-    after_start = [phase for phase in profile.phases if phase.name != "start"]
-    assert profile.peak_rss_bytes == max(phase.peak_rss_bytes for phase in after_start)
-    top = profile.phase(profile.peak_phase)
-    assert top is not None
-    above = profile.peak_rss_bytes - profile.baseline_rss_bytes
-    assert profile.peak_rss_bytes - top.peak_rss_bytes <= 0.005 * above
 
 
 def test_ctrl_c_while_sizes_are_tried_keeps_the_run_that_failed(
@@ -411,11 +405,10 @@ def test_what_cannot_be_honoured_is_refused_before_anything_is_measured(
 def test_each_run_has_the_options_of_runs(tmp_path: Path) -> None:
     # onnxruntime checks the devices of this entry in each run.
     shrink = "memory.enable_memory_arena_shrinkage"
-    path = saved(tmp_path, PLAIN)
-    profile = memdiag.profile(path, runs=1, xray="none", run_options={shrink: "cpu:0"})
+    profile = profiled(tmp_path, PLAIN, run_options={shrink: "cpu:0"})
     assert profile.outcome.status == "completed"
     assert profile.session.run_options == {shrink: "cpu:0"}
-    wrong = memdiag.profile(path, runs=1, xray="none", run_options={shrink: "cpu:9"})
+    wrong = profiled(tmp_path, PLAIN, run_options={shrink: "cpu:9"})
     assert wrong.outcome.status == "failed"
     assert "cpu:9" in wrong.outcome.message
     assert not any("does not run at" in note for note in wrong.notes)
@@ -423,10 +416,8 @@ def test_each_run_has_the_options_of_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["basic", "ORT_ENABLE_BASIC", "enable_basic", "ORT_DISABLE_ALL"])
 def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: str) -> None:
-    path = saved(tmp_path, PLAIN)
-    profile = memdiag.profile(
-        path, run=False, xray="none", session_options={"graph_optimization_level": level}
-    )
+    options = {"graph_optimization_level": level}
+    profile = memdiag.profile(saved(tmp_path, PLAIN), run=False, session_options=options)
     assert profile.outcome.status == "completed"
 
 

@@ -91,8 +91,9 @@ def test_the_tied_weights_copies_are_told_apart(
     place = ("file", f"{model.name}.data") if is_external else ("anonymous", None)
     for copy in copies:
         assert (copy.backing.kind, copy.backing.file) == place
-        assert copy.verified_bytes >= 0.99 * copy.bytes
-        assert is_external or copy.resident_bytes == copy.bytes
+        if not is_external:  # of a mapped file not all pages have to be there
+            assert copy.verified_bytes >= 0.99 * copy.bytes
+            assert copy.resident_bytes == copy.bytes
     # The bytes that the session was loaded from are counted apart.
     files = [copy for copy in in_use if "(the model's file)" in copy.weights]
     expected = [(model.stat().st_size, "loading from bytes")] if "load_from" in settings else []
