@@ -1,5 +1,7 @@
 """The record of growth: its figures, and the samples that are left of a long series."""
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
@@ -11,10 +13,11 @@ from memdiag.api.leak_program import (
     with_session_cause,
 )
 from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
-from memdiag.growth.observation import GrowthObservation, KeptValues
+from memdiag.growth.observation import KeptValues
 from memdiag.growth.verdict import kept_values
-from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample, Verdict
+from memdiag.records.growth import GrowingBlocks, Growth, RunSample, Verdict
 from memdiag.units import MIB
+from tests.growth.histories import moment, observed, owned_moment
 from tests.programs.rules.records import PID, findings, program, runs, session
 from tests.reports import growths
 
@@ -22,22 +25,11 @@ from tests.reports import growths
 def test_a_peak_of_one_run_stays_among_the_samples() -> None:
     count, peak = 3 * MAX_RUN_SAMPLES, 7001
     samples = tuple(
-        RunSample(
-            run=run,
-            resident_bytes=50 * MIB + (run == peak),
-            anonymous_bytes=40 * MIB,
-            duration_s=0.001,
-        )
+        RunSample(run=run, resident_bytes=(run == peak), anonymous_bytes=0, duration_s=0.001)
         for run in range(1, count + 1)
     )
-    moments = tuple(
-        Moment(run=run, time_s=run / 1000, resident_bytes=50 * MIB) for run in range(1, 20)
-    )
-    observation = GrowthObservation(
-        moments=moments, unit="run", warm_up=1, samples=samples, caller_keeps_nothing=True
-    )
     growth = growth_record(
-        observation,
+        observed([moment(run) for run in range(1, 20)], samples=samples),
         subject="m.onnx",
         kind="model",
         runs=count,
@@ -45,10 +37,10 @@ def test_a_peak_of_one_run_stays_among_the_samples() -> None:
         warm_up_s=0.0,
         onnxruntime=None,
     )
-    runs = [sample.run for sample in growth.samples]
-    assert len(runs) <= MAX_RUN_SAMPLES + 2
-    assert peak in runs
-    assert (runs[0], runs[-1]) == (1, count)
+    kept_runs = [sample.run for sample in growth.samples]
+    assert len(kept_runs) <= MAX_RUN_SAMPLES + 2
+    assert peak in kept_runs
+    assert (kept_runs[0], kept_runs[-1]) == (1, count)
     assert (growth.verdict, growth.slope_bytes_per_run) == ("flat", 0.0)
 
 
@@ -58,6 +50,13 @@ def test_a_peak_of_one_run_stays_among_the_samples() -> None:
 )
 def test_a_program_that_was_interrupted_has_not_failed(code: int | None, failed: bool) -> None:
     assert has_failed(code) == failed
+
+
+def grown_blocks(*sizes: int, content: str = "") -> list[GrowingBlocks]:
+    return [
+        GrowingBlocks(block_bytes=size, blocks=50, blocks_per_run=1.0, content=content)
+        for size in sizes
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,48 +75,47 @@ def test_a_program_that_was_interrupted_has_not_failed(code: int | None, failed:
 def test_values_are_kept_if_half_of_those_of_earlier_runs_or_copies_are_alive(
     alive: dict[str, tuple[int, int]], content: str, kept: str
 ) -> None:
-    blocks = [
-        GrowingBlocks(block_bytes=4096, blocks=100, blocks_per_run=1.0, content=content),
-        GrowingBlocks(block_bytes=64, blocks=100, blocks_per_run=1.0, content="input 'n'"),
-    ]
+    blocks = grown_blocks(4096, content=content) + grown_blocks(64, content="input 'n'")
     assert kept_values(alive, blocks).names == kept
 
 
 ALIVE = dict.fromkeys(("output 'p'", "output 'state'", "input 'x'"), (40, 40))
+INPUT = {"input 'x'": (40, 40)}
+WITHOUT_INPUT = "output 'state' (1 KiB) and output 'p' (4 B)"
 
 
 @pytest.mark.parametrize(
     ("alive", "sizes", "grown", "kept"),
     [
-        (ALIVE, (4, 1024, 512), (600,), "output 'state' (1 KiB) and output 'p' (4 B)"),
+        (ALIVE, (4, 1024, 512), (600,), WITHOUT_INPUT),
         # An input that is kept as well, and one of many that all are there since the start.
-        (
-            *(ALIVE, (4, 1024, 1536), (1552,)),
-            "input 'x' (1.5 KiB) and output 'state' (1 KiB) and output 'p' (4 B)",
-        ),
-        (ALIVE, (4, 1024, 1536), (), "output 'state' (1 KiB) and output 'p' (4 B)"),
+        (ALIVE, (4, 1024, 1536), (1552,), f"input 'x' (1.5 KiB) and {WITHOUT_INPUT}"),
+        (ALIVE, (4, 1024, 1536), (), WITHOUT_INPUT),
         # Blocks of other sizes grew by as much.
-        (ALIVE, (4, 1024, 1536), (776, 776), "output 'state' (1 KiB) and output 'p' (4 B)"),
+        (ALIVE, (4, 1024, 1536), (776, 776), WITHOUT_INPUT),
         ({**ALIVE, "output 'p'": (0, 40)}, (4, 1024, 512), (), "output 'state'"),
         # All inputs are there since the start, or come one by one.
-        ({"input 'x'": (40, 40)}, (4, 1024, 1536), (600,), ""),
-        ({"input 'x'": (40, 40)}, (4, 1024, 1536), (1552,), "input 'x'"),
+        (INPUT, (4, 1024, 1536), (600,), ""),
+        (INPUT, (4, 1024, 1536), (1552,), "input 'x'"),
         (ALIVE, (), (), "output 'p' and output 'state'"),
     ],
 )
 def test_kept_values_are_named_with_their_sizes(
     alive: dict[str, tuple[int, int]], sizes: tuple[int, ...], grown: tuple[int, ...], kept: str
 ) -> None:
-    blocks = [GrowingBlocks(block_bytes=size, blocks=100, blocks_per_run=1.0) for size in grown]
-    assert kept_values(alive, blocks, dict(zip(ALIVE, sizes, strict=False))).names == kept
+    named_sizes = dict(zip(ALIVE, sizes, strict=False))
+    assert kept_values(alive, grown_blocks(*grown), named_sizes).names == kept
+
+
+MANY = {f"output {number}": 1000 + number for number in range(50)}
 
 
 @pytest.mark.parametrize(
     ("alive", "sizes", "content", "kept"),
     [
         (
-            {f"output {number}": (40, 40) for number in range(50)},
-            {f"output {number}": 1000 + number for number in range(50)},
+            dict.fromkeys(MANY, (40, 40)),
+            MANY,
             "",
             KeptValues("output 49 (1 KiB) and at least 49 other outputs", 51_225 + 50 * 512),
         ),
@@ -129,79 +127,72 @@ def test_kept_values_are_named_with_their_sizes(
     ],
 )
 def test_kept_values_have_their_bytes_of_a_run(
-    alive: dict[str, tuple[int, int]], sizes: dict[str, int], content: str, kept: KeptValues
+    alive: dict[str, tuple[int, int]], sizes: Mapping[str, int], content: str, kept: KeptValues
 ) -> None:
-    blocks = [
-        GrowingBlocks(block_bytes=size, blocks=50, blocks_per_run=1.0, content=content)
-        for size in (4096, 4096)
-    ]
-    assert kept_values(alive, blocks, sizes) == kept
+    assert kept_values(alive, grown_blocks(4096, 4096, content=content), sizes) == kept
 
 
-def readings(heap: list[int | None]) -> Growth:
+def readings(heap: list[int | None], arena: list[int | None] | None = None) -> Growth:
+    """Return growth with `heap` MiB in use at each of a few readings; None where it failed."""
+    used = arena or [None if size is None else 0 for size in heap]
     moments = tuple(
-        Moment(
-            run=10 * number,
-            time_s=1.0 * number,
-            resident_bytes=60 * MIB,
-            owners=(OwnerBytes(kind="other_heap", bytes=60 * MIB),),
+        owned_moment(
+            10 * number,
+            60 * MIB,
             heap_bytes=None if size is None else size * MIB,
-            arena_used_bytes=None if size is None else 0,
+            arena_used_bytes=None if used_mib is None else used_mib * MIB,
         )
-        for number, size in enumerate(heap)
+        for number, (size, used_mib) in enumerate(zip(heap, used, strict=True))
     )
     return msgspec.structs.replace(growths.flat(), moments=moments, advice="mend it")
 
 
 @pytest.mark.parametrize(
-    ("heap", "text"),
+    ("heap", "arena", "text"),
     [
-        ([1, 2, 3, 6], ". It may leak: malloc blocks in use grew by 5.0 MiB in 30 runs"),
-        ([1, 2, 2, 6], ""),  # a step
-        ([1, 2, 6], ""),
+        ([1, 2, 3, 6], None, ". It may leak: malloc blocks in use grew by 5.0 MiB in 30 runs"),
+        ([1, 2, 2, 6], None, ""),  # a step
+        ([1, 2, 6], None, ""),
+        ([1, 1, 1, 1], [None, 61, 62, 63], ""),  # the arena was not read at first
     ],
 )
-def test_growth_at_each_of_a_few_readings_is_stated(heap: list[int | None], text: str) -> None:
-    assert visible_growth(readings(heap)) == text
-
-
-def test_an_arena_that_was_not_read_at_first_did_not_grow() -> None:
-    growth = readings([1, 1, 1, 1])
-    moments = tuple(
-        msgspec.structs.replace(moment, arena_used_bytes=size)
-        for moment, size in zip(growth.moments, (None, 61 * MIB, 62 * MIB, 63 * MIB), strict=True)
-    )
-    assert visible_growth(msgspec.structs.replace(growth, moments=moments)) == ""
+def test_growth_at_each_of_a_few_readings_is_stated(
+    heap: list[int | None], arena: list[int | None] | None, text: str
+) -> None:
+    assert visible_growth(readings(heap, arena)) == text
 
 
 @pytest.mark.parametrize(
-    ("heap", "advice"),
+    ("growth", "advice"),
     [
-        (
-            [1, None, 1, 1],
+        pytest.param(
+            readings([1, None, 1, 1]),
             "observe it again with --pause: at 1 of 4 readings its memory changed while it was"
             " read. Mend it",
+            id="readings failed",
         ),
-        ([1, None, 1, 1, 1, 1, 1], "mend it"),
+        pytest.param(readings([1, None, 1, 1, 1, 1, 1]), "mend it", id="one of many failed"),
+        pytest.param(
+            msgspec.structs.replace(readings([1, 1]), verdict="leak", owner="heap"),
+            "observe it again",
+            id="kept values may have been missed",
+        ),
+        pytest.param(
+            msgspec.structs.replace(readings([1, 1]), verdict="kept", owner="heap"),
+            "mend it",
+            id="kept values were seen",
+        ),
+        pytest.param(
+            msgspec.structs.replace(readings([1, 1]), message=TOO_SHORT),
+            "observe it again with --pause, which stops it",
+            id="too few readings",
+        ),
     ],
 )
-def test_a_pause_is_advised_where_readings_failed(heap: list[int | None], advice: str) -> None:
-    assert with_pause_advice(readings(heap)).advice == advice
-
-
-@pytest.mark.parametrize(("verdict", "is_advised"), [("leak", True), ("kept", False)])
-def test_a_pause_is_advised_where_values_that_are_kept_may_have_been_missed(
-    verdict: Verdict, is_advised: bool
-) -> None:
-    growth = msgspec.structs.replace(readings([1, 1]), verdict=verdict, owner="heap")
-    assert with_pause_advice(growth).advice.startswith("observe it again") == is_advised
-
-
-def test_a_pause_is_advised_where_there_were_too_few_readings() -> None:
-    growth = msgspec.structs.replace(readings([1, 1]), message=TOO_SHORT)
-    found = with_pause_advice(growth)
-    assert found.advice.startswith("observe it again with --pause, which stops it")
-    assert found.message == "too few readings for a verdict"
+def test_a_pause_is_advised_where_more_would_be_seen(growth: Growth, advice: str) -> None:
+    paused = with_pause_advice(growth)
+    assert paused.advice.startswith(advice)
+    assert paused.message == ("too few readings for a verdict" if growth.message else "")
 
 
 @pytest.mark.parametrize(
@@ -216,11 +207,10 @@ def test_a_pause_is_advised_where_there_were_too_few_readings() -> None:
 def test_nothing_is_called_flat_whose_blocks_could_not_be_counted(
     heap: list[int | None], verdict: Verdict
 ) -> None:
-    growth = msgspec.structs.replace(readings(heap), verdict="flat", owner=None)
-    found = with_pause_advice(growth)
-    assert found.verdict == verdict
-    assert bool(found.message) == (verdict == "undecided")
-    assert found.advice.startswith("observe it again with --pause") or verdict == "flat"
+    paused = with_pause_advice(readings(heap))
+    assert paused.verdict == verdict
+    assert bool(paused.message) == (verdict == "undecided")
+    assert paused.advice.startswith("observe it again with --pause") or verdict == "flat"
 
 
 @pytest.mark.parametrize(

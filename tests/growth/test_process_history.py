@@ -73,48 +73,32 @@ def test_a_part_that_is_missing_is_read_again_or_left_out(
 
 
 @pytest.mark.parametrize(
-    ("runs", "heap", "count"),
+    ("run_rate", "bytes_a_run", "runs_at_exit", "heap_at_exit", "count"),
     [
-        pytest.param(100, 21 * MIB, 14, id="many runs since the last reading"),
-        pytest.param(66, 21 * MIB, 13, id="few runs since the last reading"),
-        pytest.param(100, 19 * MIB, 13, id="kept values were released"),
-        pytest.param(100, 20 * MIB - 4096, 14, id="values of the last run were released"),
+        pytest.param(5, 0, 100, 21 * MIB, 14, id="many runs since the last reading"),
+        pytest.param(5, 0, 64, 21 * MIB, 13, id="few runs since the last reading"),
+        pytest.param(5, 0, 100, 19 * MIB, 13, id="kept values were released"),
+        pytest.param(5, 0, 100, 20 * MIB - 4096, 14, id="values of the last run were released"),
+        pytest.param(10, MIB // 10, 200, 40 * MIB, 14, id="it grew as before"),
+        pytest.param(10, MIB // 10, 200, 34 * MIB, 13, id="a part of the growth was released"),
     ],
 )
 def test_the_memory_at_the_exit_counts_unless_it_was_released(
-    monkeypatch: pytest.MonkeyPatch, runs: int, heap: int, count: int
+    monkeypatch: pytest.MonkeyPatch,
+    run_rate: int,
+    bytes_a_run: int,
+    runs_at_exit: int,
+    heap_at_exit: int,
+    count: int,
 ) -> None:
     history = ProcessHistory(pid=1, period_s=1.0)
 
     def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
-        found = reading(heap=heap if time_s > 130.0 else 20 * MIB)
-        return replace(found, moment=msgspec.structs.replace(found.moment, run=run))
+        memory = reading(heap=heap_at_exit if time_s > 130.0 else 20 * MIB + run * bytes_a_run)
+        return replace(memory, moment=msgspec.structs.replace(memory.moment, run=run))
 
     monkeypatch.setattr(process_history, "read_moment", read_moment)
     for number in range(13):
-        history.update(10.0 * number, runs=1 + 5 * number + number // 12 * 3, waits=True)
-    history.update(130.5, runs=runs, waits=True, at_exit=True)
-    assert len(history.moments) == count
-
-
-@pytest.mark.parametrize(
-    ("heap_at_exit", "count"),
-    [
-        pytest.param(40 * MIB, 15, id="it grew as before"),
-        pytest.param(34 * MIB, 14, id="a part was released"),
-    ],
-)
-def test_at_the_exit_memory_must_grow_as_before(
-    monkeypatch: pytest.MonkeyPatch, heap_at_exit: int, count: int
-) -> None:
-    history = ProcessHistory(pid=1, period_s=1.0)
-
-    def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
-        found = reading(heap=heap_at_exit if time_s > 140.0 else 20 * MIB + run * MIB // 10)
-        return replace(found, moment=msgspec.structs.replace(found.moment, run=run))
-
-    monkeypatch.setattr(process_history, "read_moment", read_moment)
-    for number in range(14):
-        history.update(10.0 * number, runs=10 * number, waits=True)  # to 33 MiB
-    history.update(140.5, runs=200, waits=True, at_exit=True)
+        history.update(10.0 * number, runs=1 + run_rate * number, waits=True)
+    history.update(130.5, runs=runs_at_exit, waits=True, at_exit=True)
     assert len(history.moments) == count

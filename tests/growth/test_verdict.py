@@ -1,15 +1,16 @@
 """Verdicts on histories with a known answer: what grows, how, and what nearly looks like it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
-from memdiag.growth.observation import GrowthObservation, KeptValues
-from memdiag.growth.verdict import growth_judgement
+from memdiag.growth.observation import KeptValues
+from memdiag.growth.verdict import GrowthJudgement, growth_judgement
 from memdiag.records.growth import LargestInput, Moment, OwnerBytes, RunSample
 from memdiag.units import MIB
+from tests.growth.histories import observed
 
 PATTERN_BYTES = 3360
 RUNS = [1, *range(100, 1001, 75)]  # 14 moments; the warm-up ends at 100
@@ -28,6 +29,7 @@ def moment(
     mapped: int = 0,
     sessions: int | None = None,
     patterns: int = 0,
+    largest: int = 0,
 ) -> Moment:
     owners = {
         "other_heap": heap + PATTERN_BYTES * patterns,
@@ -51,20 +53,27 @@ def moment(
         arenas=1,
         mapped_bytes=mapped,
         sessions=sessions,
+        largest_input=LargestInput(run=1, bytes=largest, shapes={}) if largest else None,
     )
 
 
-def largest_input(nbytes: int) -> LargestInput | None:
-    return LargestInput(run=1, bytes=nbytes, shapes={}) if nbytes else None
+Figure = Callable[[int], int]
 
 
-def observe(figure: str, values: Callable[[int], int], **options: object) -> GrowthObservation:
-    moments = tuple(moment(run, **{figure: values(run)}) for run in RUNS)
-    settings = {"unit": "run", "warm_up": 1, "caller_keeps_nothing": True, **options}
-    return GrowthObservation(moments=moments, **settings)  # type: ignore[arg-type]
+def history(**figures: Figure) -> list[Moment]:
+    """Return the moments at `RUNS`, whose `figures` are functions of the run."""
+    return [moment(run, **{name: value(run) for name, value in figures.items()}) for run in RUNS]
 
 
-def steps_to(limit: int, until: int) -> Callable[[int], int]:
+def judgement(*, caller_keeps_nothing: bool = True, **options: Any) -> GrowthJudgement:
+    """Judge the history of the figures in `options`; the others are fields of the observation."""
+    figures = {name: option for name, option in options.items() if callable(option)}
+    fields = {name: option for name, option in options.items() if not callable(option)}
+    observation = observed(history(**figures), caller_keeps_nothing=caller_keeps_nothing, **fields)
+    return growth_judgement(observation)
+
+
+def steps_to(limit: int, until: int) -> Figure:
     """Growth by equal steps that ends with run `until`."""
     return lambda run: limit * min(run, until) // until
 
@@ -108,129 +117,119 @@ def steps_to(limit: int, until: int) -> Callable[[int], int]:
     ],
 )
 def test_the_owner_of_the_growth_decides(
-    figure: str, values: Callable[[int], int], verdict: str, owner: str | None
+    figure: str, values: Figure, verdict: str, owner: str | None
 ) -> None:
-    judgement = growth_judgement(observe(figure, values))
-    assert (judgement.verdict, judgement.owner) == (verdict, owner)
+    result = judgement(**{figure: values})
+    assert (result.verdict, result.owner) == (verdict, owner)
 
 
-@pytest.mark.parametrize(("step", "verdict"), [(900, "high_water"), (950, "flat")])
-def test_a_late_step_is_growth_if_two_moments_show_it(step: int, verdict: str) -> None:
-    observation = observe("slack", lambda run: 48 * MIB * (run >= step))
-    moments = tuple(
-        msgspec.structs.replace(each, largest_input=largest_input(1000 + (each.run >= step)))
-        for each in observation.moments
+@pytest.mark.parametrize(
+    ("slack", "largest", "verdict"),
+    [
+        # A late step is growth if two moments show it.
+        pytest.param(lambda run: 48 * (run >= 900), lambda run: 1 + (run >= 900), "high_water"),
+        pytest.param(lambda run: 48 * (run >= 950), lambda run: 1 + (run >= 950), "flat"),
+        pytest.param(lambda run: 16 * (run // 300), lambda run: 1 + run // 300, "high_water"),
+        pytest.param(
+            lambda run: 16 * (run // 300),
+            lambda run: 1 + run // 400,
+            "undecided",
+            id="not at rises",
+        ),
+        pytest.param(lambda run: 16 * (run // 300), lambda run: 0, "undecided", id="not known"),
+    ],
+)
+def test_slack_that_rises_with_new_largest_inputs_is_a_high_water_mark(
+    slack: Figure, largest: Figure, verdict: str
+) -> None:
+    result = judgement(
+        slack=lambda run: slack(run) * MIB,
+        largest=lambda run: 1000 * largest(run),
+        caller_keeps_nothing=False,
     )
-    assert growth_judgement(replace(observation, moments=moments)).verdict == verdict
+    assert result.verdict == verdict
+
+
+@pytest.mark.parametrize(("at_new_largest", "verdict"), [(True, "high_water"), (False, "plateau")])
+def test_new_largest_inputs_are_known_by_run(at_new_largest: bool, verdict: str) -> None:
+    steps = (10, 40, 90, 300)
+
+    def slack(run: int) -> int:
+        return 8 * MIB * sum(run >= step for step in steps)
+
+    samples = [
+        RunSample(
+            run=run, resident_bytes=60 * MIB + slack(run), anonymous_bytes=0, duration_s=0.001
+        )
+        for run in range(1, 1001)
+    ]
+    new_largest = frozenset(steps if at_new_largest else (5, 6, 7))
+    result = judgement(slack=slack, samples=tuple(samples), new_largest=new_largest)
+    assert result.verdict == verdict
 
 
 @pytest.mark.parametrize(("is_new", "verdict"), [(False, "plateau"), (True, "undecided")])
 def test_an_arena_that_takes_no_memory_any_more_can_only_fill_its_size(
     is_new: bool, verdict: str
 ) -> None:
-    observation = observe("slack", steps_to(64 * MIB, 2000))
     whole = 96 * MIB  # of which ever more pages are resident
-    moments = tuple(
+    moments = [
         msgspec.structs.replace(
-            each, arena_slack_bytes=whole + is_new * (each.run > 800) * MIB - MIB
+            moment, arena_slack_bytes=whole + is_new * (moment.run > 800) * MIB - MIB
         )
-        for each in observation.moments
-    )
-    judgement = growth_judgement(replace(observation, moments=moments))
-    assert (judgement.verdict, judgement.owner) == (verdict, "arena_slack")
+        for moment in history(slack=steps_to(64 * MIB, 2000))
+    ]
+    result = growth_judgement(observed(moments, caller_keeps_nothing=True))
+    assert (result.verdict, result.owner) == (verdict, "arena_slack")
 
 
 def test_the_slope_is_that_of_the_owner_after_the_warm_up() -> None:
-    judgement = growth_judgement(
-        observe("heap", lambda run: 20 * MIB + (5000 if run < 100 else 25) * run)
-    )
-    assert judgement.slope is not None
-    assert judgement.slope.bytes_per_unit == 25
-
-
-@pytest.mark.parametrize(
-    ("figure", "keeps", "verdict"),
-    [("arena", False, "kept"), ("heap", True, "kept"), ("heap", False, "leak")],
-)
-def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdict: str) -> None:
-    observation = observe(
-        figure,
-        lambda run: 20 * MIB + 1000 * run,
-        caller_keeps_nothing=False,
-        kept=KeptValues("output 'y'" if keeps else ""),
-    )
-    assert growth_judgement(observation).verdict == verdict
+    result = judgement(heap=lambda run: 20 * MIB + (5000 if run < 100 else 25) * run)
+    assert result.slope is not None
+    assert result.slope.bytes_per_unit == 25
 
 
 @pytest.mark.parametrize("unit", ["run", "second"])
 @pytest.mark.parametrize(
-    ("figure", "kept_bytes", "named", "verdict"),
+    ("figure", "kept", "named", "verdict"),
     [
-        ("arena", 600.0, "output 'y'", "kept"),
-        ("arena", None, "output 'y'", "kept"),  # of an unknown size
-        ("heap", 600.0, "output 'y'", "kept"),
+        ("arena", KeptValues(), "", "kept"),
+        ("heap", KeptValues(), "", "leak"),
+        ("arena", KeptValues("output 'y'", 600.0), "output 'y'", "kept"),
+        ("arena", KeptValues("output 'y'", None), "output 'y'", "kept"),  # of an unknown size
+        ("heap", KeptValues("output 'y'", 600.0), "output 'y'", "kept"),
+        ("heap", KeptValues("output 'y'", None), "output 'y'", "kept"),
         # A small value is kept as well, and explains nothing.
-        ("arena", 400.0, "", "kept"),
-        ("heap", 400.0, "", "leak"),
+        ("arena", KeptValues("output 'y'", 400.0), "", "kept"),
+        ("heap", KeptValues("output 'y'", 400.0), "", "leak"),
     ],
 )
 def test_values_are_named_if_they_are_most_of_the_growth(
-    figure: str, kept_bytes: float | None, named: str, verdict: str, unit: str
+    figure: str, kept: KeptValues, named: str, verdict: str, unit: str
 ) -> None:
-    observation = observe(
-        figure,
-        lambda run: 20 * MIB + 1000 * run,
-        caller_keeps_nothing=False,
-        kept=KeptValues("output 'y'", kept_bytes),
-        unit=unit,
-    )
-    judgement = growth_judgement(observation)
-    assert (judgement.verdict, judgement.kept.names) == (verdict, named)
+    values: dict[str, Any] = {figure: lambda run: 20 * MIB + 1000 * run}
+    result = judgement(**values, caller_keeps_nothing=False, kept=kept, unit=unit)
+    assert (result.verdict, result.kept.names) == (verdict, named)
 
 
 def test_sessions_that_are_not_released_are_kept() -> None:
-    moments = tuple(moment(run, heap=20 * MIB + 4000 * run, sessions=1 + run // 20) for run in RUNS)
-    judgement = growth_judgement(
-        GrowthObservation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+    result = judgement(
+        heap=lambda run: 20 * MIB + 4000 * run,
+        sessions=lambda run: 1 + run // 20,
+        caller_keeps_nothing=False,
     )
-    assert (judgement.verdict, judgement.owner) == ("kept", "sessions")
-
-
-@pytest.mark.parametrize(("at_new_largest", "verdict"), [(True, "high_water"), (False, "plateau")])
-def test_growth_at_each_new_largest_input_is_a_high_water_mark(
-    at_new_largest: bool, verdict: str
-) -> None:
-    steps = (10, 40, 90, 300)
-
-    def slack(run: int) -> int:
-        return 8 * MIB * sum(run >= step for step in steps)
-
-    samples = tuple(
-        RunSample(
-            run=run, resident_bytes=60 * MIB + slack(run), anonymous_bytes=0, duration_s=0.001
-        )
-        for run in range(1, 1001)
-    )
-    observation = observe(
-        "slack",
-        slack,
-        samples=samples,
-        new_largest=frozenset(steps if at_new_largest else (5, 6, 7)),
-    )
-    assert growth_judgement(observation).verdict == verdict
+    assert (result.verdict, result.owner) == ("kept", "sessions")
 
 
 def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
-    moments = tuple(
+    moments = [
         msgspec.structs.replace(moment(0, heap=20 * MIB + 3000 * second), time_s=float(second))
         for second in range(30)
-    )
-    judgement = growth_judgement(
-        GrowthObservation(moments=moments, unit="second", warm_up=5, caller_keeps_nothing=False)
-    )
-    assert judgement.verdict == "leak"
-    assert judgement.slope is not None
-    assert judgement.slope.bytes_per_unit == 3000
+    ]
+    result = growth_judgement(observed(moments, unit="second", warm_up=5))
+    assert result.verdict == "leak"
+    assert result.slope is not None
+    assert result.slope.bytes_per_unit == 3000
 
 
 @pytest.mark.parametrize(
@@ -248,88 +247,53 @@ def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
 def test_sessions_that_become_more_at_each_of_a_few_moments_are_kept(
     sessions: tuple[int | None, ...], verdict: str
 ) -> None:
-    moments = tuple(
+    moments = [
         moment(10 * number, heap=20 * MIB * (count or 1), sessions=count)
         for number, count in enumerate(sessions)
-    )
-    observation = GrowthObservation(
-        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False
-    )
-    assert growth_judgement(observation).verdict == verdict
+    ]
+    assert growth_judgement(observed(moments)).verdict == verdict
 
 
 def test_too_few_moments_are_undecided() -> None:
-    moments = tuple(moment(run, heap=20 * MIB + 99 * run) for run in RUNS[:4])
-    observation = GrowthObservation(
-        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=True
-    )
-    assert growth_judgement(observation).verdict == "undecided"
-
-
-@pytest.mark.parametrize(("grows", "verdict"), [(False, "flat"), (True, "leak")])
-def test_the_heap_is_judged_by_the_sizes_of_blocks_that_grow(grows: bool, verdict: str) -> None:
-    observation = observe(
-        "heap",
-        lambda run: 20 * MIB + 250 * run,
-        growing_heap_bytes=tuple(250 * run if grows else 0 for run in RUNS),
-    )
-    assert growth_judgement(observation).verdict == verdict
-
-
-@pytest.mark.parametrize(("rate", "verdict"), [(16, "flat"), (20, "leak")])
-def test_the_growth_of_blocks_in_a_program_must_exceed_a_minimum(rate: int, verdict: str) -> None:
-    observation = observe(
-        "heap",
-        lambda run: 20 * MIB,
-        growing_heap_bytes=tuple(rate * run for run in RUNS),
-        min_heap_bytes=16 * 1024,
-    )
-    assert growth_judgement(observation).verdict == verdict
+    moments = history(heap=lambda run: 20 * MIB + 99 * run)[:4]
+    assert growth_judgement(observed(moments, caller_keeps_nothing=True)).verdict == "undecided"
 
 
 @pytest.mark.parametrize(
-    ("largest", "verdict"),
+    ("heap_rate", "block_rate", "min_bytes", "verdict"),
     [
-        pytest.param(lambda run: 1000 * (1 + run // 300), "high_water", id="at each rise"),
-        pytest.param(lambda run: 1000 * (1 + run // 400), "undecided", id="beside the rises"),
-        pytest.param(lambda run: 0, "undecided", id="not known"),
+        pytest.param(250, 0, 1024, "flat", id="other blocks"),
+        pytest.param(250, 250, 1024, "leak", id="these blocks"),
+        pytest.param(0, 16, 16 * 1024, "flat", id="below the minimum"),
+        pytest.param(0, 20, 16 * 1024, "leak", id="above the minimum"),
     ],
 )
-def test_new_largest_inputs_of_a_program_are_known_at_moments(
-    largest: Callable[[int], int], verdict: str
+def test_the_heap_is_judged_by_the_sizes_of_blocks_that_grow(
+    heap_rate: int, block_rate: int, min_bytes: int, verdict: str
 ) -> None:
-    moments = tuple(
-        msgspec.structs.replace(
-            moment(run, slack=16 * MIB * (run // 300)), largest_input=largest_input(largest(run))
-        )
-        for run in RUNS
+    result = judgement(
+        heap=lambda run: 20 * MIB + heap_rate * run,
+        growing_heap_bytes=tuple(block_rate * run for run in RUNS),
+        min_heap_bytes=min_bytes,
     )
-    observation = GrowthObservation(
-        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False
-    )
-    assert growth_judgement(observation).verdict == verdict
+    assert result.verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("bytes_a_run", "largest", "verdict"),
     [
-        pytest.param(0, lambda run: 1000 * (1 + run // 150), "flat", id="at each rise"),
-        pytest.param(80, lambda run: 1000 * (1 + run // 150), "leak", id="between the rises too"),
-        pytest.param(0, lambda run: 1000, "leak", id="no rise"),
-        pytest.param(0, lambda run: 1000 * run, "leak", id="a rise between any two moments"),
+        pytest.param(0, lambda run: 1 + run // 150, "flat", id="at each rise"),
+        pytest.param(80, lambda run: 1 + run // 150, "leak", id="between the rises too"),
+        pytest.param(0, lambda run: 1, "leak", id="no rise"),
+        pytest.param(0, lambda run: run, "leak", id="a rise between any two moments"),
     ],
 )
 def test_a_heap_that_grows_only_where_inputs_become_larger_is_no_leak(
-    bytes_a_run: int, largest: Callable[[int], int], verdict: str
+    bytes_a_run: int, largest: Figure, verdict: str
 ) -> None:
-    moments = tuple(
-        msgspec.structs.replace(
-            moment(run, heap=20 * MIB + 9000 * (run // 150) + bytes_a_run * run),
-            largest_input=largest_input(largest(run)),
-        )
-        for run in RUNS
+    result = judgement(
+        heap=lambda run: 20 * MIB + 9000 * (run // 150) + bytes_a_run * run,
+        largest=lambda run: 1000 * largest(run),
+        caller_keeps_nothing=False,
     )
-    observation = GrowthObservation(
-        moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False
-    )
-    assert growth_judgement(observation).verdict == verdict
+    assert result.verdict == verdict
