@@ -1,97 +1,98 @@
 import pytest
 
-from memdiag.records.run import HighWaterRun, ProgramFinding, ProgramRun
-from tests.programs.rules import records
+from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession
+from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
 from tests.programs.rules.records import MIB, PID, memory, process, program, runs, session, xray
 
-
-def findings(run: ProgramRun) -> list[ProgramFinding]:
-    return records.findings("arena-slack", run)
-
-
-def test_the_slack_of_all_arenas() -> None:
-    sessions = [
-        session(1, memory=memory(slack=30 * MIB)),
-        session(2, memory=memory(slack=50 * MIB, reserved=70 * MIB)),
-    ]
-    run = program(*sessions, xrays=(xray(PID, slack=80 * MIB, reserved=100 * MIB),))
-    (found,) = findings(run)
-    assert found.bytes == 80 * MIB
-    assert found.sessions == (1, 2)
-    assert "80 MiB (of 100 MiB reserved addresses) in process 10 are free space in" in found.message
-    assert "session 2 (m.onnx) 50 MiB, session 1 (m.onnx) 30 MiB" in found.message
-    assert 'add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")' in found.remedy
-
-
-@pytest.mark.parametrize(
-    ("pids", "options", "is_advised"),
-    [
-        ((PID, PID), {}, True),
-        ((PID, PID + 1), {}, False),  # in two processes
-        ((PID,), {}, False),
-        ((PID, PID), {"session.use_env_allocators": "1"}, False),
-    ],
+RULE = "arena-slack"
+RARE = session(shapes=[runs(99), runs(1, (999, 8))], memory=memory(slack=80 * MIB))
+PEAK = HighWaterRun(
+    session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)}, latency_s=0.01
 )
-def test_sessions_of_a_process_can_share_one_arena(
-    pids: tuple[int, ...], options: dict[str, str], is_advised: bool
-) -> None:
-    sessions = [
-        session(number, pid=pid, memory=memory(slack=40 * MIB), options=options)
-        for number, pid in enumerate(pids, 1)
+WORKERS = (process(), process(11, parent=PID), process(12, parent=PID))
+SHARED = "onnxruntime.create_and_register_allocator("
+
+
+def slack(*mebibytes: int, **changes: object) -> list[ProgramSession]:
+    """Return a session of each size of slack."""
+    return [
+        session(number, memory=memory(slack=size * MIB), **changes)
+        for number, size in enumerate(mebibytes, 1)
     ]
-    xrays = tuple(xray(pid, slack=40 * MIB * pids.count(pid)) for pid in dict.fromkeys(pids))
-    processes = tuple(process(pid) for pid in dict.fromkeys(pids))
-    (found,) = findings(program(*sessions, processes=processes, xrays=xrays))
-    assert ("onnxruntime.create_and_register_allocator(" in found.remedy) == is_advised
-    assert "enable_cpu_mem_arena=False" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("slack", "run_threads", "is_advised"),
-    [
-        ((50, 30, 10), 1, True),
-        ((136, 6, 3), 1, False),  # hardly any is in the other arenas
-        ((50, 30, 10), 2, False),  # their runs overlapped
-    ],
-)
-def test_one_arena_is_advised_if_it_saves_much(
-    slack: tuple[int, ...], run_threads: int, *, is_advised: bool
-) -> None:
-    sessions = [
-        session(number, memory=memory(slack=size * MIB), run_threads=run_threads)
-        for number, size in enumerate(slack, 1)
-    ]
-    (found,) = findings(program(*sessions, xrays=(xray(PID, slack=sum(slack) * MIB),)))
-    assert found.remedy.startswith("Let the sessions of a process share" * is_advised or "Let runs")
+def examined(*sessions: ProgramSession, mib: int, **changes: object) -> ProgramRun:
+    """Return a recording whose process has `mib` MiB of slack in an X-ray."""
+    return program(*sessions, xrays=(xray(PID, slack=mib * MIB),), **changes)
 
 
-def test_a_process_without_recorded_sessions_has_arenas_too() -> None:
-    run = program(processes=(process(),), xrays=(xray(PID, slack=80 * MIB),), is_watched=True)
-    (found,) = findings(run)
-    assert found.sessions == ()
-    assert "reserved" not in found.message
+CASES = {
+    "reserved addresses that are not resident": Case(
+        program(
+            *slack(30),
+            session(2, memory=memory(slack=50 * MIB, reserved=70 * MIB)),
+            xrays=(xray(PID, slack=80 * MIB, reserved=100 * MIB),),
+        ),
+        (1, 2),
+        80 * MIB,
+        "80 MiB (of 100 MiB reserved addresses) in process 10",
+    ),
+    "two sessions of a process": Case(examined(*slack(40, 40), mib=80), (1, 2), 80 * MIB, SHARED),
+    "sessions of two processes": Case(
+        program(
+            session(1, memory=memory(slack=40 * MIB)),
+            session(2, pid=11, memory=memory(slack=40 * MIB)),
+            xrays=(xray(PID, slack=40 * MIB), xray(11, slack=40 * MIB)),
+        ),
+        (1, 2),
+        80 * MIB,
+    ),
+    "one session": Case(examined(*slack(40), mib=40), (1,), 40 * MIB),
+    "sessions that share an arena already": Case(
+        examined(*slack(40, 40, options={"session.use_env_allocators": "1"}), mib=80),
+        (1, 2),
+        80 * MIB,
+    ),
+    "one arena would save much": Case(
+        examined(*slack(50, 30, 10), mib=90), (1, 2, 3), 90 * MIB, "Let the sessions of a process"
+    ),
+    "hardly any is in the other arenas": Case(
+        examined(*slack(136, 6, 3), mib=145), (1, 2, 3), 145 * MIB, "Let runs"
+    ),
+    "runs that overlapped": Case(
+        examined(*slack(50, 30, 10, run_threads=2), mib=90), (1, 2, 3), 90 * MIB, "Let runs"
+    ),
+    "a process without recorded sessions": Case(
+        examined(mib=80, processes=(process(),), is_watched=True), (), 80 * MIB
+    ),
+    "a session of a calibration and another": Case(
+        examined(
+            *slack(80, library="onnxruntime"), session(2, memory=memory(slack=80 * MIB)), mib=80
+        ),
+        (1, 2),
+        80 * MIB,
+    ),
+    "forks that share a part": Case(
+        program(
+            processes=WORKERS,
+            xrays=tuple(xray(pid, slack=30 * MIB, shared=20 * MIB) for pid in (11, 12)),
+        ),
+        (),
+        40 * MIB,
+    ),
+    "a calibration, whose options cannot be set": Case(
+        examined(*slack(80, library="onnxruntime"), mib=80)
+    ),
+    "little slack": Case(examined(session(), mib=15)),
+    "no X-ray": Case(program(session())),
+    "slack of a rare large input": Case(examined(RARE, mib=80, peaks=(PEAK,))),
+}
 
 
-def test_little_slack_and_slack_of_a_rare_large_input_are_left_out() -> None:
-    assert findings(program(session(), xrays=(xray(PID, slack=15 * MIB),))) == []
-    assert findings(program(session())) == []
-    rare = session(shapes=[runs(99), runs(1, (999, 8))], memory=memory(slack=80 * MIB))
-    peak = HighWaterRun(
-        session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)}, latency_s=0.01
-    )
-    assert findings(program(rare, peaks=(peak,), xrays=(xray(PID, slack=80 * MIB),))) == []
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_findings(case: Case) -> None:
+    assert_case(RULE, case)
 
 
-def test_options_of_a_calibration_cannot_be_set() -> None:
-    of_tool = session(1, memory=memory(slack=80 * MIB), library="onnxruntime")
-    own = session(2, memory=memory(slack=80 * MIB))
-    xrays = (xray(PID, slack=80 * MIB),)
-    assert findings(program(of_tool, xrays=xrays)) == []
-    assert len(findings(program(of_tool, own, xrays=xrays))) == 1
-
-
-def test_slack_that_forks_share_counts_once() -> None:
-    workers = [process(pid=pid, parent=PID) for pid in (11, 12)]
-    xrays = tuple(xray(pid, slack=30 * MIB, shared=20 * MIB) for pid in (11, 12))
-    (found,) = findings(program(processes=(process(), *workers), xrays=xrays))
-    assert found.bytes == 40 * MIB
+def test_messages_and_remedies() -> None:
+    assert_texts_approved(RULE, CASES)

@@ -1,7 +1,10 @@
+from typing import Any
+
 import pytest
 
 from memdiag.records.run import InheritedSession, ProgramProcess, ProgramRun
-from tests.programs.rules.records import findings, process, program, session
+from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.records import process, program, session
 
 RULE = "fork-after-session"
 
@@ -11,104 +14,55 @@ def fork(pid: int = 11, *, run_count: int = 0, is_running: bool = False) -> Prog
     return process(pid, parent=10, forked_from=10, inherited=(inherited,))
 
 
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        pytest.param(
-            program(session(), processes=(process(), fork(run_count=5))),
-            "at least 5 runs there had one thread each",
-            id="runs an inherited session",
-        ),
-        pytest.param(
-            program(session(), processes=(process(), fork(is_running=True))),
-            "1 run there started and did not end",
-            id="hangs in an inherited session",
-        ),
-        pytest.param(
-            program(session(), session(2, pid=11), processes=(process(), fork())),
-            "it crashes or hangs when the session is destroyed",
-            id="creates sessions of its own",
-        ),
-    ],
-)
-def test_a_fork_that_uses_onnxruntime(run: ProgramRun, message: str) -> None:
-    (found,) = findings(RULE, run)
-    assert found.sessions == (1,)
-    assert found.bytes is None
-    assert "process 11 is a fork of process 10" in found.message
-    assert message in found.message
-    assert "gunicorn without --preload" in found.remedy
+def forked(*forks: ProgramProcess) -> ProgramRun:
+    return program(session(), processes=(process(), *forks))
 
 
-@pytest.mark.parametrize(
-    ("telemetry", "message"),
-    [
-        (True, "which does not exist in a fork: a fork that ends"),
-        (None, "does not exist in a fork, unless ORT_DISABLE_TELEMETRY=1 was set: a fork"),
-    ],
-)
-def test_telemetry_has_a_thread_even_if_sessions_have_none(
-    telemetry: bool | None, message: str
-) -> None:
-    parent = process(onnxruntime="1.29.0", telemetry=telemetry)
-    (found,) = findings(
-        RULE, program(session(started_threads=0), processes=(parent, fork(run_count=5)))
-    )
-    assert found.sessions == (1,)
-    assert message in found.message
-    assert found.remedy.endswith(
-        "or set both ORT_DISABLE_TELEMETRY=1 and intra_op_num_threads = 1."
-    )
+def without_threads(run_count: int = 5, **parent: Any) -> ProgramRun:
+    """Return a fork of a process whose session has no threads."""
+    processes = (process(**parent), fork(run_count=run_count))
+    return program(session(started_threads=0), processes=processes)
 
 
-def test_workers_have_one_finding() -> None:
-    forks = [fork(pid, run_count=2) for pid in (11, 12)]
-    (found,) = findings(RULE, program(session(), processes=(process(), *forks)))
-    assert "processes 11, 12 are forks of process 10" in found.message
-    assert "at least 4 runs" in found.message
+def with_session_of_child(child: ProgramProcess) -> ProgramRun:
+    return program(session(), session(2, pid=11), processes=(process(), child))
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        pytest.param(
-            program(session(), processes=(process(), fork())), id="does not use onnxruntime"
-        ),
-        pytest.param(
-            program(
-                session(started_threads=0),
-                processes=(process(telemetry=False), fork(run_count=5)),
-            ),
-            id="the session has no threads, and telemetry is off",
-        ),
-        pytest.param(
-            program(
-                session(started_threads=0),
-                processes=(process(onnxruntime="1.28.1"), fork(run_count=5)),
-            ),
-            id="the session has no threads, and the release no telemetry",
-        ),
-        pytest.param(
-            program(
-                session(started_threads=0), processes=(process(onnxruntime=None), fork(run_count=5))
-            ),
-            id="the session has no threads, and the release is not known",
-        ),
-        pytest.param(
-            program(session(started_threads=0), processes=(process(), fork())),
-            id="telemetry is on, but the fork does not use onnxruntime",
-        ),
-        pytest.param(
-            program(session(), session(2, pid=11), processes=(process(), process(11, parent=10))),
-            id="spawned",
-        ),
-        pytest.param(
-            program(
-                session(), session(2, pid=11), processes=(process(), process(11, forked_from=10))
-            ),
-            id="forked before the session was created",
-        ),
-    ],
-)
-def test_a_safe_process(run: ProgramRun) -> None:
-    assert findings(RULE, run) == []
+CASES = {
+    "runs an inherited session": Case(forked(fork(run_count=5)), (1,), says="at least 5 runs"),
+    "hangs in an inherited session": Case(
+        forked(fork(is_running=True)), (1,), says="1 run there started and did not end"
+    ),
+    "creates sessions of its own": Case(
+        with_session_of_child(fork()), (1,), says="crashes or hangs when the session is destroyed"
+    ),
+    "telemetry has a thread": Case(
+        without_threads(onnxruntime="1.29.0", telemetry=True), (1,), says="ORT_DISABLE_TELEMETRY=1"
+    ),
+    "telemetry may have a thread": Case(
+        without_threads(onnxruntime="1.29.0", telemetry=None),
+        (1,),
+        says="unless ORT_DISABLE_TELEMETRY=1 was set",
+    ),
+    "two workers": Case(
+        forked(fork(11, run_count=2), fork(12, run_count=2)), (1,), says="at least 4 runs"
+    ),
+    "does not use onnxruntime": Case(forked(fork())),
+    "no threads, and telemetry is off": Case(without_threads(telemetry=False)),
+    "no threads, and the release has no telemetry": Case(without_threads(onnxruntime="1.28.1")),
+    "no threads, and the release is not known": Case(without_threads(onnxruntime=None)),
+    "telemetry is on, but the fork does not use onnxruntime": Case(without_threads(run_count=0)),
+    "spawned": Case(with_session_of_child(process(11, parent=10))),
+    "forked before the session was created": Case(
+        with_session_of_child(process(11, forked_from=10))
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_findings(case: Case) -> None:
+    assert_case(RULE, case)
+
+
+def test_messages_and_remedies() -> None:
+    assert_texts_approved(RULE, CASES)

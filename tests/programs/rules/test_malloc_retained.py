@@ -1,44 +1,49 @@
-from memdiag.records.run import ProgramFinding, ProgramRun
-from tests.programs.rules import records
+import pytest
+
+from memdiag.records.run import ProcessXray, ProgramRun
+from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
 from tests.programs.rules.records import MIB, PID, process, program, session, xray
 
-
-def findings(run: ProgramRun) -> list[ProgramFinding]:
-    return records.findings("malloc-retained", run)
+RULE = "malloc-retained"
 
 
-def test_the_retained_memory_of_all_processes() -> None:
-    sessions = [session(1), session(2, pid=11, options={"enable_cpu_mem_arena": "False"})]
-    both = (xray(PID, retained=30 * MIB), xray(11, retained=40 * MIB))
-    (found,) = findings(program(*sessions, xrays=both))
-    assert found.bytes == 70 * MIB
-    assert found.sessions == (2,)  # malloc serves its runs
-    assert "70 MiB in processes 10, 11 were freed" in found.message  # nothing is shared
-    assert "Some sessions there have no arena" in found.message
-    assert "The next run may use part of them again." in found.message
-    assert "MALLOC_MMAP_THRESHOLD_=131072" in found.remedy
-    assert "Call malloc_trim(0) once after all sessions have run" in found.remedy
+def forks(*parents: int, others: tuple[ProcessXray, ...] = ()) -> ProgramRun:
+    """Return processes with 30 MiB each, of which they share 25 MiB with relatives."""
+    workers = [process(pid, parent=parent) for pid, parent in enumerate(parents, 11)]
+    xrays = [xray(worker.pid, retained=30 * MIB, shared=25 * MIB) for worker in workers]
+    return program(processes=(process(), *workers), xrays=(*xrays, *others))
 
 
-def test_only_the_last_xray_of_a_process_counts() -> None:
-    early = xray(PID, retained=90 * MIB, t_s=1.0)
-    run = program(processes=(process(),), xrays=(xray(PID, retained=15 * MIB), early))
-    assert findings(run) == []
+CASES = {
+    "two processes, of which one has no arena": Case(
+        program(
+            session(1),
+            session(2, pid=11, options={"enable_cpu_mem_arena": "False"}),
+            xrays=(xray(PID, retained=30 * MIB), xray(11, retained=40 * MIB)),
+        ),
+        (2,),  # malloc serves its runs
+        70 * MIB,
+        "Some sessions there have no arena",
+    ),
+    "two forks of a process": Case(forks(PID, PID), (), (2 * 5 + 25) * MIB, "are counted once"),
+    "two forks, whose parent was read when they had ended": Case(
+        forks(PID, PID, others=(xray(PID, retained=28 * MIB),)), (), (2 * 5 + 28) * MIB
+    ),
+    "a fork of a fork": Case(forks(PID, 11), (), (2 * 5 + 25) * MIB),
+    "a fork and a process of another program": Case(forks(PID, 1), (), 2 * 30 * MIB),
+    "much, but not in the last X-ray": Case(
+        program(
+            processes=(process(),),
+            xrays=(xray(PID, retained=15 * MIB), xray(PID, retained=90 * MIB, t_s=1.0)),
+        )
+    ),
+}
 
 
-def test_pages_that_forks_share_count_once() -> None:
-    def size(*parents: int, parent_xray: bool = False) -> int | None:
-        pids = range(11, 11 + len(parents))
-        xrays = [xray(pid, retained=30 * MIB, shared=25 * MIB) for pid in pids]
-        if parent_xray:  # taken when the workers had ended: nothing is shared any more
-            xrays.append(xray(PID, retained=28 * MIB, shared=0))
-        workers = (process(pid=pid, parent=p) for pid, p in zip(pids, parents, strict=True))
-        run = program(processes=(process(), *workers), xrays=tuple(xrays))
-        (found,) = findings(run)
-        assert "(pages that these processes share are counted once)" in found.message
-        return found.bytes
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_findings(case: Case) -> None:
+    assert_case(RULE, case)
 
-    assert size(PID, PID) == 2 * 5 * MIB + 25 * MIB
-    assert size(PID, PID, parent_xray=True) == 2 * 5 * MIB + 28 * MIB
-    assert size(PID, 11) == 2 * 5 * MIB + 25 * MIB  # a fork of a fork
-    assert size(PID, 1) == 2 * 30 * MIB  # of another program
+
+def test_messages_and_remedies() -> None:
+    assert_texts_approved(RULE, CASES)

@@ -1,8 +1,11 @@
+from typing import Any
+
 import msgspec
 import pytest
 
-from memdiag.records.run import ProgramRun, ProgramSession, SessionModel
-from tests.programs.rules.records import MIB, WEIGHTS, findings, model, program, session
+from memdiag.records.run import SessionModel
+from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.records import MIB, WEIGHTS, model, program, session
 
 RULE = "model-bytes-kept"
 SIZE = WEIGHTS + 1000
@@ -15,56 +18,40 @@ def from_bytes(
     return msgspec.structs.replace(made, address=address)
 
 
-def test_a_session_that_keeps_its_bytes() -> None:
-    (found,) = findings(RULE, program(session(model=from_bytes())))
-    assert (found.sessions, found.bytes) == ((1,), SIZE)
-    assert found.message == (
-        "1 session in process 10, created at app.py:1, keeps the bytes of the model from which it"
-        " was created, 50 MiB. They are not read again."
-    )
-    assert "from the path" in found.remedy
-    assert "session._model_bytes = None" in found.remedy
+def nothing(**changes: Any) -> Case:
+    """Return a session from bytes that cannot be dropped because of `changes`."""
+    return Case(program(session(**{"model": from_bytes(), **changes})))
 
 
-def test_sessions_of_one_process_may_share_the_bytes() -> None:
-    sessions = [session(number, model=from_bytes(), pid=pid) for number, pid in ((1, 3), (2, 3))]
-    (found,) = findings(RULE, program(*sessions))
-    assert (found.sessions, found.bytes) == ((1, 2), SIZE)
-    others = [
-        session(3, model=from_bytes(), pid=4),
-        session(4, model=from_bytes("b", address=2), pid=4),
-    ]
-    (found,) = findings(RULE, program(*sessions, *others))
-    assert (found.sessions, found.bytes) == ((1, 2, 3, 4), 3 * SIZE)
-    assert "keep the bytes of 2 models in 3 copies from which they were created" in found.message
+SHARING = [session(number, model=from_bytes(), pid=3) for number in (1, 2)]
+OTHERS = [
+    session(3, model=from_bytes(), pid=4),
+    session(4, model=from_bytes("b", address=2), pid=4),
+]
+READ_AGAIN = [session(number, model=from_bytes(address=number)) for number in (1, 2, 3)]
+
+CASES = {
+    "one session": Case(program(session(model=from_bytes())), (1,), SIZE),
+    "two sessions of the same bytes": Case(program(*SHARING), (1, 2), SIZE),
+    "sessions of two processes and of two models": Case(
+        program(*SHARING, *OTHERS), (1, 2, 3, 4), 3 * SIZE, "the bytes of 2 models in 3 copies"
+    ),
+    "bytes that are read for each session": Case(
+        program(*READ_AGAIN), (1, 2, 3), 3 * SIZE, "the bytes of the model in 3 copies"
+    ),
+    "from a path": nothing(model=model()),
+    "dropped": nothing(model=from_bytes(is_kept=False)),
+    "released": nothing(released_s=50.0),
+    "small": nothing(model=from_bytes(size=15 * MIB)),
+    "failed": nothing(providers=(), error="bad"),
+    "used in place": nothing(options={"session.use_ort_model_bytes_directly": "1"}),
+}
 
 
-def test_bytes_that_are_read_for_each_session_are_copies_of_the_model() -> None:
-    sessions = [session(number, model=from_bytes(address=number)) for number in (1, 2, 3)]
-    (found,) = findings(RULE, program(*sessions))
-    assert found.bytes == 3 * SIZE
-    assert "keep the bytes of the model in 3 copies from which they were created, 150 MiB" in (
-        found.message
-    )
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_findings(case: Case) -> None:
+    assert_case(RULE, case)
 
 
-def without(**changes: object) -> ProgramSession:
-    return session(**{"model": from_bytes(), **changes})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        pytest.param(program(session()), id="from a path"),
-        pytest.param(program(without(model=from_bytes(is_kept=False))), id="dropped"),
-        pytest.param(program(without(released_s=50.0)), id="released"),
-        pytest.param(program(without(model=from_bytes(size=15 * MIB))), id="small"),
-        pytest.param(program(without(providers=(), error="bad")), id="failed"),
-        pytest.param(
-            program(without(options={"session.use_ort_model_bytes_directly": "1"})),
-            id="used in place",
-        ),
-    ],
-)
-def test_no_bytes_that_could_be_dropped(run: ProgramRun) -> None:
-    assert findings(RULE, run) == []
+def test_messages_and_remedies() -> None:
+    assert_texts_approved(RULE, CASES)

@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from memdiag.records.run import ProgramSession
+from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
 from tests.programs.rules.records import MIB, WEIGHTS, findings, program, runs, session
 
 RULE = "session-per-call"
@@ -24,43 +25,35 @@ def calls(
     ]
 
 
-def test_released_sessions_cost_time() -> None:
-    (found,) = findings(RULE, program(*calls()))
-    assert found.sessions == (1, 2, 3, 4, 5, 6)
-    assert found.bytes is None
-    assert "6 sessions of m.onnx were created at app.py:7 in process 10" in found.message
-    assert "creating them took 3.0 s, running them 6.0 ms" in found.message
-    assert "alive" not in found.message
+SECOND_THREAD = [
+    msgspec.structs.replace(call, number=call.number + 6, created_s=call.created_s + 0.1)
+    for call in calls(of_each=10)
+]
+POOL = [session(number, created_at="app.py:7", created_s=90.0) for number in range(3, 7)]
+
+CASES = {
+    "released sessions cost time": Case(program(*calls()), (1, 2, 3, 4, 5, 6)),
+    "kept sessions cost memory": Case(
+        program(*calls(kept=True)), (1, 2, 3, 4, 5, 6), 5 * (WEIGHTS + MIB), "6 of them were alive"
+    ),
+    "calls in two threads, two alive at a time": Case(
+        program(*calls(of_each=10), *SECOND_THREAD), tuple(range(1, 13)), WEIGHTS + MIB
+    ),
+    "few sessions": Case(program(*calls(4))),
+    "many runs each": Case(program(*calls(of_each=11))),
+    "a pool, created before its runs": Case(program(*calls(kept=True, period_s=0.1))),
+    "a pool after two calls": Case(program(*calls(2), *POOL)),
+}
 
 
-def test_calls_in_two_threads() -> None:
-    second = [
-        msgspec.structs.replace(each, number=each.number + 6, created_s=each.created_s + 0.1)
-        for each in calls(of_each=10)
-    ]
-    (found,) = findings(RULE, program(*calls(of_each=10), *second))
-    assert len(found.sessions) == 12
+def test_kept_sessions_of_calls_are_no_duplicates() -> None:
+    assert findings("duplicate-session", program(*calls(kept=True))) == []
 
 
-def test_kept_sessions_cost_memory() -> None:
-    run = program(*calls(kept=True))
-    (found,) = findings(RULE, run)
-    assert found.bytes == 5 * (WEIGHTS + MIB)
-    assert "6 of them were alive at the same time" in found.message
-    assert findings("duplicate-session", run) == []
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_findings(case: Case) -> None:
+    assert_case(RULE, case)
 
 
-@pytest.mark.parametrize(
-    "sessions",
-    [
-        pytest.param(calls(4), id="few sessions"),
-        pytest.param(calls(of_each=11), id="many runs each"),
-        pytest.param(calls(kept=True, period_s=0.1), id="a pool, created before its runs"),
-        pytest.param(
-            [*calls(2), *(session(i, created_at="app.py:7", created_s=90.0) for i in range(3, 7))],
-            id="a pool after two calls",
-        ),
-    ],
-)
-def test_no_session_per_call(sessions: list[ProgramSession]) -> None:
-    assert findings(RULE, program(*sessions)) == []
+def test_messages_and_remedies() -> None:
+    assert_texts_approved(RULE, CASES)
