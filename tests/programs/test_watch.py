@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from memdiag.records.run import ProgramRun
 from memdiag.system.loaded_runtime import LoadedRuntime, loaded_runtime
 from tests.end_to_end.conftest import run_command_line
 from tests.programs.conftest import one_product
+from tests.waiting import wait_until
 
 WEIGHT_BYTES = 4 * 512 * 512
 
@@ -42,15 +44,14 @@ WAITING = "import sys; print('ready', flush=True); sys.stdin.read()"
 
 
 @contextmanager
-def running(program: str, *words: str) -> Iterator[int]:
-    """Yield the id of a process that runs `program`, once it has printed a line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+def running(program: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that runs `program`, once it has printed a line."""
+    command = [sys.executable, "-c", program, *words]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     try:
-        yield process.pid
+        yield process
     finally:
         process.kill()
         process.communicate()
@@ -66,8 +67,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(model: Path) -> Iterator[int]:
-    with running(SERVER, str(model)) as pid:
-        yield pid
+    with running(SERVER, str(model)) as process:
+        yield process.pid
 
 
 @pytest.fixture(scope="module")
@@ -129,44 +130,34 @@ def test_no_xray_is_taken_if_not_wanted(server: int) -> None:
 def test_models_that_are_given_are_searched_for(server: int, tmp_path: Path, model: Path) -> None:
     other = tmp_path / "other.onnx"
     parsed = onnx.load(model)
-    parsed.graph.initializer[0].CopyFrom(
-        onnx.numpy_helper.from_array(np.full((512, 512), 0.5, np.float32), "w")
-    )
+    values = np.full((512, 512), 0.5, np.float32)
+    parsed.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
     onnx.save(parsed, other)
-    for path, found in ((model, True), (other, False)):
-        recording = watch(server, duration_s=0.2, models=[path])
-        attribution = recording.xrays[-1].attribution
-        assert [each.name for each in attribution.models] == [path.name]
-        assert bool(attribution.copies) == found
+    recording = watch(server, duration_s=0.2, models=[model, other])
+    attribution = recording.xrays[-1].attribution
+    assert [searched.name for searched in attribution.models] == [model.name, other.name]
+    assert {copy.models for copy in attribution.copies} == {(0,)}
 
 
 def test_an_xray_is_taken_on_request(server: int, tmp_path: Path) -> None:
-    requester = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, time; from pathlib import Path\n"
-            "from memdiag.programs.xrays.xray_requests import request_xray\n"
-            "folder = Path(sys.argv[1])\n"
-            "while not (folder / 'recording.json').exists(): time.sleep(0.05)\n"
-            "sys.exit(len(request_xray(folder).processes))",
-            str(tmp_path / "new"),
-        ]
-    )
-    recorders = []
+    folder, answers = tmp_path / "new", []
+
+    def request() -> None:
+        wait_until((folder / "recording.json").exists)
+        answers.append(request_xray(folder))
+
+    requester = threading.Thread(target=request)
+    requester.start()
 
     def end_after_request(recorder: Recorder) -> None:
-        recorders.append(recorder)
-        if requester.poll() is not None:
+        if not requester.is_alive():
             signal.raise_signal(signal.SIGINT)
 
-    recording = watch(
-        server, xray=False, request_folder=tmp_path / "new", on_progress=end_after_request
-    )
-    assert requester.wait() == 1
+    recording = watch(server, xray=False, request_folder=folder, on_progress=end_after_request)
+    assert [len(answer.processes) for answer in answers] == [1]
     assert [xray.reason for xray in recording.xrays] == ["request"]
     with pytest.raises(UsageError, match="no recording is under way"):
-        request_xray(tmp_path / "new")
+        request_xray(folder)
 
 
 def test_a_signal_ends_xrays_that_are_being_taken(
@@ -190,10 +181,10 @@ def test_descendants_are_recorded() -> None:
         f"child = subprocess.Popen([sys.executable, '-c', {WAITING!r}], stdin=subprocess.PIPE)\n"
         "sys.stdin.read()"
     )
-    with running(program) as pid:
-        recording = watch(pid, duration_s=0.3)
+    with running(program) as process:
+        recording = watch(process.pid, duration_s=0.3)
     parent, child = recording.processes
-    assert child.parent == parent.pid == pid
+    assert child.parent == parent.pid == process.pid
     assert recording.peak_rss_bytes > max(parent.peak_rss_bytes, child.peak_rss_bytes)
 
 
@@ -209,51 +200,43 @@ def test_memdiag_itself_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_is_recorded_until_then() -> None:
-    with running("import time; print(flush=True); time.sleep(0.5)") as pid:
-        recording = watch(pid)
+    with running("import time; print(flush=True); time.sleep(0.5)") as process:
+        recording = watch(process.pid)
     assert recording.processes[0].ended_s is not None
     assert recording.samples.rss_bytes
     (note,) = recording.notes
-    assert re.fullmatch(rf"process {pid} ended after .*", note)
+    assert re.fullmatch(rf"process {process.pid} ended after .*", note)
 
 
 def test_the_high_water_mark_of_the_process_is_kept() -> None:
-    program = "x = bytearray(200 << 20); del x; print(flush=True); input()"
-    with running(program) as pid:
-        recording = watch(pid, duration_s=0.2)
-        status = Path(f"/proc/{pid}/status").read_text()
-    marks = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
-    assert marks[0] >= 200 << 10
+    with running("x = bytearray(200 << 20); del x; print(flush=True); input()") as process:
+        recording = watch(process.pid, duration_s=0.2)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    mark = int(status.partition("VmHWM:")[2].split()[0]) << 10
+    assert mark >= 200 << 20
     # It was reached before the recording.
     assert recording.processes[0].peak_rss_bytes < 100 << 20
-    assert recording.processes[0].earlier_peak_rss_bytes == marks[0] << 10
+    assert recording.processes[0].earlier_peak_rss_bytes == mark
 
 
 def test_a_peak_between_samples_is_found() -> None:
     program = (
         "print(flush=True); input(); x = b'x' * (200 << 20); del x; print(flush=True); input()"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    stdin, stdout = process.stdin, process.stdout
-    assert stdin is not None
-    assert stdout is not None
-    stdout.readline()
-    steps = []
+    steps: list[Recorder] = []
+    with running(program) as process:
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
 
-    def rise_and_fall(recorder: Recorder) -> None:
-        steps.append(recorder)
-        if len(steps) == 2:
-            stdin.write(b"\n")
-            stdin.flush()
-            stdout.readline()
+        def rise_and_fall(recorder: Recorder) -> None:
+            steps.append(recorder)
+            if len(steps) == 2:
+                stdin.write(b"\n")
+                stdin.flush()
+                stdout.readline()
 
-    try:
         recording = watch(process.pid, duration_s=0.5, period_s=60.0, on_progress=rise_and_fall)
-    finally:
-        process.kill()
-        process.communicate()
     assert max(recording.samples.rss_bytes) < 100 << 20
     assert recording.peak_rss_bytes == recording.processes[0].peak_rss_bytes >= 200 << 20
 
@@ -263,22 +246,29 @@ def test_the_time_between_samples_is_kept() -> None:
         "import time; print(flush=True); x = []\n"
         "while True: x.append(b'x' * (1 << 16)); time.sleep(0.01)"
     )
-    with running(program) as pid:
-        recording = watch(pid, duration_s=1.2, period_s=0.5)
+    with running(program) as process:
+        recording = watch(process.pid, duration_s=1.2, period_s=0.5)
     assert len(recording.samples.t_s) <= 4
     assert recording.duration_s >= 1.2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_recording_and_keeps_it(tmp_path: Path, number: int) -> None:
-    with running(WAITING) as pid:
-        command = [sys.executable, "-m", "memdiag", "watch", str(pid), "--out", str(tmp_path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "recording.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.5)
-        process.send_signal(number)
+def test_a_signal_ends_the_recording(server: int, number: int) -> None:
+    recording = watch(server, xray=False, on_progress=lambda _: signal.raise_signal(number))
+    assert recording.samples.rss_bytes
+
+
+def test_a_signal_to_the_command_keeps_the_recording(tmp_path: Path, server: int) -> None:
+    words = ["watch", str(server), "--no-xray", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "memdiag", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "until it ends" in process.stderr.readline()  # it heeds signals from now on
+        process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     assert "1 process in" in output
     assert load(tmp_path / "run.json", ProgramRun).samples.rss_bytes
@@ -338,19 +328,7 @@ def test_what_cannot_be_watched_is_one_sentence(
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["1"],
-        ["-5"],
-        ["0"],
-        ["nginx"],
-        [],
-        ["2000000000"],
-        ["{pid}", "--for", "-5s"],
-        ["{pid}", "--for=-5s"],
-        ["{pid}", "--for", "0"],
-        ["{pid}", "--for", "soon"],
-        ["{pid}", "--live", "--for", "1s"],
-    ],
+    [["1"], ["-5"], ["nginx"], [], ["{pid}", "--for", "-5s"], ["{pid}", "--live", "--for", "1s"]],
 )
 def test_a_refused_command_ends_with_2_and_writes_nothing(
     tmp_path: Path,
@@ -364,50 +342,48 @@ def test_a_refused_command_ends_with_2_and_writes_nothing(
     monkeypatch.setattr(sys, "argv", ["memdiag", "watch", *arguments])
     assert run_command_line() == 2
     output = capsys.readouterr()
-    assert output.out == ""
-    assert len(output.err.splitlines()) == 1
+    assert (output.out, len(output.err.splitlines())) == ("", 1)
     assert list(tmp_path.iterdir()) == []
 
 
+NODE = "node_modules/onnxruntime-node/"
+PYTHON = "site-packages/onnxruntime/capi/"
+
+
 @pytest.mark.parametrize(
-    ("library", "package", "content", "expected"),
+    ("library", "package", "expected"),
     [
-        ("lib/libonnxruntime.so.1.20.1", "", "", LoadedRuntime("1.20.1", None)),
+        ("lib/libonnxruntime.so.1.20.1", {}, LoadedRuntime("1.20.1", None)),
+        ("onnxruntime-linux-x64-1.19.2/lib/libonnxruntime.so", {}, LoadedRuntime("1.19.2", None)),
+        ("lib/libonnxruntime.so.1", {}, LoadedRuntime(None, None)),
         (
-            "onnxruntime-linux-x64-1.19.2/lib/libonnxruntime.so",
-            "",
-            "",
-            LoadedRuntime("1.19.2", None),
-        ),
-        ("lib/libonnxruntime.so.1", "", "", LoadedRuntime(None, None)),
-        (
-            "node_modules/onnxruntime-node/bin/linux/x64/libonnxruntime.so.1",
-            "node_modules/onnxruntime-node/package.json",
-            '{\n  "name": "onnxruntime-node",\n  "version": "1.21.0"\n}',
+            f"{NODE}bin/linux/x64/libonnxruntime.so.1",
+            {f"{NODE}package.json": '{\n "name": "onnxruntime-node",\n "version": "1.21.0"\n}'},
             LoadedRuntime("1.21.0", "onnxruntime-node"),
         ),
         (
-            "site-packages/onnxruntime/capi/onnxruntime_pybind11_state.cpython-312.so",
-            "site-packages/onnxruntime/capi/build_and_package_info.py",
-            "package_name = 'onnxruntime-openvino'\n__version__ = '1.24.1'\n",
+            f"{PYTHON}onnxruntime_pybind11_state.cpython-312.so",
+            {
+                f"{PYTHON}build_and_package_info.py": "package_name = 'onnxruntime-openvino'\n"
+                "__version__ = '1.24.1'\n"
+            },
             LoadedRuntime("1.24.1", "onnxruntime-openvino"),
         ),
-        ("onnxruntime/lib/libother.so", "", "", None),
-        ("onnxruntime/onnxruntime.so.txt/model.onnx", "", "", None),
+        ("onnxruntime/lib/libother.so", {}, None),
+        ("onnxruntime/onnxruntime.so.txt/model.onnx", {}, None),
     ],
 )
 def test_the_version_is_found_by_the_library(
-    tmp_path: Path, library: str, package: str, content: str, expected: LoadedRuntime | None
+    tmp_path: Path, library: str, package: dict[str, str], expected: LoadedRuntime | None
 ) -> None:
-    for name, text in ((library, "library"), (package, content)):
-        if name:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
+    for name, text in {library: "library", **package}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     mapping = (
         "import mmap, sys\n"
         "file = open(sys.argv[1], 'rb')\n"
         "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
         "print(flush=True); sys.stdin.read()"
     )
-    with running(mapping, str(tmp_path / library)) as pid:
-        assert loaded_runtime(pid) == expected
+    with running(mapping, str(tmp_path / library)) as process:
+        assert loaded_runtime(process.pid) == expected
