@@ -12,6 +12,7 @@ import pytest
 
 from memdiag.api.run import run
 from memdiag.programs import wait_notice
+from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.xrays import end_xrays, peak_xrays, xray_task
 from memdiag.programs.xrays.xray_task import yield_attributions
 from memdiag.records.attribution import Attribution
@@ -72,6 +73,42 @@ def record(
     return run([sys.executable, str(path), str(model)], on_wait=on_wait)
 
 
+def slow_xray(*_: Any) -> Iterator[tuple[list[str], Attribution]]:
+    time.sleep(60)
+    yield from ()
+
+
+def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
+    """Yield the first result of an X-ray, whose next one takes long."""
+    yield next(yield_attributions(*arguments))
+    time.sleep(60)
+
+
+Limits = Callable[..., None]
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Limits:
+    """Return a function that replaces X-rays, and the limits of the time that they take.
+
+    X-rays are taken by forks of this process, which have the same stand-in.
+    """
+    modules = {"PEAK_LASTS_S": peak_xrays, "MAX_XRAY_SHARE": peak_xrays, "NOTICE_S": wait_notice}
+
+    def replace(xray: Callable[..., object] = slow_xray, **seconds: float) -> None:
+        monkeypatch.setattr(xray_task, "yield_attributions", xray)
+        for name, limit in {"PEAK_LASTS_S": 60.0, **seconds}.items():
+            monkeypatch.setattr(modules.get(name, end_xrays), name, limit)
+
+    return replace
+
+
+def wait_lengths(recording: ProgramRun) -> list[float]:
+    lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
+    assert sum(lengths) == pytest.approx(recording.end_xrays_s, abs=1e-3)
+    return lengths
+
+
 def test_workers_have_an_xray_of_their_end(tmp_path: Path, linear_model: Path) -> None:
     recording = record(tmp_path, POOL, linear_model)
     assert recording.exit_code == 0
@@ -79,44 +116,37 @@ def test_workers_have_an_xray_of_their_end(tmp_path: Path, linear_model: Path) -
     assert [session.run_count for session in recording.sessions] == [0, 7, 7]
     pids = [session.pid for session in recording.sessions]
     assert len(set(pids)) == 3
-    assert sorted(each.pid for each in recording.xrays if each.reason == "end") == sorted(pids)
+    assert sorted(xray.pid for xray in recording.xrays if xray.reason == "end") == sorted(pids)
     assert all(session.memory is not None for session in recording.sessions)
 
 
 RELEASED = SESSION + "kept = bytearray(64 << 20)\ndel session\n"
 
 
-@pytest.mark.parametrize("has_another", [False, True])
-def test_released_sessions_are_the_reason_of_no_xray(
-    has_another: bool, tmp_path: Path, linear_model: Path
-) -> None:
-    another = SESSION.replace("session =", "another =") if has_another else ""
-    recording = record(tmp_path, RELEASED + another, linear_model)
-    assert len(recording.xrays) == has_another
-    if has_another:
-        assert recording.notes == ()
-        return
+def test_released_sessions_are_the_reason_of_no_xray(tmp_path: Path, linear_model: Path) -> None:
+    recording = record(tmp_path, RELEASED, linear_model)
+    assert recording.xrays == ()
     (note,) = recording.notes
-    found = re.search(r"was (\d+) MiB before .* created, and (\d+) MiB at its end", note)
-    assert found is not None
-    assert int(found[2]) - int(found[1]) >= 64
+    sizes = re.search(r"was (\d+) MiB before .* created, and (\d+) MiB at its end", note)
+    assert sizes is not None
+    assert int(sizes[2]) - int(sizes[1]) >= 64
 
 
-def test_the_wait_for_xrays_is_stated(tmp_path: Path, linear_model: Path) -> None:
+def test_another_session_is_the_reason_of_an_xray(tmp_path: Path, linear_model: Path) -> None:
     texts: list[str] = []
-    recording = record(tmp_path, SESSION, linear_model, on_wait=texts.append)
+    program = RELEASED + SESSION.replace("session =", "another =")
+    recording = record(tmp_path, program, linear_model, on_wait=texts.append)
+    assert recording.notes == ()
     assert recording.end_xrays_s > 1 or texts == []
     (end,) = recording.xrays
-    assert 0 < recording.end_xrays_s <= recording.duration_s - end.t_s
-    assert end.duration_s == pytest.approx(recording.end_xrays_s, abs=0.1)
+    assert end.duration_s is not None
+    assert 0 < end.duration_s <= recording.end_xrays_s <= recording.duration_s - end.t_s
 
 
 def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
-    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, linear_model: Path, limits: Limits
 ) -> None:
-    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 0.3)
-    # Forked children of this process: they have the same stand-in.
-    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
+    limits(MAX_END_XRAY_S=0.3)
     recording = record(tmp_path, SESSION, linear_model)
     assert recording.exit_code == 0
     assert recording.xrays == ()
@@ -127,51 +157,58 @@ def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
 
 
 def test_a_program_that_was_told_to_stop_waits_less(
-    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, linear_model: Path, limits: Limits
 ) -> None:
-    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 1.0)
-    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 60.0)
-    monkeypatch.setattr(wait_notice, "NOTICE_S", 0.1)
-    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
+    limits(MAX_STOPPED_XRAY_S=2.0, NOTICE_S=0.1)
     texts: list[str] = []
     recording = record(tmp_path, STOPPED, linear_model, on_wait=texts.append)
     assert recording.exit_code == 4
-    assert len(recording.notes) == 2
-    assert all(
-        "the limit of 1 s for all X-rays since the program was told to stop" in n
-        for n in recording.notes
-    )
+    limit = "the limit of 2 s for all X-rays since the program was told to stop"
+    assert [limit in note for note in recording.notes] == [True, True]
     # One after the other, they waited for the limit in all.
-    assert 1.0 <= recording.end_xrays_s < 2.0
-    lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
-    assert sum(lengths) == pytest.approx(recording.end_xrays_s, abs=1e-3)
+    assert [length >= 2.0 for length in wait_lengths(recording)] == [True, False]
     (text,) = texts
-    assert text.startswith("waiting for X-rays at the end of 1 process, 1 s at most")
+    assert text.startswith("waiting for X-rays at the end of 1 process, 2 s at most")
 
 
 HANDLES_SIGTERM = """
-import signal, time
+import os, signal, time
 signal.signal(signal.SIGTERM, lambda *_: None)
 """
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_process_that_handles_sigterm_waits_less(
-    is_kept: bool, tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+    is_kept: bool,
+    tmp_path: Path,
+    linear_model: Path,
+    limits: Limits,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 0.5)
-    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
-    # asyncio removes its handlers at the end.
-    removed = "" if is_kept else "time.sleep(1)\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
-    recording = record(tmp_path, HANDLES_SIGTERM + SESSION + removed, linear_model)
+    limits(MAX_STOPPED_XRAY_S=0.5)
+    seen = tmp_path / "seen"
+    read_signals = RecordedProcess.read_signals
+
+    def read_and_tell(process: RecordedProcess) -> None:
+        read_signals(process)
+        if process.handles_sigterm:
+            seen.touch()
+
+    monkeypatch.setattr(RecordedProcess, "read_signals", read_and_tell)
+    removed = f"""
+while not os.path.exists({str(seen)!r}): time.sleep(0.01)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as asyncio does at the end
+"""
+    program = HANDLES_SIGTERM + SESSION + ("" if is_kept else removed)
+    recording = record(tmp_path, program, linear_model)
     (note,) = recording.notes
     assert "the limit of 0 s for X-rays of processes that handle SIGTERM has passed" in note
-    assert 0.5 <= recording.end_xrays_s < 10
+    assert 0.5 <= recording.end_xrays_s < 15  # without the limit 20
 
 
 WORKERS = f"""
 {SESSION}
-import subprocess, time
+import subprocess
 for _ in range(2):
     subprocess.run([sys.executable, "-c", {HANDLES_SIGTERM + SESSION!r}, sys.argv[1]])
 """
@@ -179,57 +216,47 @@ for _ in range(2):
 
 @pytest.mark.parametrize(("new_stop_s", "waits"), [(30.0, 1), (0.0, 2)])
 def test_workers_that_end_at_one_stop_wait_for_the_limit_in_all(
-    new_stop_s: float,
-    waits: int,
-    tmp_path: Path,
-    linear_model: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    new_stop_s: float, waits: int, tmp_path: Path, linear_model: Path, limits: Limits
 ) -> None:
-    monkeypatch.setattr(end_xrays, "NEW_STOP_S", new_stop_s)
-    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 3.0)
-    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 0.1)
-    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 60.0)
-    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
-    recording = record(tmp_path, WORKERS, linear_model)
-    lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
+    limits(NEW_STOP_S=new_stop_s, MAX_STOPPED_XRAY_S=3.0, MAX_END_XRAY_S=0.1)
+    lengths = wait_lengths(record(tmp_path, WORKERS, linear_model))
     assert len(lengths) == 3  # the last is of the program itself, which has no handler
     assert [length >= 3.0 for length in lengths[:2]] == [True, waits == 2]
 
 
-def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
-    """Yield the first result of an X-ray, whose next one takes long."""
-    yield next(yield_attributions(*arguments))
-    time.sleep(60)
-
-
 def test_the_first_result_of_an_xray_that_takes_long_is_kept(
-    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, linear_model: Path, limits: Limits
 ) -> None:
-    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 5)
-    monkeypatch.setattr(xray_task, "yield_attributions", first_result)
+    limits(first_result, MAX_END_XRAY_S=10)
     recording = record(tmp_path, SESSION, linear_model)
     (note,) = recording.notes
-    assert "its X-ray was ended after 5 s, before weights were searched for" in note
+    assert "its X-ray was ended after 10 s, before weights were searched for" in note
     assert recording.duration_s < 30
     (memory,) = [session.memory for session in recording.sessions]
     assert memory is not None
     assert memory.weight_bytes == WEIGHT_BYTES
 
 
-def test_an_xray_ends_with_its_process(
-    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_xray_at_a_peak_ends_with_its_process(
+    tmp_path: Path, linear_model: Path, limits: Limits
 ) -> None:
-    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.2)
-    monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
-    monkeypatch.setattr(xray_task, "yield_attributions", first_result)
-    program = SESSION + "import os, time\ntime.sleep(4)\nos._exit(0)\n"
-    recording = record(tmp_path, program, linear_model)
-    assert recording.duration_s < 30
-    assert [each.reason for each in recording.xrays] == ["peak"]
+    read = tmp_path / "read"
+
+    def tell_after_first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
+        yield next(yield_attributions(*arguments))
+        read.touch()
+        time.sleep(60)
+
+    limits(tell_after_first_result, PEAK_LASTS_S=0.2, MAX_XRAY_SHARE=1.0)
+    end = f"while not os.path.exists({str(read)!r}): time.sleep(0.05)\nos._exit(0)\n"
+    recording = record(tmp_path, f"{SESSION}import os, time\n{end}", linear_model)
+    assert recording.duration_s < 40
+    assert [xray.reason for xray in recording.xrays] == ["peak"]
+    assert recording.sessions[0].memory is not None
 
 
 def test_an_xray_at_a_peak_gives_way_to_that_of_the_end(
-    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, linear_model: Path, limits: Limits
 ) -> None:
     started = tmp_path / "started"
 
@@ -239,16 +266,11 @@ def test_an_xray_at_a_peak_gives_way_to_that_of_the_end(
             time.sleep(60)
         yield from yield_attributions(*arguments)
 
-    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.2)
-    monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
-    monkeypatch.setattr(xray_task, "yield_attributions", slow_at_first)
-    program = (
-        f"{SESSION}\nimport os, time\n"
-        f"while not os.path.exists({str(started)!r}): time.sleep(0.05)\n"
-    )
-    recording = record(tmp_path, program, linear_model)
+    limits(slow_at_first, PEAK_LASTS_S=0.2, MAX_XRAY_SHARE=1.0)
+    end = f"while not os.path.exists({str(started)!r}): time.sleep(0.05)\n"
+    recording = record(tmp_path, f"{SESSION}import os, time\n{end}", linear_model)
     assert recording.duration_s < 40
-    assert [each.reason for each in recording.xrays] == ["end"]
+    assert [xray.reason for xray in recording.xrays] == ["end"]
     assert recording.notes == ()
 
 

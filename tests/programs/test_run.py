@@ -1,6 +1,5 @@
 """Programs under ``memdiag run``: one recording of many sessions, and programs that misbehave."""
 
-import os
 import re
 import subprocess
 import sys
@@ -14,8 +13,8 @@ import pytest
 from memdiag.api.run import run
 from memdiag.errors import UsageError
 from memdiag.programs import hook
-from memdiag.programs.xrays import peak_xrays
 from memdiag.programs.xrays.xray_requests import request_xray
+from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun, ProgramSession
 
 WEIGHT_BYTES = 4 * 512 * 512
@@ -101,8 +100,6 @@ class Recorded:
         self.output = subprocess.run(
             [sys.executable, "-c", script, str(saved), *command], capture_output=True, check=False
         )
-        from memdiag.records.codec import load
-
         self.run = load(saved, ProgramRun)
 
     def line_of(self, text: str) -> int:
@@ -125,57 +122,39 @@ def without_times(output: bytes) -> bytes:
     return re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+|\d+(?=-memdiag)", b"T", output)
 
 
-def test_the_program_s_output_is_unchanged(recorded: Recorded) -> None:
+def test_the_program_s_output_and_exit_code_are_unchanged(recorded: Recorded) -> None:
     assert recorded.output.stdout == recorded.plain.stdout
     assert without_times(recorded.output.stderr) == without_times(recorded.plain.stderr)
     assert b"Removing initializer 'unused'" in recorded.output.stderr
-
-
-def test_the_exit_code_is_the_program_s(recorded: Recorded) -> None:
     assert recorded.run.exit_code == recorded.plain.returncode == 7
 
 
-def test_each_session_is_recorded(sessions: tuple[ProgramSession, ...]) -> None:
-    assert [session.number for session in sessions] == [1, 2, 3, 4, 5, 6, 7]
-    assert [session.run_count for session in sessions] == [4, 1, 0, 1, 0, 1, 0]
-
-
-def test_models_are_named_by_path_or_by_the_hash_of_their_bytes(
+def test_each_session_is_recorded_with_its_model(
     sessions: tuple[ProgramSession, ...], linear_model: Path
 ) -> None:
-    assert sessions[0].model.path == str(linear_model)
-    assert sessions[0].model.bytes == linear_model.stat().st_size
-    assert sessions[0].model.weight_bytes == WEIGHT_BYTES + 16
-    assert sessions[1].model.path is None
-    assert sessions[1].model.bytes == linear_model.stat().st_size
-    assert sessions[1].model.digest
+    assert [session.number for session in sessions] == [1, 2, 3, 4, 5, 6, 7]
+    assert [session.run_count for session in sessions] == [4, 1, 0, 1, 0, 1, 0]
+    by_path, from_bytes = sessions[0].model, sessions[1].model
+    assert by_path.path == str(linear_model)
+    assert by_path.weight_bytes == WEIGHT_BYTES + 16
+    assert from_bytes.path is None
+    assert from_bytes.digest
+    assert by_path.bytes == from_bytes.bytes == linear_model.stat().st_size
+    failed = sessions[4]
+    assert failed.error
+    assert failed.providers == ()
 
 
 def test_the_place_of_the_creation_is_outside_onnxruntime(
     sessions: tuple[ProgramSession, ...], recorded: Recorded
 ) -> None:
+    first, second, of_library = sessions[:3]
     place = f"{recorded.path}:{recorded.line_of('return onnxruntime.InferenceSession')}"
-    assert sessions[0].created_at == place
-    assert sessions[0].callers[1].line == recorded.line_of("# FIRST")
-    assert sessions[1].callers[1].line == recorded.line_of("# SECOND")
-    assert sessions[0].library is None
-    assert sessions[0].called_from is None
-    assert sessions[2].created_at == "ocr.py:6"
-    assert sessions[2].library == "ocr"
-    assert sessions[2].called_from == f"{recorded.path}:{recorded.line_of('# LIBRARY')}"
-
-
-def test_a_session_of_a_calibrator_is_told_as_of_a_library(
-    tmp_path: Path, linear_model: Path
-) -> None:
-    program = "import sys; from onnxruntime.quantization.calibrate import create_calibrator\n"
-    program += "create_calibrator(sys.argv[1], augmented_model_path=sys.argv[2])\n"
-    arguments = [str(linear_model), str(tmp_path / "augmented.onnx")]
-    recorded = Recorded(tmp_path, program, arguments)
-    (session,) = recorded.run.sessions
-    assert session.library == "onnxruntime"
-    assert session.created_at.startswith("onnxruntime/quantization/calibrate.py:")
-    assert session.called_from == f"{recorded.path}:2"
+    assert (first.created_at, first.library, first.called_from) == (place, None, None)
+    assert first.callers[1].line == recorded.line_of("# FIRST")
+    assert second.callers[1].line == recorded.line_of("# SECOND")
+    assert (of_library.created_at, of_library.library) == ("ocr.py:6", "ocr")
+    assert of_library.called_from == f"{recorded.path}:{recorded.line_of('# LIBRARY')}"
 
 
 def test_options_are_those_that_the_program_set(sessions: tuple[ProgramSession, ...]) -> None:
@@ -185,74 +164,48 @@ def test_options_are_those_that_the_program_set(sessions: tuple[ProgramSession, 
     assert sessions[3].options == {"session.disable_prepacking": "1"}
 
 
-def test_every_phase_is_measured(sessions: tuple[ProgramSession, ...]) -> None:
-    names = [phase.name for phase in sessions[0].phases]
-    assert names == [
-        "parse",
-        "optimize",
-        "constant_fold",
-        "initialize",
-        "prepack",
-        "first_run",
-    ]
-    assert all(phase.peak_rss_bytes > 0 for phase in sessions[0].phases)
-    assert sessions[0].peak_phase in names
+def test_phases_and_runs_are_measured(sessions: tuple[ProgramSession, ...]) -> None:
+    first, _, unused, released, *_ = sessions
+    names = [phase.name for phase in first.phases]
+    assert names == ["parse", "optimize", "constant_fold", "initialize", "prepack", "first_run"]
+    assert all(phase.peak_rss_bytes > 0 for phase in first.phases)
+    assert first.peak_phase in names
+    counts = {tuple(shape.shapes["x"]): shape.runs for shape in first.shapes if shape.shapes}
+    assert counts == {(1, 512): 2, (4, 512): 1, (2, 512): 1}
+    assert all(0 < shape.min_s <= shape.max_s <= shape.total_s for shape in first.shapes)
+    assert first.last_run_s is not None
+    assert first.released_s is None
+    assert unused.last_run_s is None
+    assert released.released_s is not None
+    assert released.released_s >= released.created_s
 
 
-def test_runs_are_counted_by_shape(sessions: tuple[ProgramSession, ...]) -> None:
-    counted = {tuple(each.shapes["x"]): each.runs for each in sessions[0].shapes if each.shapes}
-    assert counted == {(1, 512): 2, (4, 512): 1, (2, 512): 1}
-    assert all(0 < each.min_s <= each.max_s <= each.total_s for each in sessions[0].shapes)
-
-
-def test_a_session_that_never_ran_has_no_last_run(sessions: tuple[ProgramSession, ...]) -> None:
-    assert sessions[2].last_run_s is None
-    assert sessions[0].last_run_s is not None
-
-
-def test_a_released_session_has_the_time_of_its_release(
-    sessions: tuple[ProgramSession, ...],
-) -> None:
-    assert sessions[3].released_s is not None
-    assert sessions[3].released_s >= sessions[3].created_s
-    assert sessions[0].released_s is None
-
-
-def test_a_failed_creation_has_its_error(sessions: tuple[ProgramSession, ...]) -> None:
-    assert sessions[4].error
-    assert sessions[4].providers == ()
-
-
-def test_sessions_of_child_processes_are_recorded(
-    recorded: Recorded, sessions: tuple[ProgramSession, ...]
-) -> None:
-    assert sessions[5].pid != sessions[0].pid
-    child = next(each for each in recorded.run.processes if each.pid == sessions[5].pid)
-    assert child.onnxruntime == recorded.run.processes[0].onnxruntime
-
-
-def test_the_peak_of_the_tree_is_at_least_that_of_a_process(recorded: Recorded) -> None:
-    run = recorded.run
-    assert run.peak_rss_bytes >= max(run.samples.rss_bytes)
-    assert run.peak_rss_bytes >= max(process.peak_rss_bytes for process in run.processes)
-    assert run.processes[0].peak_rss_bytes >= max(run.processes[0].samples.rss_bytes)
+def test_processes_are_recorded(recorded: Recorded) -> None:
+    program = recorded.run
+    first, *others = program.processes
+    (child,) = (each for each in others if each.pid == program.sessions[5].pid)
+    assert child.pid != program.sessions[0].pid
+    assert child.onnxruntime == first.onnxruntime
+    assert program.peak_rss_bytes >= max(program.samples.rss_bytes)
+    assert program.peak_rss_bytes >= max(process.peak_rss_bytes for process in program.processes)
+    assert first.peak_rss_bytes >= max(first.samples.rss_bytes)
 
 
 def test_weights_and_arenas_are_found_at_the_end(sessions: tuple[ProgramSession, ...]) -> None:
-    memories = [session.memory for session in sessions]
-    assert memories[3] is None
-    assert memories[4] is None
-    for session, memory in zip(sessions[:3], memories[:3], strict=True):
+    first, second, unused, released, failed, *_ = (session.memory for session in sessions)
+    assert released is None
+    assert failed is None
+    for memory in (first, second, unused):
         assert memory is not None
         assert memory.weight_bytes is not None
-        assert memory.weight_bytes >= WEIGHT_BYTES, session.number
-    assert memories[0] is not None
-    assert memories[0].sharing == 4
-    assert memories[0].arena_slack_bytes
-    assert memories[0].resident_slack_bytes is not None
-    assert 0 < memories[0].resident_slack_bytes <= memories[0].arena_slack_bytes
-    assert memories[1] is not None
-    assert memories[1].arena_slack_bytes is None  # it has no arena
+        assert memory.weight_bytes >= WEIGHT_BYTES
+    assert first is not None
+    assert first.sharing == 4
+    assert first.arena_slack_bytes
+    assert first.resident_slack_bytes is not None
+    assert 0 < first.resident_slack_bytes <= first.arena_slack_bytes
+    assert second is not None
+    assert second.arena_slack_bytes is None  # it has no arena
 
 
 CREATE = "onnxruntime.InferenceSession({!r}, providers=['CPUExecutionProvider'])"
@@ -262,6 +215,19 @@ def record(folder: Path, program: str, *words: str) -> ProgramRun:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
     return run([sys.executable, *words, str(path)])
+
+
+def test_a_session_of_a_calibrator_is_told_as_of_a_library(
+    tmp_path: Path, linear_model: Path
+) -> None:
+    program = f"""
+        from onnxruntime.quantization.calibrate import create_calibrator
+        create_calibrator({str(linear_model)!r}, augmented_model_path={str(tmp_path / "a.onnx")!r})
+        """
+    (session,) = record(tmp_path, program).sessions
+    assert session.library == "onnxruntime"
+    assert session.created_at.startswith("onnxruntime/quantization/calibrate.py:")
+    assert session.called_from == f"{tmp_path / 'program.py'}:3"
 
 
 def test_a_path_that_no_file_can_have_loses_nothing(tmp_path: Path, linear_model: Path) -> None:
@@ -295,44 +261,51 @@ def test_modules_of_the_program_are_not_hidden(
 
 
 def test_a_program_without_onnxruntime_has_no_sessions(tmp_path: Path) -> None:
-    recording = record(tmp_path, "import sys; sys.exit(3)")
+    program = "import sys, time; x = b'x' * (200 << 20); time.sleep(0.3); sys.exit(3)"
+    recording = record(tmp_path, program)
     assert recording.sessions == ()
     assert recording.exit_code == 3
     assert recording.notes == ()
-
-
-def test_the_proportional_set_of_a_short_program_is_read_while_it_grows(tmp_path: Path) -> None:
-    recording = record(tmp_path, "import time; x = b'x' * (200 << 20); time.sleep(0.3)")
+    # The proportional set of a short program is read while it grows.
     (process,) = recording.processes
     assert process.peak_pss_bytes is not None
     assert process.peak_pss_bytes > 150 << 20
     assert process.peak_pss_s in recording.samples.proportional_t_s
 
 
-def test_a_killed_program_is_recorded_until_then(tmp_path: Path, linear_model: Path) -> None:
-    recording = record(
-        tmp_path,
-        f"""
-        import os, signal, onnxruntime
-        session = {CREATE.format(str(linear_model))}
-        os.kill(os.getpid(), signal.SIGKILL)
-        """,
-    )
-    assert recording.exit_code == -9
-    assert [session.phases[-1].name for session in recording.sessions] == ["prepack"]
+CLOSED = "try: os.fstat(2)\nexcept OSError: os._exit(5)"
 
 
-def test_a_creation_that_kills_the_process_is_recorded(tmp_path: Path, linear_model: Path) -> None:
-    recording = record(
-        tmp_path,
-        f"""
-        import os, signal, threading, onnxruntime
-        onnxruntime.InferenceSession._create_inference_session = lambda *_: os.abort()
-        {CREATE.format(str(linear_model))}
-        """,
-    )
-    assert recording.exit_code == -6
-    assert [session.creation_s for session in recording.sessions] == [None]
+@pytest.mark.parametrize(
+    ("before", "after", "exit_code", "last_phase"),
+    [
+        pytest.param("", "os.kill(os.getpid(), signal.SIGKILL)", -9, "prepack", id="killed"),
+        pytest.param(
+            "onnxruntime.InferenceSession._create_inference_session = lambda *_: os.abort()",
+            "",
+            -6,
+            None,
+            id="killed by the creation",
+        ),
+        pytest.param("os.close(2)", CLOSED, 5, "prepack", id="closes standard error"),
+    ],
+)
+def test_a_session_is_recorded_until_the_end(
+    tmp_path: Path,
+    linear_model: Path,
+    before: str,
+    after: str,
+    exit_code: int,
+    last_phase: str | None,
+) -> None:
+    create = CREATE.format(str(linear_model))
+    program = f"import os, signal, onnxruntime\n{before}\nsession = {create}\n{after}"
+    recording = record(tmp_path, program)
+    assert recording.exit_code == exit_code
+    (session,) = recording.sessions
+    assert (session.creation_s is None) == (last_phase is None)
+    if last_phase is not None:
+        assert session.phases[-1].name == last_phase
 
 
 def test_an_xray_is_taken_on_request(tmp_path: Path, linear_model: Path) -> None:
@@ -355,24 +328,6 @@ def test_an_xray_is_taken_on_request(tmp_path: Path, linear_model: Path) -> None
     assert [xray.reason for xray in recording.xrays] == ["request", "end"]
     with pytest.raises(UsageError, match="no recording is under way"):
         request_xray(tmp_path)
-
-
-def test_a_peak_that_lasts_is_examined(
-    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.3)
-    monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
-    recording = record(
-        tmp_path,
-        f"""
-        import os, time, onnxruntime
-        session = {CREATE.format(str(linear_model))}
-        time.sleep(1.5)
-        os._exit(0)
-        """,
-    )
-    assert [xray.reason for xray in recording.xrays] == ["peak"]
-    assert recording.sessions[0].memory is not None
 
 
 def test_a_command_that_does_not_exist_is_one_sentence() -> None:
@@ -405,79 +360,31 @@ def test_python_without_the_hook_is_noted(
     assert "its sessions are not recorded" in note
 
 
-@pytest.mark.parametrize(
-    "hidden", ["import os; os.environ['MINE'] = 'yes'", "raise RuntimeError('broken')"]
-)
 def test_the_user_s_sitecustomize_runs_as_ever(
-    tmp_path: Path, hidden: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "sitecustomize.py").write_text(hidden)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
-    program = "import os, sys; print(os.environ.get('MINE'), sys.path[1:])"
-    path = tmp_path / "program.py"
-    path.write_text(program)
-    subprocess.run([sys.executable, str(path)], check=False)
+    mine = "import os; os.environ['MINE'] = 'yes'; raise RuntimeError('broken')"
+    (tmp_path / "sitecustomize.py").write_text(mine)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    program = "import os, sys; print(os.environ['MINE'], sys.path[1:])"
+    subprocess.run([sys.executable, "-c", program], check=False)
     plain = capfd.readouterr()
-    run([sys.executable, str(path)])
-    under = capfd.readouterr()
-    assert under.out == plain.out
-    assert under.err == plain.err
-
-
-def test_a_fork_after_a_session_is_recorded(tmp_path: Path, linear_model: Path) -> None:
-    recording = record(
-        tmp_path,
-        f"""
-        import os, time, onnxruntime
-        session = {CREATE.format(str(linear_model))}
-        child = os.fork()
-        if not child:
-            time.sleep(0.3)
-            os._exit(0)
-        os.waitpid(child, 0)
-        """,
-    )
-    assert len(recording.processes) == 2
-    assert len(recording.sessions) == 1
-
-
-def test_a_program_that_closes_standard_error_goes_on(tmp_path: Path, linear_model: Path) -> None:
-    recording = record(
-        tmp_path,
-        f"""
-        import os, onnxruntime
-        os.close(2)
-        session = {CREATE.format(str(linear_model))}
-        try:
-            os.fstat(2)
-        except OSError:
-            os._exit(5)
-        """,
-    )
-    assert recording.exit_code == 5
-    assert recording.sessions[0].phases[-1].name == "prepack"
+    run([sys.executable, "-c", program])
+    assert capfd.readouterr() == plain
+    assert "RuntimeError: broken" in plain.err
 
 
 def test_a_stop_of_memdiag_does_not_stop_the_program(tmp_path: Path, linear_model: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        textwrap.dedent(
-            f"""
-            import os, signal, sys, onnxruntime
-            os.kill(os.getppid(), signal.SIGKILL)
-            {CREATE.format(str(linear_model))}
-            open({str(tmp_path / "done")!r}, "w").close()
-            """
-        )
-    )
+    program = f"""if True:
+        import os, signal, onnxruntime
+        os.kill(os.getppid(), signal.SIGKILL)
+        {CREATE.format(str(linear_model))}
+        open({str(tmp_path / "done")!r}, "w").close()
+        """
     script = "import sys; from memdiag.api.run import run; run(sys.argv[1:])"
-    subprocess.run(
-        [sys.executable, "-c", script, sys.executable, str(program)],
-        check=False,
-        env={**os.environ},
-        stderr=subprocess.PIPE,  # ends when the program ends
-    )
+    # Its standard error ends when the program ends.
+    command = [sys.executable, "-c", script, sys.executable, "-c", program]
+    subprocess.run(command, check=False, stderr=subprocess.PIPE)
     assert (tmp_path / "done").exists()
 
 
