@@ -130,10 +130,20 @@ def fake_job(tmp_path: Path) -> Callable[..., Job]:
     return make
 
 
-def running_scripts() -> list[psutil.Process]:
-    """Return our children that run a script; a browser of other tests may be one, or have ended."""
+def running_scripts(parent: int | None = None) -> list[psutil.Process]:
+    """Return the children of `parent`, or of this process, that run a script.
+
+    A browser of other tests may be a child, too, or have ended.
+    """
     found = []
-    for child in psutil.Process().children():
+    for child in psutil.Process(parent).children():
         with suppress(psutil.ZombieProcess):
             found += [child] if any("scripts" in word for word in child.cmdline()) else []
     return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -23,9 +23,8 @@ from memdiag.runner.measured_run import (
     ReadMoment,
     measure_job,
 )
-from memdiag.runner.observer import PsutilObserver
-from memdiag.runner.phase_tracker import MAX_NEIGHBOUR_S
-from tests.runner.conftest import running_scripts
+from tests.runner.conftest import is_alive, running_scripts
+from tests.waiting import wait_until
 
 MB = 1_000_000
 SLACK = 3 * MB  # what the interpreter itself may allocate, and the kernel's lazy counters
@@ -228,35 +227,20 @@ def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> Non
     assert running_scripts() == []
 
 
-def test_the_child_dies_with_its_parent(tmp_path: Path, fake_job: MakeJob) -> None:
-    marker = tmp_path / "pid"
+def test_the_child_dies_with_its_parent(fake_job: MakeJob) -> None:
     job = fake_job({"create": [{"sleep": 600}]})
     code = f"""
-import pathlib, threading, time, psutil
+import pathlib
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.runner.measured_run import measure_job
-def tell():
-    while not (children := psutil.Process().children()):
-        time.sleep(0.01)
-    time.sleep(0.5)
-    pathlib.Path({str(marker)!r}).write_text(str(children[0].pid))
-threading.Thread(target=tell).start()
+from memdiag.runner.run import measure_job
 session = SessionConfig(environment={dict(job.session.environment)!r})
 measure_job(Job(model=pathlib.Path("m"), session=session))
 """
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
-        deadline = time.monotonic() + 30
-        while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        child = int(marker.read_text())
+        wait_until(lambda: running_scripts(parent.pid))
+        (child,) = running_scripts(parent.pid)
         parent.kill()
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(child) and time.monotonic() < deadline:
-        if psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
-            break
-        time.sleep(0.02)
-    else:
-        assert not psutil.pid_exists(child)
+    wait_until(lambda: not is_alive(child.pid))
 
 
 def test_progress_tells_the_phases_in_order(fake_job: MakeJob) -> None:
@@ -320,14 +304,8 @@ def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> Non
     job = fake_job({"create": SESSION, "run": []})
     measured = MeasuredRun(job, on_moment, phase_ends=True).run()
     assert measured.outcome.status == "completed"
-    assert list(dict.fromkeys(ended)) == [
-        "parse",
-        "optimize",
-        "constant_fold",
-        "initialize",
-        "prepack",
-        "first_run",
-    ]
+    phases = ["parse", "optimize", "constant_fold", "initialize", "prepack", "first_run"]
+    assert list(dict.fromkeys(ended)) == phases
     assert measured.spans[-1].end_s < 0.5 * len(ended)
 
 

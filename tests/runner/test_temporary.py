@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,9 @@ from memdiag import temporary_names
 from memdiag.errors import MeasurementError
 from memdiag.runner.temporary import ending_with_parent, remove_stale, temporary_folder
 from memdiag.temporary_names import own_prefix, temporary_file_owner
+from tests.runner.conftest import is_alive
 from tests.user_names import user_names
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -146,17 +147,7 @@ def test_a_command_ends_with_us() -> None:
         child = int(parent.stdout.readline())
         assert psutil.pid_exists(child)
         parent.kill()
-    deadline = time.monotonic() + 30
-    while is_alive(child) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not is_alive(child)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: not is_alive(child))
 
 
 def test_a_command_says_and_returns_what_it_does_by_itself() -> None:
