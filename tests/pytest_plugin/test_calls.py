@@ -1,6 +1,5 @@
 """The fixture ``memdiag_leak``, on functions whose growth is known by construction."""
 
-import onnx
 import pytest
 
 from tests.pytest_plugin.conftest import RunPytest
@@ -29,6 +28,8 @@ def test_python_leaks(memdiag_leak):
 
 def test_clean(memdiag_leak, caplog):
     def work():
+        if len(KEPT) < 160:  # a warm-up that ends
+            KEPT.append(libc.malloc(5000))
         cycle = [bytearray(3000)]
         cycle.append(cycle)
         for number in range(10):
@@ -38,12 +39,6 @@ def test_clean(memdiag_leak, caplog):
     assert (growth.verdict, growth.runs, len(growth.moments)) == ("flat", 200, 13)
     # Those of the first call.
     assert len(caplog.records) == 10
-
-def test_warm_up_that_ends(memdiag_leak):
-    def work():
-        if len(KEPT) < 160:
-            KEPT.append(libc.malloc(5000))
-    memdiag_leak(work)
 
 def test_error(memdiag_leak):
     def work():
@@ -78,7 +73,7 @@ def run():
     return lambda: session.run(None, {"x": np.ones(1024, np.float32)})
 
 def test_outputs_are_kept(run, memdiag_leak):
-    memdiag_leak(lambda: KEPT.append(run()))
+    memdiag_leak(lambda: KEPT.append(run()), runs=40)
 
 def test_sessions_are_kept(memdiag_leak):
     memdiag_leak(lambda: KEPT.append(create()), runs=40)
@@ -89,33 +84,27 @@ def test_functions_that_leak_fail_and_others_pass(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
     pytester.makepyfile(test_calls=TESTS)
-    result = run_pytest("--strict-markers", "--junit-xml=result.xml", process=True)
-    result.assert_outcomes(passed=2, failed=6)
     name = "memory growth: test_calls.py::test_"
-    result.stdout.fnmatch_lines(
-        [
-            f"{name}malloc_leaks: a leak: malloc blocks in use grow by 4* KiB a run*",
-            f"{name}python_leaks: a leak: Python objects grow by * KiB a run*",
-            "*KeyError: 'the error of the function'",
-            "*UsageError: runs must be at least 40, to distinguish growth from warm-up.",
-            "*UsageError: runs must be a whole number, not 'many'.",
-            "*UsageError: memdiag_leak: None is not a function. Pass one to be called.",
-        ]
-    )
+    lines = [
+        f"{name}malloc_leaks: a leak: malloc blocks in use grow by 4* KiB a run*",
+        f"{name}python_leaks: a leak: Python objects grow by * KiB a run*",
+        "*KeyError: 'the error of the function'",
+        "*UsageError: runs must be at least 40, to distinguish growth from warm-up.",
+        "*UsageError: runs must be a whole number, not 'many'.",
+        "*UsageError: memdiag_leak: None is not a function. Pass one to be called.",
+    ]
+    words = ("--strict-markers", "--junit-xml=result.xml")
+    run_pytest(*words, process=True, passed=1, failed=6, lines=lines)
     verdicts = (pytester.path / "result.xml").read_text()
     assert verdicts.count('name="memdiag.verdict" value="leak"') == 2
 
 
+@pytest.mark.usefixtures("tiny_model")
 def test_values_and_sessions_that_are_kept_fail_in_a_worker_as_well(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> tiny (float[n] x) => (float[n] y) { y = Relu(x) }'
-    )
-    onnx.save(model, pytester.path / "tiny.onnx")
     pytester.makepyfile(test_sessions=SESSIONS)
-    result = run_pytest("-n1")
-    result.assert_outcomes(failed=2)
+    result = run_pytest("-n1", failed=2)
     name = "memory growth: test_sessions.py::test_"
     for line in (
         f"{name}outputs_are_kept: the program keeps output 'y': 4 KiB more after each run. Arena *",

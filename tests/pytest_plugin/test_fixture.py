@@ -1,6 +1,5 @@
 """The fixture: profiles, budgets, and sessions that a test makes itself; figures in JUnit's XML."""
 
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -21,11 +20,11 @@ def test_a_profile_is_judged_and_its_figures_are_properties(
             assert profile.session.options == one_thread
         """
     )
-    run_pytest("--junit-xml=result.xml").assert_outcomes(passed=1)
+    run_pytest("--junit-xml=result.xml", passed=1)
     tree = ElementTree.parse(pytester.path / "result.xml")
-    found = {each.get("name"): each.get("value") for each in tree.iter("property")}
-    assert found["memdiag.model.onnx.copies"] == "3"
-    assert int(found["memdiag.model.onnx.peak"] or 0) > 1_000_000
+    figures = {entry.get("name"): entry.get("value") for entry in tree.iter("property")}
+    assert figures["memdiag.model.onnx.copies"] == "3"
+    assert int(figures["memdiag.model.onnx.peak"] or 0) > 1_000_000
 
 
 @pytest.mark.usefixtures("model")
@@ -56,40 +55,35 @@ def test_a_session_of_this_process_is_probed(
             memdiag.assert_budget(probe, parse="500 MB")
         """
     )
-    result = run_pytest()
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "memory budget: this process: * MiB over its budget",
-            "  this process runs other code too: *",
-            "E * this process: cannot check the 'parse' budget: *",
-        ]
-    )
+    lines = [
+        "memory budget: this process: * MiB over its budget",
+        "  this process runs other code too: *",
+        "E * this process: cannot check the 'parse' budget: *",
+    ]
+    run_pytest(passed=1, failed=2, lines=lines)
 
 
-@pytest.mark.usefixtures("model")
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("assert_budget(memdiag.profile('model.onnx'))", "*assert_budget: no limit was given*"),
-        ("assert_budget(memdiag.profile('model.onnx'), peek=1)", "*unknown figure 'peek'*"),
-        (
-            "assert_budget(memdiag.profile('model.onnx', providers=['Nope']), peak=1)",
-            "*MeasurementError: model.onnx: Failed in start at *",
-        ),
-        ("profile('nope.onnx')", "*nope.onnx: there is no such file*"),
-    ],
-)
+NOT_JUDGED = {
+    "assert_budget(memdiag.profile('model.onnx'))": "assert_budget: no limit was given",
+    "assert_budget(memdiag.profile('model.onnx'), peek=1)": "unknown figure 'peek'",
+    "assert_budget(memdiag.profile('model.onnx', providers=['Nope']), peak=1)": (
+        "MeasurementError: model.onnx: Failed in start at "
+    ),
+    "profile('nope.onnx')": "nope.onnx: there is no such file",
+}
+
+
+@pytest.mark.usefixtures("model", "measured_once")
 def test_what_cannot_be_judged_fails_the_test(
-    pytester: pytest.Pytester, run_pytest: RunPytest, call: str, words: str
+    pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
-    pytester.makepyfile(f"def test_it(memdiag): memdiag.{call}")
-    result = run_pytest()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([words])
+    functions = [
+        f"def test_{number}(memdiag): memdiag.{call}" for number, call in enumerate(NOT_JUDGED)
+    ]
+    pytester.makepyfile("\n".join(functions))
+    run_pytest(failed=len(NOT_JUDGED), lines=[f"*{words}*" for words in NOT_JUDGED.values()])
 
 
-def test_the_plugin_is_found_by_its_name(run_pytest: RunPytest, model: Path) -> None:
-    result = run_pytest("--fixtures")
-    result.stdout.fnmatch_lines(["memdiag -- *memdiag/pytest_plugin/__init__.py:*"])
-    run_pytest("--markers").stdout.fnmatch_lines(["@pytest.mark.memory_budget(model, *"])
+def test_the_plugin_is_found_by_its_name(run_pytest: RunPytest) -> None:
+    run_pytest("--fixtures", lines=["memdiag -- *memdiag/pytest_plugin/__init__.py:*"])
+    run_pytest("--markers", lines=["@pytest.mark.memory_budget(model, *"])

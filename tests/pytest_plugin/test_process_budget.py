@@ -1,6 +1,7 @@
 """The marker without a model: sessions and memory of the test function itself."""
 
 import os
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from memdiag.programs.recording_part import PartSession, RecordingPart
 from memdiag.pytest_plugin import process_budget
 from memdiag.records.run import HighWaterRun
 from memdiag.runner.child import RECORDING_ADDRESS
-from tests.pytest_plugin.conftest import RunPytest
+from tests.pytest_plugin.conftest import Marked, RunPytest
 
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
@@ -40,15 +41,10 @@ def service():
 """
 
 
-def marked(pytester: pytest.Pytester, *tests: str) -> None:
-    """Write a module with `tests`, each the arguments of its marker and its body."""
-    functions = []
-    for number, test in enumerate(tests):
-        arguments, body = test.split(" | ")
-        functions.append(
-            f"@pytest.mark.memory_budget({arguments})\ndef test_{number}(service):\n    {body}\n"
-        )
-    pytester.makepyfile(test_budget=PROJECT + "\n".join(functions))
+@pytest.fixture
+def written(marked: Marked) -> Marked:
+    """A function that writes marked tests, in whose fixture a session is created."""
+    return partial(marked, before=PROJECT, fixtures="service")
 
 
 BREACHES = (
@@ -69,33 +65,36 @@ NEAR_MISSES = (
 
 
 def test_a_test_above_its_budget_fails_and_one_below_passes(
-    pytester: pytest.Pytester, run_pytest: RunPytest
+    pytester: pytest.Pytester, written: Marked, run_pytest: RunPytest
 ) -> None:
     pytester.makepyfile(
         library="import onnxruntime\ndef load(): onnxruntime.InferenceSession('tiny.onnx')"
     )
-    marked(pytester, *BREACHES, *NEAR_MISSES)
-    # The memory of this process depends on the tests before.
-    result = run_pytest("--memdiag-sessions", "--strict-markers", process=True)
-    result.assert_outcomes(failed=len(BREACHES), passed=len(NEAR_MISSES))
+    written(*BREACHES, *NEAR_MISSES)
     name = "memory budget: test_budget.py::test_"
     memory = "the test process and its children took * together, * MiB over the tree_peak of * MiB"
-    result.stdout.fnmatch_lines(
-        [
-            f"{name}0: created 2 sessions, 1 over its budget of 1",
-            "  session 1: tiny.onnx, created at test_budget.py:*",
-            "  session 2: tiny.onnx, created at test_budget.py:*",
-            "  tiny.onnx was loaded 2 times (sessions 1 and 2)",
-            "  → Create the session once, at module level or in a function with functools.cache, *",
-            f"{name}1: created 1 session, 1 over its budget of 0",
-            "  session 1: tiny.onnx, created at <string>:1, in process *",
-            "  → No model was loaded twice in a process. If the code needs 1 session, *",
-            f"{name}2: {memory}",
-            "  no session was created in the test",
-            f"{name}3: {memory}",
-            f"{name}4: created 1 session, 1 over its budget of 0",
-            "  session 1: tiny.onnx, created at library.py:2, called from test_budget.py:*",
-        ]
+    lines = [
+        f"{name}0: created 2 sessions, 1 over its budget of 1",
+        "  session 1: tiny.onnx, created at test_budget.py:*",
+        "  session 2: tiny.onnx, created at test_budget.py:*",
+        "  tiny.onnx was loaded 2 times (sessions 1 and 2)",
+        "  → Create the session once, at module level or in a function with functools.cache, *",
+        f"{name}1: created 1 session, 1 over its budget of 0",
+        "  session 1: tiny.onnx, created at <string>:1, in process *",
+        "  → No model was loaded twice in a process. If the code needs 1 session, *",
+        f"{name}2: {memory}",
+        "  no session was created in the test",
+        f"{name}3: {memory}",
+        f"{name}4: created 1 session, 1 over its budget of 0",
+        "  session 1: tiny.onnx, created at library.py:2, called from test_budget.py:*",
+    ]
+    # The memory of this process depends on the tests before.
+    result = run_pytest(
+        *("--memdiag-sessions", "--strict-markers"),
+        process=True,
+        failed=len(BREACHES),
+        passed=len(NEAR_MISSES),
+        lines=lines,
     )
     result.stdout.no_fnmatch_line("*created at test_budget.py:*, called from *")
 
@@ -192,13 +191,11 @@ def test_too_many_sessions_have_advice(models: str, advice: str) -> None:
 
 
 def test_without_a_recorded_run_only_the_marked_tests_are_recorded(
-    pytester: pytest.Pytester, run_pytest: RunPytest
+    pytester: pytest.Pytester, written: Marked, run_pytest: RunPytest
 ) -> None:
-    marked(pytester, BREACHES[0], NEAR_MISSES[0], BREACHES[1], NEAR_MISSES[1])
+    written(BREACHES[0], NEAR_MISSES[0], BREACHES[1], NEAR_MISSES[1])
     module = pytester.path / "test_budget.py"
-    module.write_text(
-        module.read_text()
-        + f"""
+    after = f"""
 INIT = onnxruntime.InferenceSession.__init__
 
 def test_after_them():
@@ -206,8 +203,8 @@ def test_after_them():
     assert "{RECORDING_ADDRESS}" not in os.environ
     assert onnxruntime.InferenceSession.__init__ is INIT
 """
-    )
-    run_pytest().assert_outcomes(failed=2, passed=3)
+    module.write_text(module.read_text() + after)
+    run_pytest(failed=2, passed=3)
 
 
 def test_the_closest_marker_has_priority_and_other_markers_stay_in_force(
@@ -230,61 +227,49 @@ class TestService:
         create()
 """
     )
-    result = run_pytest("--junit-xml=result.xml", "--memdiag-sessions")
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "memory budget: *::test_closer?2?: created 2 sessions, *",
-            "memory budget: *::test_other_limit: created 1 session, 1 over its budget of 0",
-            "tiny.onnx *within its budget*",
-        ]
-    )
+    lines = [
+        "memory budget: *::test_closer?2?: created 2 sessions, *",
+        "memory budget: *::test_other_limit: created 1 session, 1 over its budget of 0",
+        "tiny.onnx *within its budget*",
+    ]
+    words = ("--junit-xml=result.xml", "--memdiag-sessions")
+    result = run_pytest(*words, passed=1, failed=2, lines=lines)
     # The children in which the model was measured are no part of the test run.
     result.stdout.no_fnmatch_line("note: *not recorded*")
     properties = (pytester.path / "result.xml").read_text()
     assert 'name="memdiag.sessions" value="2"' in properties
 
 
-def test_a_test_that_fails_by_itself_is_not_judged(
-    pytester: pytest.Pytester, run_pytest: RunPytest
-) -> None:
-    marked(pytester, "sessions=0 | create(); assert not 'own reason'")
-    result = run_pytest()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*assert not 'own reason'*"])
+def test_a_test_that_fails_by_itself_is_not_judged(written: Marked, run_pytest: RunPytest) -> None:
+    written("sessions=0 | create(); assert not 'own reason'")
+    result = run_pytest(failed=1, lines=["*assert not 'own reason'*"])
     result.stdout.no_fnmatch_line("memory budget: *")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("", "*needs the path of one model, as *, or limits of the test itself, as *"),
-        ("sesions=3", "memory_budget: 'sesions' is not a limit of the test itself. Use sessions *"),
-        ("peak='1 GB'", "memory_budget: 'peak' is not * Limits of a model need its path, *"),
-        ("sessions=1, peak='1 GB'", "memory_budget: 'peak' is not a limit of the test itself. *"),
-        ("'tiny.onnx', sessions=3", "memory_budget: sessions is a limit of the test itself, *"),
-        ("'tiny.onnx', tree_peak='2 GB'", "memory_budget: tree_peak is a limit of the test *"),
-        ("sessions=-1", "memory_budget: sessions must be a whole number from 0, not -1."),
-        ("sessions=True", "memory_budget: sessions must be a whole number from 0, not True."),
-        ("sessions='3'", "memory_budget: sessions must be a whole number from 0, not '3'."),
-        ("tree_peak='800'", "memory_budget: tree_peak=800 has no unit. *"),
-        ("tree_peak=1.5", "memory_budget: tree_peak must be a size such as 800MB, not 1.5."),
-    ],
-)
-def test_wrong_limits_are_errors(
-    pytester: pytest.Pytester, run_pytest: RunPytest, arguments: str, message: str
-) -> None:
-    marked(pytester, f"{arguments} | pass")
-    result = run_pytest()
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([message])
+NO_COUNT = "memory_budget: sessions must be a whole number from 0, not"
+WRONG = {
+    "": "*needs the path of one model, as *, or limits of the test itself, as *",
+    "sesions=3": "memory_budget: 'sesions' is not a limit of the test itself. Use sessions *",
+    "peak='1 GB'": "memory_budget: 'peak' is not * Limits of a model need its path, *",
+    "sessions=1, peak='1 GB'": "memory_budget: 'peak' is not a limit of the test itself. *",
+    "'tiny.onnx', sessions=3": "memory_budget: sessions is a limit of the test itself, *",
+    "'tiny.onnx', tree_peak='2 GB'": "memory_budget: tree_peak is a limit of the test *",
+    "sessions=-1": f"{NO_COUNT} -1.",
+    "sessions=True": f"{NO_COUNT} True.",
+    "sessions='3'": f"{NO_COUNT} '3'.",
+    "tree_peak='800'": "memory_budget: tree_peak=800 has no unit. *",
+    "tree_peak=1.5": "memory_budget: tree_peak must be a size such as 800MB, not 1.5.",
+}
+
+
+def test_wrong_limits_are_errors(written: Marked, run_pytest: RunPytest) -> None:
+    written(*WRONG)
+    run_pytest(errors=len(WRONG), lines=[*WRONG.values()])
 
 
 def test_under_memdiag_run_it_is_refused(
-    pytester: pytest.Pytester, run_pytest: RunPytest, monkeypatch: pytest.MonkeyPatch
+    written: Marked, run_pytest: RunPytest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RECORDING_ADDRESS, "@elsewhere#secret")
-    marked(pytester, "sessions=1 | pass")
-    result = run_pytest()
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["memory_budget(sessions=…) needs a recording of its own. *"])
+    written("sessions=1")
+    run_pytest(errors=1, lines=["memory_budget(sessions=…) needs a recording of its own. *"])

@@ -21,7 +21,7 @@ def create():
 """
 
 
-def test_every_session_is_listed_below_its_test(
+def test_every_session_is_listed_below_its_test_and_findings_below_all(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
     pytester.makepyfile(
@@ -47,39 +47,30 @@ def test_child():
 def test_fails():
     pytest.raises(Exception, onnxruntime.InferenceSession, "missing.onnx")
     assert False
-"""
-    )
-    result = run_pytest("--memdiag-sessions")
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*onnxruntime sessions of the tests (memdiag)*",
-            "5 sessions; *",
-            "outside tests",
-            "  1  tiny.onnx * test_service.py:* +* 0 runs  *",
-            "test_service.py::test_first",
-            "  2  tiny.onnx * test_service.py:* +* 2 runs  *",
-            "test_service.py::test_second",
-            "  3  tiny.onnx * test_service.py:* +* 0 runs  released",
-            "test_service.py::test_child",
-            "  4  tiny.onnx * <string>:1 * +* 0 runs  *",
-            "test_service.py::test_fails",
-            "  5  missing.onnx  _pytest: raises.py:*, called from test_service.py:* failed",
-        ]
-    )
 
-
-def test_findings_are_below_the_sessions(pytester: pytest.Pytester, run_pytest: RunPytest) -> None:
-    pytester.makepyfile(
-        CREATE
-        + """
 def test_many():
     for _ in range(6):
         create().run(None, {"x": np.ones(3, np.float32)})
 """
     )
-    result = run_pytest("--memdiag-sessions")
-    result.stdout.fnmatch_lines(["6 sessions; *", "- session-per-call*: *", "  → *"])
+    lines = [
+        "*onnxruntime sessions of the tests (memdiag)*",
+        "11 sessions; *",
+        "outside tests",
+        "   1  tiny.onnx * test_service.py:* +* 0 runs  *",
+        "test_service.py::test_first",
+        "   2  tiny.onnx * test_service.py:* +* 2 runs  *",
+        "test_service.py::test_second",
+        "   3  tiny.onnx * test_service.py:* +* 0 runs  released",
+        "test_service.py::test_child",
+        "   4  tiny.onnx * <string>:1 * +* 0 runs  *",
+        "test_service.py::test_fails",
+        "   5  missing.onnx  _pytest: raises.py:*, called from test_service.py:* failed",
+        "test_service.py::test_many",
+        "- session-per-call*: *",
+        "  → *",
+    ]
+    run_pytest("--memdiag-sessions", passed=4, failed=1, lines=lines)
 
 
 def test_captured_output_stays_as_it_is(pytester: pytest.Pytester, run_pytest: RunPytest) -> None:
@@ -113,19 +104,16 @@ def test_without_sessions_there_is_one_line_and_no_import(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
     pytester.makepyfile('import sys\ndef test_quick(): assert "onnxruntime" not in sys.modules')
-    result = run_pytest("--memdiag-sessions", process=True)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["memdiag: no onnxruntime session was created"])
+    lines = ["memdiag: no onnxruntime session was created"]
+    result = run_pytest("--memdiag-sessions", process=True, passed=1, lines=lines)
     result.stdout.no_fnmatch_line("*(memdiag)*")
 
 
 def test_a_late_import_is_recorded(pytester: pytest.Pytester, run_pytest: RunPytest) -> None:
-    pytester.makepyfile(
-        'def test_late():\n    __import__("onnxruntime").InferenceSession("tiny.onnx")'
-    )
-    result = run_pytest("--memdiag-sessions", process=True)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*::test_late", "  1  tiny.onnx *"])
+    late = '__import__("onnxruntime").InferenceSession("tiny.onnx")'
+    pytester.makepyfile(f"def test_late(): {late}")
+    lines = ["*::test_late", "  1  tiny.onnx *"]
+    run_pytest("--memdiag-sessions", process=True, passed=1, lines=lines)
 
 
 def test_without_onnxruntime_it_says_so(
@@ -133,9 +121,8 @@ def test_without_onnxruntime_it_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     pytester.makepyfile("def test_quick(): ...")
-    result = run_pytest("--memdiag-sessions")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*no session was created; onnxruntime is not installed"])
+    lines = ["*no session was created; onnxruntime is not installed"]
+    run_pytest("--memdiag-sessions", passed=1, lines=lines)
 
 
 def test_two_workers_are_summed_up(pytester: pytest.Pytester, run_pytest: RunPytest) -> None:
@@ -148,8 +135,7 @@ def test_worker(number):
 """
     )
     # Each worker gets one of the tests.
-    result = run_pytest("-n2", "--dist=each", "--memdiag-sessions")
-    result.assert_outcomes(passed=4)
+    result = run_pytest("-n2", "--dist=each", "--memdiag-sessions", passed=4)
     result.stdout.fnmatch_lines_random(
         ["4 sessions; *", *(f"  gw{worker} {n}  tiny.onnx *" for worker in "01" for n in "12")]
     )
