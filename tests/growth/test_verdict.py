@@ -119,7 +119,8 @@ def steps_to(limit: int, until: int) -> Figure:
 def test_the_owner_of_the_growth_decides(
     figure: str, values: Figure, verdict: str, owner: str | None
 ) -> None:
-    result = judgement(**{figure: values})
+    figures: dict[str, Any] = {figure: values}
+    result = judgement(**figures)
     assert (result.verdict, result.owner) == (verdict, owner)
 
 

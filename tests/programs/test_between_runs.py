@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from memdiag.programs.hook import between_runs
 from memdiag.programs.hook.between_runs import PauseBetweenRuns, RunsInFlight
+from tests.waiting import wait_until
 
 
 class Session:
@@ -30,30 +32,43 @@ def callers_here() -> list[list[Any]]:
     return [["app.py", 7, "serve"]]
 
 
+Fields = list[dict[str, Any]]
+
+
 @pytest.fixture
-def asked() -> list[dict[str, Any]]:
+def asked() -> Fields:
+    """The fields of each request to read the memory."""
     return []
 
 
+def pause_of(asked: Fields, period_s: float = 0.0) -> PauseBetweenRuns:
+    return PauseBetweenRuns(lambda event, **fields: asked.append(fields), period_s, callers_here)
+
+
 @pytest.fixture
-def session(asked: list[dict[str, Any]]) -> type[Session]:
-    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 0.0, callers_here)
+def session(asked: Fields) -> Session:
+    pause = pause_of(asked)
     body = {name: pause.watched(vars(Session)[name]) for name in ("run", "run_with_iobinding")}
-    return type("Watched", (Session,), body)
+    watched: Session = type("Watched", (Session,), body)()
+    return watched
+
+
+def ones(length: int = 100) -> dict[str, Any]:
+    return {"x": np.ones(length)}
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((None, {"x": np.ones(100)}), {}),
-        ((["y"],), {"input_feed": {"x": np.ones(100)}}),
-        ((), {"output_names": [], "input_feed": {"x": np.ones(100)}}),
+        ((None, ones()), {}),
+        ((["y"],), {"input_feed": ones()}),
+        ((), {"output_names": [], "input_feed": ones()}),
     ],
 )
 def test_values_are_followed_by_name(
-    session: type[Session], asked: list[dict[str, Any]], arguments: Any, named: Any
+    session: Session, asked: Fields, arguments: Any, named: Any
 ) -> None:
-    kept = [session().run(*arguments, **named) for _ in range(30)]
+    kept = [session.run(*arguments, **named) for _ in range(30)]
     assert [fields["runs"] for fields in asked] == list(range(1, 31))
     # The newest 20 may be alive in any program; the last run is counted before it is returned.
     assert asked[-1]["alive"]["output 'y'"] == [len(kept) - 20] * 2
@@ -62,76 +77,59 @@ def test_values_are_followed_by_name(
     assert asked[-1]["starts"] == {"input 'x'": (start, 800), "output 'y'": (start, 800)}
 
 
-def test_values_have_their_mean_size(session: type[Session], asked: list[dict[str, Any]]) -> None:
+def test_values_have_their_mean_size(session: Session, asked: Fields) -> None:
     for length in (10, 30, 20):
-        session().run(None, {"x": np.ones(length)})
+        session.run(None, ones(length))
     assert asked[-1]["sizes"] == {"input 'x'": 160, "output 'y'": 160}
 
 
-def test_of_many_values_the_largest_are_followed(
-    session: type[Session], asked: list[dict[str, Any]]
-) -> None:
+def test_of_many_values_the_largest_are_followed(session: Session, asked: Fields) -> None:
     feeds = {f"x{number}": np.ones(number) for number in range(1, 100)}
-    session().run(None, {"x": np.ones(1), **feeds})
-    session().run(None, {"x": np.ones(1), **feeds})
+    session.run(None, {"x": np.ones(1), **feeds})
+    session.run(None, {"x": np.ones(1), **feeds})
     followed = {
         f"input 'x{number}'" for number in range(100 - between_runs.MAX_FOLLOWED_NAMES, 100)
     }
     assert asked[-1]["alive"].keys() == asked[-1]["starts"].keys() == followed
 
 
-def test_dropped_values_are_not_alive(session: type[Session], asked: list[dict[str, Any]]) -> None:
+def test_dropped_values_are_not_alive(session: Session, asked: Fields) -> None:
     for _ in range(30):
-        session().run(None, {"x": np.ones(100)})
+        session.run(None, ones())
     assert asked[-1]["alive"]["output 'y'"] == [0, 10]
     assert asked[-1]["kept_from"] == {}
 
 
-def test_a_kept_value_has_the_callers_of_its_run(
-    session: type[Session], asked: list[dict[str, Any]]
-) -> None:
-    kept = [session().run(None, {"x": np.ones(100)}) for _ in range(30)]
+def test_a_kept_value_has_the_callers_of_its_run(session: Session, asked: Fields) -> None:
+    kept = [session.run(None, ones()) for _ in range(30)]
     assert asked[19]["kept_from"] == {}  # the newest values may be alive in any program
     assert asked[-1]["kept_from"] == {"output 'y'": [["app.py", 7, "serve"]]}
     assert kept
 
 
 def test_memory_is_also_read_after_runs_whose_values_are_not_followed(
-    session: type[Session], asked: list[dict[str, Any]]
+    session: Session, asked: Fields
 ) -> None:
-    session().run_with_iobinding(None)
-    assert asked == [
-        {
-            "runs": 1,
-            "largest_input": None,
-            "alive": {},
-            "kept_from": {},
-            "starts": {},
-            "sizes": {},
-            "runs_in_flight": 0,
-            "at_exit": False,
-        }
-    ]
+    session.run_with_iobinding(None)
+    nothing: Any = {name: {} for name in ("alive", "kept_from", "starts", "sizes")}
+    read = {"runs": 1, "largest_input": None, "runs_in_flight": 0, "at_exit": False}
+    assert asked == [read | nothing]
 
 
-def test_an_array_that_is_fed_again_is_one_value(
-    session: type[Session], asked: list[dict[str, Any]]
-) -> None:
+def test_an_array_that_is_fed_again_is_one_value(session: Session, asked: Fields) -> None:
     fed = [np.ones(100) for _ in range(3)]
     for run in range(90):
-        session().run(None, {"x": fed[run % 3]})
+        session.run(None, {"x": fed[run % 3]})
     assert asked[-1]["alive"]["input 'x'"] == [0, 0]  # each of them may be fed next
     kept = [np.ones(100) for _ in range(90)]
     for array in kept:
-        session().run(None, {"x": array})
+        session.run(None, {"x": array})
     assert asked[-1]["alive"]["input 'x'"] == [19, 19]
 
 
-def test_the_largest_inputs_of_a_run_are_added_up(
-    session: type[Session], asked: list[dict[str, Any]]
-) -> None:
+def test_the_largest_inputs_of_a_run_are_added_up(session: Session, asked: Fields) -> None:
     for length in (10, 30, 20):
-        session().run(None, {"x": np.ones(length), "text": ["no array"]})
+        session.run(None, {"x": np.ones(length), "text": ["no array"]})
     largest = [fields["largest_input"] for fields in asked]
     assert [each["bytes"] for each in largest] == [80, 240, 240]
     assert largest[-1]["run"] == 2
@@ -154,6 +152,30 @@ class BusySession(Session):
         with self.lock:
             self.running -= 1
         return []
+
+
+class HangingSession(Session):
+    """A run of an output begins and goes on until it is let go; others are over at once."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def run(self, output_names: Any, *_: Any) -> list[Any]:
+        if output_names:
+            self.begun.set()
+            self.go_on.wait(30)
+        return []
+
+
+@contextmanager
+def run_in_flight(session: HangingSession, run: Callable[..., Any]) -> Iterator[None]:
+    """Have another thread begin a run of `session`."""
+    other = threading.Thread(target=run, args=(session, ["y"], {}))
+    other.start()
+    assert session.begun.wait(30)
+    yield
+    session.go_on.set()
+    other.join(30)
 
 
 def in_threads(function: Callable[[], Any], count: int = 4) -> None:
@@ -191,30 +213,14 @@ def test_the_answer_has_the_time_until_the_next_reading() -> None:
 
 
 def test_a_run_that_does_not_end_is_not_waited_for_without_end(
-    monkeypatch: pytest.MonkeyPatch,
+    asked: Fields, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(between_runs, "MIN_WAIT_S", 0.05)
-    in_flight, asked = [], threading.Event()
-    begun = threading.Event()
-
-    class Waiting(Session):
-        def run(self, output_names: Any, *_: Any) -> list[Any]:
-            if output_names:  # as if it needed a lock of the thread that waits
-                begun.set()
-                asked.wait(30)
-            return []
-
-    def ask(event: str, **fields: Any) -> None:
-        in_flight.append(fields["runs_in_flight"])
-        asked.set()
-
-    run = PauseBetweenRuns(ask, 60.0, list).watched(Waiting.run)
-    other = threading.Thread(target=run, args=(Waiting(), ["y"], {}))
-    other.start()
-    assert begun.wait(30)
-    run(Waiting(), None, {})
-    other.join(30)
-    assert in_flight == [1]
+    session = HangingSession()
+    run = pause_of(asked, 60.0).watched(HangingSession.run)
+    with run_in_flight(session, run):
+        run(session, None, {})
+    assert [fields["runs_in_flight"] for fields in asked] == [1]
 
 
 def test_a_run_within_a_run_goes_on_while_others_wait() -> None:
@@ -248,18 +254,18 @@ def test_an_asynchronous_run_is_under_way_until_its_callback(fails: bool) -> Non
     runs, results = RunsInFlight(), []
     run = runs.counted(Asynchronous.run_async)
     try:
-        run(Asynchronous(), None, {}, callback=lambda *found: results.append(found), user_data="u")
+        run(
+            Asynchronous(), None, {}, callback=lambda *values: results.append(values), user_data="u"
+        )
     except ValueError:
         assert fails
     assert runs.stop() == 0
-    deadline_s = time.perf_counter() + 10
-    while not fails and not results and time.perf_counter() < deadline_s:
-        time.sleep(0.001)
+    wait_until(lambda: fails or results)
     assert results == ([] if fails else [([1.0], "u", "")])
 
 
-def test_at_the_exit_new_runs_are_read_once(asked: list[dict[str, Any]]) -> None:
-    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 60.0, callers_here)
+def test_at_the_exit_new_runs_are_read_once(asked: Fields) -> None:
+    pause = pause_of(asked, 60.0)
     run = pause.watched(BusySession.run)
     pause.at_exit()  # no run
     for _ in range(5):
@@ -269,23 +275,10 @@ def test_at_the_exit_new_runs_are_read_once(asked: list[dict[str, Any]]) -> None
     assert [(fields["runs"], fields["at_exit"]) for fields in asked] == [(1, False), (5, True)]
 
 
-def test_a_forked_child_has_no_runs_of_its_parents_threads(asked: list[dict[str, Any]]) -> None:
-    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 0.0, callers_here)
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Waiting(Session):
-        def run(self, output_names: Any, *_: Any) -> list[Any]:
-            if output_names:
-                begun.set()
-                go_on.wait(30)
-            return []
-
-    run = pause.watched(Waiting.run)
-    other = threading.Thread(target=run, args=(Waiting(), ["y"], {}))
-    other.start()
-    assert begun.wait(30)
-    pause.after_fork()
-    run(Waiting(), None, {})
-    go_on.set()
-    other.join(30)
+def test_a_forked_child_has_no_runs_of_its_parents_threads(asked: Fields) -> None:
+    pause, session = pause_of(asked), HangingSession()
+    run = pause.watched(HangingSession.run)
+    with run_in_flight(session, run):
+        pause.after_fork()
+        run(session, None, {})
     assert asked[0]["runs_in_flight"] == 0

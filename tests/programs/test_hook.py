@@ -34,11 +34,8 @@ class FakeChannel:
     @property
     def runs(self) -> dict[str, int]:
         """The number of runs by shapes: later events replace earlier ones, as in the recorder."""
-        found: dict[str, int] = {}
-        for event in self.sent:
-            if event["event"] == "runs":
-                found |= {repr(shapes): runs for shapes, runs, *_ in event["runs"]}
-        return found
+        events = [event["runs"] for event in self.sent if event["event"] == "runs"]
+        return {repr(shapes): runs for event in events for shapes, runs, *_ in event}
 
     @property
     def threads(self) -> int:
@@ -83,6 +80,10 @@ def session(channel: FakeChannel) -> FakeSession:
     return FakeSession(recorded)
 
 
+def feed(rows: int = 1) -> dict[str, Any]:
+    return {"x": np.ones((rows, 4))}
+
+
 def counts(session: FakeSession, channel: FakeChannel) -> dict[str, int]:
     session._memdiag_recorded.send_runs()
     return channel.runs
@@ -91,7 +92,7 @@ def counts(session: FakeSession, channel: FakeChannel) -> dict[str, int]:
 def test_runs_of_several_threads_are_added_up(session: FakeSession, channel: FakeChannel) -> None:
     def work() -> None:
         for rows in (1, 1, 2):
-            assert session.run(None, {"x": np.ones((rows, 4))}) == "outputs"
+            assert session.run(None, feed(rows)) == "outputs"
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -108,9 +109,7 @@ def test_threads_count_that_are_in_runs_at_once(
 ) -> None:
     barrier = threading.Barrier(4)
     session.during_run = lambda: barrier.wait(10) if at_once else None
-    workers = [
-        threading.Thread(target=session.run, args=(None, {"x": np.ones((1, 4))})) for _ in range(4)
-    ]
+    workers = [threading.Thread(target=session.run, args=(None, feed())) for _ in range(4)]
     for worker in workers:
         worker.start()
         if not at_once:
@@ -121,16 +120,14 @@ def test_threads_count_that_are_in_runs_at_once(
     assert channel.threads == threads
 
 
-def test_a_session_is_released_with_its_last_reference(channel: FakeChannel) -> None:
-    package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
-    recorded = SessionRuns(HookSessions(package, channel), 1, 3, lambda: None)  # type: ignore[arg-type]
-    recorded.started = True
-    session = FakeSession(recorded)
-    session.run(None, {"x": np.ones((1, 4))})
-    released = weakref.ref(session)
+def test_a_session_is_released_with_its_last_reference(session: FakeSession) -> None:
+    # The fixture's value has other references.
+    own = FakeSession(session._memdiag_recorded)
+    own.run(None, feed())
+    released = weakref.ref(own)
     gc.disable()
     try:
-        del session
+        del own
         assert released() is None
     finally:
         gc.enable()
@@ -138,10 +135,10 @@ def test_a_session_is_released_with_its_last_reference(channel: FakeChannel) -> 
 
 def test_only_what_has_changed_is_sent(session: FakeSession, channel: FakeChannel) -> None:
     for rows in (1, 2):
-        session.run(None, {"x": np.ones((rows, 4))})
+        session.run(None, feed(rows))
     counts(session, channel)
     channel.sent.clear()
-    session.run(None, {"x": np.ones((2, 4))})
+    session.run(None, feed(2))
     assert counts(session, channel) == {"{'x': [2, 4]}": 2}
 
 
@@ -150,7 +147,7 @@ def test_shapes_beyond_the_limit_are_counted_together(
 ) -> None:
     session._memdiag_recorded.sessions.max_shapes = 2
     for rows in (1, 2, 3, 4, 3, 1):
-        session.run(None, {"x": np.ones((rows, 4))})
+        session.run(None, feed(rows))
     assert counts(session, channel) == {"{'x': [1, 4]}": 2, "{'x': [2, 4]}": 1, "None": 3}
 
 
@@ -189,11 +186,11 @@ def test_inputs_without_shapes_are_counted(session: FakeSession, channel: FakeCh
 
 
 def test_a_run_is_as_loud_as_the_program_has_set(session: FakeSession) -> None:
-    session.run(None, {"x": np.ones(1)})
-    session.run(None, {"x": np.ones(1)}, RunOptions())
+    session.run(None, feed())
+    session.run(None, feed(), RunOptions())
     loud = RunOptions()
     loud.log_severity_level = 0
-    session.run(None, {"x": np.ones(1)}, loud)
+    session.run(None, feed(), loud)
     assert session.severities == [3, 3, 0]
 
 
@@ -212,7 +209,7 @@ def test_counts_of_all_sessions_are_sent_together(
     other = SessionRuns(sessions, 2, 3, lambda: None)
     sessions.recorded.update({recorded, other})
     monkeypatch.setattr(recorded, "_send_s", np.inf)
-    session.run(None, {"x": np.ones(1)})
+    session.run(None, feed())
     assert not channel.sent
     other.add_run(run_key({}), 1.0, 2.0)  # the first of these shapes is checked
     assert {event["session"] for event in channel.sent if event["event"] == "runs"} == {1, 2}
@@ -225,20 +222,19 @@ def test_the_first_runs_are_sent_at_once(
     monkeypatch.setattr(runs, "SEND_PERIOD_S", 60)
     session._memdiag_recorded.sessions.recorded.add(session._memdiag_recorded)
     for _ in range(8):
-        session.run(None, {"x": np.ones(1)})
+        session.run(None, feed())
     # The fourth is the first whose time to be sent has not come.
-    assert channel.runs == {"{'x': [1]}": 3}
-    assert counts(session, channel) == {"{'x': [1]}": 8}
+    assert channel.runs == {"{'x': [1, 4]}": 3}
+    assert counts(session, channel) == {"{'x': [1, 4]}": 8}
 
 
 @pytest.mark.parametrize("hidden", [creation.__file__, runs.__file__, "/onnxruntime/session.py"])
 def test_files_of_the_hook_and_of_onnxruntime_are_no_callers(hidden: str) -> None:
     names: dict[str, Any] = {"callers": creation.outside_callers}
     exec(compile("found = callers('/onnxruntime/')", hidden, "exec"), names)
-    assert [names["found"][0][0], names["found"][0][2]] == [
-        __file__,
-        "test_files_of_the_hook_and_of_onnxruntime_are_no_callers",
-    ]
+    file, _, function = names["found"][0]
+    assert file == __file__
+    assert function == "test_files_of_the_hook_and_of_onnxruntime_are_no_callers"
     exec(compile("found = callers('/onnxruntime/')", "/srv/hook/runs.py", "exec"), names)
     assert names["found"][0] == ["/srv/hook/runs.py", 1, "<module>"]
 

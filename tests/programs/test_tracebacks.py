@@ -109,17 +109,7 @@ def test_an_import_that_fails_has_no_frame_of_memdiag(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import onnxruntime\n")
     alone = printed(sys.executable, program)
-    recorded = printed(
-        sys.executable,
-        "-m",
-        "memdiag",
-        "run",
-        "-q",
-        "--out",
-        tmp_path / "out",
-        "--",
-        sys.executable,
-        program,
-    )
+    memdiag = ("-m", "memdiag", "run", "-q", "--out", tmp_path / "out", "--")
+    recorded = printed(sys.executable, *memdiag, sys.executable, program)
     assert recorded[1].startswith(alone[1])
     assert "a_missing_library" in alone[1]

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession
@@ -13,7 +15,7 @@ WORKERS = (process(), process(11, parent=PID), process(12, parent=PID))
 SHARED = "onnxruntime.create_and_register_allocator("
 
 
-def slack(*mebibytes: int, **changes: object) -> list[ProgramSession]:
+def slack(*mebibytes: int, **changes: Any) -> list[ProgramSession]:
     """Return a session of each size of slack."""
     return [
         session(number, memory=memory(slack=size * MIB), **changes)
@@ -21,7 +23,7 @@ def slack(*mebibytes: int, **changes: object) -> list[ProgramSession]:
     ]
 
 
-def examined(*sessions: ProgramSession, mib: int, **changes: object) -> ProgramRun:
+def examined(*sessions: ProgramSession, mib: int, **changes: Any) -> ProgramRun:
     """Return a recording whose process has `mib` MiB of slack in an X-ray."""
     return program(*sessions, xrays=(xray(PID, slack=mib * MIB),), **changes)
 
