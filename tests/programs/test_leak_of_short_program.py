@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,66 +14,45 @@ from memdiag.api.leak_program import leak_process, leak_program
 from memdiag.errors import UsageError, XrayError
 from memdiag.reports.growth.headline import growth_headline
 
-FAILING = """
-import sys, numpy, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-for _ in range(30):
-    session.run(None, {"x": numpy.zeros(4, numpy.float32)})
-sys.exit(3)
-"""
-
-SERVER = """
-import sys, time, numpy, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-try:
-    while True:
-        session.run(None, {"x": numpy.zeros(4, numpy.float32)})
-        time.sleep(0.002)
-except KeyboardInterrupt:
-    sys.exit(3)
-"""
-
-
-KEEPING = """
-import sys, time, numpy, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-random = numpy.random.default_rng(0)
-kept = []
-while True:
-    (output,) = session.run(None, {"x": random.standard_normal(1024, numpy.float32)})
-    kept.append(output.copy())
-    time.sleep(0.003)
-"""
-
-
-THREADS = """
-import ctypes, sys, threading, time, numpy, onnxruntime
-size, rounds = map(int, sys.argv[2:])
-libc = ctypes.CDLL(None)
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-def work():
-    for _ in range(rounds):
-        session.run(None, {"x": numpy.zeros(4, numpy.float32)})
-        if size:
-            libc.malloc(ctypes.c_size_t(size))
-        time.sleep(0.006)
-threads = [threading.Thread(target=work) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-"""
+ENDLESS = 10**9
+Program = Callable[..., list[str]]
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def program(tmp_path: Path) -> Program:
+    """Return a function that returns a command whose `work` is done again and again."""
     path = tmp_path / "m.onnx"
-    text = '<ir_version: 8, opset_import: ["": 17]> m (float[4] x) => (float[4] y) { y = Relu(x) }'
+    text = '<ir_version: 8, opset_import: ["": 17]> m (float[n] x) => (float[n] y) { y = Exp(x) }'
     onnx.save(onnx.parser.parse_model(text), path)
-    return path
+
+    def make(
+        work: str = "run()",
+        runs: int = ENDLESS,
+        width: int = 4,
+        pause_s: float = 0.002,
+        end: str = "repeat()",
+    ) -> list[str]:
+        code = f"""
+import ctypes, sys, threading, time, numpy, onnxruntime
+session = onnxruntime.InferenceSession({str(path)!r}, providers=["CPUExecutionProvider"])
+random, libc = numpy.random.default_rng(0), ctypes.CDLL(None)
+kept, other = [], []
+def run():
+    return session.run(None, {{"x": random.standard_normal({width}, numpy.float32)}})[0]
+def repeat():
+    for _ in range({runs}):
+        {work}
+        time.sleep({pause_s})
+{end}
+"""
+        return [sys.executable, "-c", code]
+
+    return make
 
 
-def test_a_server_is_ended_after_the_runs(model: Path) -> None:
-    command = [sys.executable, "-c", SERVER, str(model)]
-    growth, exit_code = leak_program(command, runs=40, duration_s=60.0)
+def test_a_server_is_ended_after_the_runs(program: Program) -> None:
+    end = "try: repeat()\nexcept KeyboardInterrupt: sys.exit(3)"
+    growth, exit_code = leak_program(program(end=end), runs=40, duration_s=60.0)
     assert growth.runs >= 40
     # A slow machine has read it often enough for a verdict.
     is_short = growth.message.startswith("too short for a verdict")
@@ -99,13 +79,11 @@ def test_limits_out_of_bounds_are_refused(limits: Any, sentence: str) -> None:
 
 
 @pytest.mark.measures
-def test_copies_of_outputs_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    text = '<ir_version: 8, opset_import: ["": 17]> m (float[1024] x) => (float[1024] y)'
-    onnx.save(onnx.parser.parse_model(f"{text} {{ y = Exp(x) }}"), path)
-    growth, _ = leak_program([sys.executable, "-c", KEEPING, str(path)], duration_s=5.0)
-    found = growth.verdict, growth.owner, growth.kept_values
-    assert found == ("kept", "heap", "copies of output 'y'")
+def test_copies_of_outputs_are_named(program: Program) -> None:
+    command = program("kept.append(run().copy())", runs=1500, width=1024)
+    growth, _ = leak_program(command)
+    judged = growth.verdict, growth.owner, growth.kept_values
+    assert judged == ("kept", "heap", "copies of output 'y'")
     assert growth.slope is not None
     assert 4096 <= growth.slope.bytes_per_unit < 4400
 
@@ -115,9 +93,15 @@ def test_copies_of_outputs_are_named(tmp_path: Path) -> None:
     ("size", "verdicts"), [(20_480, {"leak"}), (0, {"flat", "plateau", "undecided"})]
 )
 def test_the_memory_of_several_threads_is_read_while_none_runs(
-    model: Path, size: int, verdicts: set[str]
+    program: Program, size: int, verdicts: set[str]
 ) -> None:
-    growth, _ = leak_program([sys.executable, "-c", THREADS, str(model), str(size), "300"])
+    end = """
+threads = [threading.Thread(target=repeat) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    work = f"run(); libc.malloc(ctypes.c_size_t({size}))" if size else "run()"
+    growth, _ = leak_program(program(work, runs=300, pause_s=0.006, end=end))
     assert growth.verdict in verdicts
     assert growth.runs == 1200
     assert all(moment.heap_bytes is not None for moment in growth.moments)
@@ -127,15 +111,13 @@ def test_the_memory_of_several_threads_is_read_while_none_runs(
         assert size <= growth.slope.low <= growth.slope.high <= 1.05 * size
 
 
-def test_a_program_that_failed_is_not_judged(model: Path) -> None:
-    command = [sys.executable, "-c", FAILING, str(model)]
+def test_a_program_that_failed_is_not_judged(program: Program) -> None:
+    command = program(runs=30, pause_s=0.0, end="repeat(); sys.exit(3)")
     growth, exit_code = leak_program(command, duration_s=60.0)
     assert exit_code == 3
     assert growth.verdict == "undecided"
-    assert re.fullmatch(
-        r"the program ended with exit code 3 after [\d.]+ m?s, and nothing could be judged",
-        growth.sentence,
-    )
+    ended = r"the program ended with exit code 3 after [\d.]+ m?s, and nothing could be judged"
+    assert re.fullmatch(ended, growth.sentence)
     assert (growth.runs, growth.is_run_count_exact) == (30, True)
     assert [moment.run for moment in growth.moments] == [1, 30]  # the last one at its end
     assert "exit code 3" in growth_headline(growth).first
@@ -146,21 +128,14 @@ def test_a_program_that_failed_before_its_first_session_is_an_error() -> None:
         leak_program([sys.executable, "-c", "raise SystemExit(4)"])
 
 
-def test_a_process_that_ends_early_leaves_its_record(model: Path) -> None:
-    ending = SERVER.replace("while True:", "for _ in range(600):")
-    with subprocess.Popen([sys.executable, "-c", ending, str(model)]) as process:
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_process_that_ends_early_leaves_its_record(program: Program, has_parent: bool) -> None:
+    shell = ["sh", "-c", '"$@" & wait', "sh"] if has_parent else []
+    with subprocess.Popen([*shell, *program(runs=600)]) as process:
         growth = leak_process(process.pid, duration_s=60.0)
     assert re.fullmatch(r"the process ended after [\d.]+ m?s of 60 s", growth.message)
     assert growth.moments
-
-
-@pytest.mark.parametrize("has_parent", [True, False])
-def test_the_process_that_was_judged_is_named(model: Path, has_parent: bool) -> None:
-    ending = SERVER.replace("while True:", "for _ in range(1500):")
-    command = [sys.executable, "-c", ending, str(model)]
-    shell = ["sh", "-c", '"$@" & wait', "sh"] if has_parent else []
-    with subprocess.Popen([*shell, *command]) as process:
-        growth = leak_process(process.pid)
+    # The process that was judged is named.
     named = rf"process {process.pid}, process \d+" if has_parent else f"process {process.pid}"
     assert re.fullmatch(named, growth.subject)
 
@@ -172,8 +147,7 @@ def test_a_process_that_began_long_ago_without_onnxruntime_is_refused_at_once(
     monkeypatch.setattr("memdiag.api.leak_program.STARTUP_S", 0.0)
     module = "onnxruntime" if has_onnxruntime else "sys"
     code = f"import {module}, time; print(flush=True); time.sleep(600)"
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
@@ -194,21 +168,11 @@ def test_a_process_that_ends_at_once_is_one_sentence() -> None:
         leak_process(process.pid, duration_s=60.0)
 
 
-SCALARS = """
-import sys, time, numpy, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-kept, other = [], []
-for _ in range(1500):
-    kept.append(session.run(None, {"x": numpy.zeros(4, numpy.float32)})[0][:1])
-    other.append(bytearray(int(sys.argv[2])))
-    time.sleep(0.001)
-"""
-
-
 @pytest.mark.measures
 @pytest.mark.parametrize(("other_bytes", "kept"), [(0, "output 'y'"), (4096, "")])
 def test_arrays_of_a_few_numbers_are_named_unless_most_is_other_memory(
-    model: Path, other_bytes: int, kept: str
+    program: Program, other_bytes: int, kept: str
 ) -> None:
-    growth, _ = leak_program([sys.executable, "-c", SCALARS, str(model), str(other_bytes)])
+    work = f"kept.append(run()[:1]); other.append(bytearray({other_bytes}))"
+    growth, _ = leak_program(program(work, runs=1500, pause_s=0.001))
     assert (growth.verdict, growth.kept_values) == ("kept", kept)
