@@ -53,47 +53,34 @@ def test_floating_point_values_change_by_less_than_one_percent(dtype: str) -> No
 @pytest.mark.parametrize(("dtype", "bounds", "size"), RANGES)
 def test_integers_stay_in_their_range(dtype: str, bounds: tuple[int, int], size: int) -> None:
     array = values(dtype, bounds, size)
-    contents = contents_of(array, [*bounds])
-    seen = {array.tobytes()}
-    for _ in range(RUNS):
-        contents.change()
-        assert bounds[0] <= array.min() <= array.max() < bounds[1]
-        seen.add(array.tobytes())
-    assert len(seen) == RUNS + 1
+    contents = {*changed(array, [*bounds])}
+    assert len(contents) == RUNS + 1
+    for content in contents:
+        assert bounds[0] <= np.frombuffer(content, dtype).min()
+        assert np.frombuffer(content, dtype).max() < bounds[1]
 
 
 @pytest.mark.parametrize(
     ("array", "vary"),
-    [
-        (np.array(1.5, "float32"), "bits"),
-        (np.array([0.5], "float16"), "bits"),
-        (np.array([1]), [0, 2]),
-    ],
+    [(np.array(1.5, "f4"), "bits"), (np.array([0.5], "f2"), "bits"), (np.array([1]), [0, 2])],
 )
 def test_the_contents_of_one_element_differ_from_run_to_run(array: Any, vary: object) -> None:
-    found = changed(array, vary)
-    assert all(before != after for before, after in pairwise(found))
+    assert all(before != after for before, after in pairwise(changed(array, vary)))
 
 
-@pytest.mark.parametrize(
-    "array", [np.array(["a", "b"]), np.ones(3, bool), np.ones(3, "float32"), object()]
-)
+@pytest.mark.parametrize("array", [np.array(["a", "b"]), np.ones(3, bool), np.ones(3), object()])
 def test_other_inputs_stay_as_they_are(array: Any) -> None:
     # An array of a type that numpy lacks is no array here, but a value of the runtime.
-    contents = contents_of(array, None)
-    before = array.tobytes() if isinstance(array, np.ndarray) else None
-    contents.change()
-    assert before is None or array.tobytes() == before
+    before = array.copy() if isinstance(array, np.ndarray) else array
+    contents_of(array, None).change()
+    assert np.array_equal(array, before)
 
 
 def test_the_array_of_a_sequence_and_an_empty_one_change() -> None:
-    array = np.ones(4, "float32")
-    empty = [np.ones((0, 3), "float32"), np.ones((2, 0), "int64")]
-    feeds = {"parts": [array], "none": empty[0], "ids": empty[1]}
-    entries: list[dict[str, Any]] = [
-        {"name": name, "vary": vary}
-        for name, vary in (("parts", "bits"), ("none", "bits"), ("ids", [0, 5]))
-    ]
+    array = np.ones(4, "f4")
+    feeds: Any = {"parts": [array], "none": np.ones((0, 3), "f4"), "ids": np.ones((2, 0), "i8")}
+    varied = {"parts": "bits", "none": "bits", "ids": [0, 5]}
+    entries = [{"name": name, "vary": vary} for name, vary in varied.items()]
     Contents(np, feeds, entries).change()
     assert (array != 1).all()
 
