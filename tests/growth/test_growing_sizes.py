@@ -13,7 +13,7 @@ from memdiag.growth.growing_sizes import (
     steadily_growing_sizes,
 )
 from memdiag.growth.moment import MemoryMoment
-from memdiag.records.growth import Moment
+from tests.growth.histories import moment
 
 RUNS = [0, 4, 8, 13, 20, 30, 42, 55, 70, 90, 120, 160, 210, 270, 330, 400]
 """Readings of a program: closer at its start."""
@@ -35,46 +35,33 @@ def growing(
     return steadily_growing_sizes(RUNS, counts, least)
 
 
-def steps(*at: int) -> Callable[[int], int]:
-    return lambda run: sum(run >= each for each in at)
+BUFFERS = (131088, 262160, 524304, 2097168)
+LARGE = 1_048_592
+GROWTHS: dict[str, tuple[Callable[[int], Mapping[int, int]], set[int]]] = {
+    "a block a run": (lambda run: {1008: run}, {1008}),
+    "one in two runs": (lambda run: {112: run // 2}, {112}),
+    "large, one in 40 runs": (lambda run: {LARGE: run // 40}, {LARGE}),
+    "a small one in 8 runs": (lambda run: {112: run // 8}, set()),
+    "a cache that has filled up": (lambda run: {112: min(run, 250)}, set()),
+    "shapes that become rarer": (lambda run: {3216: round(166 * (1 - 0.99**run))}, set()),
+    "a step": (lambda run: {112: 300 * (run > 150)}, set()),
+    # What malloc does if the rest of a free block is too small to use.
+    "other sizes for one request": (lambda run: {80: 2000 - run, 96: run, 112: 0}, set()),
+    "across the edge of a bin": (lambda run: {262160: 400 - run, 262192: run}, set()),
+    "a leak beside such sizes": (lambda run: {80: 2000 - run, 96: 2 * run}, {96}),
+    # As a program with three new largest inputs left its buffers.
+    "new largest inputs": (
+        lambda run: dict.fromkeys(BUFFERS, sum(run >= step for step in (60, 160, 280))),
+        set(),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("count", "sizes"),
-    [
-        pytest.param(lambda run: {1008: run}, {1008}, id="a block a run"),
-        pytest.param(lambda run: {112: run // 2}, {112}, id="one in two runs"),
-        pytest.param(lambda run: {1_048_592: run // 40}, {1_048_592}, id="large, one in 40 runs"),
-        pytest.param(lambda run: {112: run // 8}, set(), id="a small one in 8 runs"),
-        pytest.param(lambda run: {112: min(run, 250)}, set(), id="a cache that has filled up"),
-        pytest.param(
-            lambda run: {3216: round(166 * (1 - 0.99**run))}, set(), id="shapes that become rarer"
-        ),
-        pytest.param(lambda run: {112: 300 * (run > 150)}, set(), id="a step"),
-        # What malloc does if the rest of a free block is too small to use.
-        pytest.param(
-            lambda run: {80: 2000 - run, 96: run, 112: 0}, set(), id="other sizes for one request"
-        ),
-        pytest.param(
-            lambda run: {262160: 400 - run, 262192: run}, set(), id="across the edge of a bin"
-        ),
-        pytest.param(
-            lambda run: {80: 2000 - run, 96: 2 * run}, {96}, id="a leak beside such sizes"
-        ),
-        # As a program with three new largest inputs left its buffers.
-        pytest.param(
-            lambda run: {
-                size: steps(60, 160, 280)(run) for size in (131088, 262160, 524304, 2097168)
-            },
-            set(),
-            id="new largest inputs",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("count", "sizes"), GROWTHS.values(), ids=GROWTHS)
 def test_sizes_whose_number_grows_steadily(
     count: Callable[[int], Mapping[int, int]], sizes: set[int]
 ) -> None:
-    assert growing(count) & {80, 96, 112, 1008, 3216, 1_048_592, *count(400)} == sizes
+    assert growing(count) & {80, 96, 112, 1008, 3216, LARGE, *count(400)} == sizes
 
 
 def test_a_leak_of_any_size_is_seen() -> None:
@@ -105,9 +92,7 @@ def test_blocks_that_malloc_may_have_cached_do_not_grow(size: int, new: int, gro
 def test_moments_whose_heap_could_not_be_read_have_no_bytes() -> None:
     memory = [
         MemoryMoment(
-            moment=Moment(
-                run=run, time_s=0.0, resident_bytes=0, heap_bytes=None if run == 20 else 1
-            ),
+            moment=moment(run, heap_bytes=None if run == 20 else 1),
             block_counts={} if run == 20 else {1008: run, 64: 9},
         )
         for run in RUNS

@@ -28,38 +28,24 @@ def reading(
     return MemoryMoment(moment=moment, has_inconsistent_arena=is_inconsistent)
 
 
-def read(
-    monkeypatch: pytest.MonkeyPatch,
-    moments: Sequence[tuple[Sequence[MemoryMoment], dict[str, Any]]],
-) -> tuple[list[int | None], list[int]]:
-    """Return the arenas of the moments of a history, and how often each was read."""
-    history, times = ProcessHistory(pid=1, period_s=1.0), []
-    for number, (readings, options) in enumerate(moments):
-        left = [*readings]
-        monkeypatch.setattr(process_history, "read_moment", lambda *_, left=left, **__: left.pop(0))
-        history.update(10.0 * number, **{"sessions": 1, "waits": True, **options})
-        times.append(len(readings) - len(left))
-    return [each.moment.arenas for each in history.moments], times
-
-
 MISSING = [reading(0)] * MAX_ATTEMPTS
 
 
+READINGS: dict[str, tuple[Sequence[MemoryMoment], dict[str, Any], int | None, int]] = {
+    "as before": ([reading(1)], {}, 1, 1),
+    "missing once": ([reading(0), reading(1)], {}, 1, 2),
+    "heap not read once": ([reading(None), reading(1)], {}, 1, 2),
+    "inconsistent once": ([reading(1, is_inconsistent=True), reading(1)], {}, 1, 2),
+    "missing in a busy process": (MISSING, {"waits": False}, None, 3),
+    "missing in a run": (MISSING, {"runs_in_flight": 1}, None, 3),
+    "missing in a process at rest": (MISSING, {}, 0, 3),
+    "its session was released": ([reading(0)], {"sessions": 0}, 0, 1),
+    "in a run": ([reading(1)], {"runs_in_flight": 1}, None, 1),
+}
+
+
 @pytest.mark.parametrize(
-    ("readings", "options", "arenas", "times"),
-    [
-        pytest.param([reading(1)], {}, 1, 1, id="as before"),
-        pytest.param([reading(0), reading(1)], {}, 1, 2, id="missing once"),
-        pytest.param([reading(None), reading(1)], {}, 1, 2, id="heap not read once"),
-        pytest.param(
-            [reading(1, is_inconsistent=True), reading(1)], {}, 1, 2, id="inconsistent once"
-        ),
-        pytest.param(MISSING, {"waits": False}, None, 3, id="missing in a busy process"),
-        pytest.param(MISSING, {"runs_in_flight": 1}, None, 3, id="missing in a run"),
-        pytest.param(MISSING, {}, 0, 3, id="missing in a process at rest"),
-        pytest.param([reading(0)], {"sessions": 0}, 0, 1, id="its session was released"),
-        pytest.param([reading(1)], {"runs_in_flight": 1}, None, 1, id="in a run"),
-    ],
+    ("readings", "options", "arenas", "times"), READINGS.values(), ids=READINGS
 )
 def test_a_part_that_is_missing_is_read_again_or_left_out(
     monkeypatch: pytest.MonkeyPatch,
@@ -68,20 +54,30 @@ def test_a_part_that_is_missing_is_read_again_or_left_out(
     arenas: int | None,
     times: int,
 ) -> None:
-    found = read(monkeypatch, [([reading(1)], {}), (readings, options)])
-    assert found == ([1, arenas], [1, times])
+    """Each case follows a moment with one arena."""
+    history, counts = ProcessHistory(pid=1, period_s=1.0), []
+    for now_s, moments, state in ((0.0, [reading(1)], {}), (10.0, readings, options)):
+        left = [*moments]
+        monkeypatch.setattr(process_history, "read_moment", lambda *_, left=left, **__: left.pop(0))
+        history.update(now_s, **{"sessions": 1, "waits": True, **state})
+        counts.append(len(moments) - len(left))
+    assert [each.moment.arenas for each in history.moments] == [1, arenas]
+    assert counts == [1, times]
+
+
+# Runs and bytes that each reading adds, runs and heap at the exit, and the number of moments.
+EXITS = {
+    "many runs since the last reading": (5, 0, 100, 21 * MIB, 14),
+    "few runs since the last reading": (5, 0, 64, 21 * MIB, 13),
+    "kept values were released": (5, 0, 100, 19 * MIB, 13),
+    "values of the last run were released": (5, 0, 100, 20 * MIB - 4096, 14),
+    "it grew as before": (10, MIB // 10, 200, 40 * MIB, 14),
+    "a part of the growth was released": (10, MIB // 10, 200, 34 * MIB, 13),
+}
 
 
 @pytest.mark.parametrize(
-    ("run_rate", "bytes_a_run", "runs_at_exit", "heap_at_exit", "count"),
-    [
-        pytest.param(5, 0, 100, 21 * MIB, 14, id="many runs since the last reading"),
-        pytest.param(5, 0, 64, 21 * MIB, 13, id="few runs since the last reading"),
-        pytest.param(5, 0, 100, 19 * MIB, 13, id="kept values were released"),
-        pytest.param(5, 0, 100, 20 * MIB - 4096, 14, id="values of the last run were released"),
-        pytest.param(10, MIB // 10, 200, 40 * MIB, 14, id="it grew as before"),
-        pytest.param(10, MIB // 10, 200, 34 * MIB, 13, id="a part of the growth was released"),
-    ],
+    ("run_rate", "bytes_a_run", "runs_at_exit", "heap_at_exit", "count"), EXITS.values(), ids=EXITS
 )
 def test_the_memory_at_the_exit_counts_unless_it_was_released(
     monkeypatch: pytest.MonkeyPatch,

@@ -7,62 +7,30 @@ from memdiag.programs.process_files import with_guess_note
 from memdiag.records.attribution import SearchedModel
 from tests.programs.rules.records import copy, xray
 
+A, BOTH = ["a.onnx"], ["a.onnx", "b.onnx"]
+USED = "the process uses"
+# The models that have each of the weights that were found, whether each model is open, and what of
+# the models is kept.
+MODELS = {
+    "b has weights of a only": ([(0,), (0, 1)], [False, False], A, USED),
+    "b has weights of its own": ([(0,), (1,), (0, 1)], [False, False], BOTH, USED),
+    "b is open": ([(0,)], [False, True], BOTH, USED),
+    "a is open and has the weights of b": ([(0, 1)], [True, False], A, USED),
+    "a and b have the same weights": ([(0, 1)], [False, False], BOTH, "it may use"),
+}
 
-@pytest.mark.parametrize(
-    ("users", "are_used", "kept", "note"),
-    [
-        pytest.param(
-            [(0,), (0, 1)],
-            [False, False],
-            ["a.onnx"],
-            "the process uses a.onnx",
-            id="b has weights of a only",
-        ),
-        pytest.param(
-            [(0,), (1,), (0, 1)],
-            [False, False],
-            ["a.onnx", "b.onnx"],
-            "the process uses a.onnx, b.onnx",
-            id="b has weights of its own",
-        ),
-        pytest.param(
-            [(0,)],
-            [False, True],
-            ["a.onnx", "b.onnx"],
-            "the process uses a.onnx, b.onnx",
-            id="b is open",
-        ),
-        pytest.param(
-            [(0, 1)],
-            [False, False],
-            ["a.onnx", "b.onnx"],
-            "it may use a.onnx, b.onnx, by files or paths in its memory, not by weights",
-            id="a and b have the same weights",
-        ),
-        pytest.param(
-            [(0, 1)],
-            [True, False],
-            ["a.onnx"],
-            "the process uses a.onnx",
-            id="a is open and has the weights of b",
-        ),
-    ],
-)
+
+@pytest.mark.parametrize(("users", "are_used", "kept", "note"), MODELS.values(), ids=MODELS)
 def test_models_that_are_only_named_in_memory(
     users: list[tuple[int, ...]], are_used: list[bool], kept: list[str], note: str
 ) -> None:
-    copies = [copy("w", 1 << 20 + index, models=()) for index, _ in enumerate(users)]
+    copies = [copy("w", 1 << 20 + index, models=indices) for index, indices in enumerate(users)]
     models = tuple(SearchedModel(name=name, weight_bytes=1) for name in ("a.onnx", "b.onnx"))
-    found = msgspec.structs.replace(
-        xray(1).attribution,
-        models=models,
-        copies=tuple(
-            msgspec.structs.replace(each, models=indices)
-            for each, indices in zip(copies, users, strict=True)
-        ),
-    )
-    named = with_guess_note(found, are_used)
+    attribution = xray(1, *copies).attribution
+    named = with_guess_note(msgspec.structs.replace(attribution, models=models), are_used)
     assert [model.name for model in named.models] == kept
-    assert named.notes == (f"models were searched for, as none was named: {note}",)
+    by = ", by files or paths in its memory, not by weights" if note != USED else ""
+    models_text = f"{note} {', '.join(kept)}{by}"
+    assert named.notes == (f"models were searched for, as none was named: {models_text}",)
     expected = users if len(kept) == 2 else [()] * len(users)
-    assert [each.models for each in named.copies] == expected
+    assert [copy.models for copy in named.copies] == expected

@@ -103,9 +103,8 @@ def test_samples_come_every_millisecond_and_end_with_the_last_run(fake_job: Make
 
 
 def test_growth_from_run_to_run_is_seen(fake_job: MakeJob) -> None:
-    measured = measure_job(fake_job({"run": [{"keep": 8}]}))
-    sizes = [run.rss_bytes for run in measured.runs]
-    assert near(sizes[2] - sizes[0], 16)
+    first, _, last = measure_job(fake_job({"run": [{"keep": 8}]})).runs
+    assert near(last.rss_bytes - first.rss_bytes, 16)
 
 
 def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
@@ -186,16 +185,23 @@ def test_a_spike_above_the_limit_counts_even_if_no_sample_saw_it(fake_job: MakeJ
     assert measured.outcome.phase in ("constant_fold", "optimize")
 
 
-def test_below_the_limit_nothing_happens(fake_job: MakeJob) -> None:
-    measured = measure_job(fake_job({"create": SESSION}, memory_limit_bytes=2000 * MB))
-    assert measured.outcome.status == "completed"
-
-
-def test_a_missing_runtime_is_said_to_be_missing(fake_job: MakeJob) -> None:
-    measured = measure_job(fake_job({"import": [{"raise": "no such library"}]}))
-    assert measured.outcome.status == "failed"
-    assert measured.outcome.phase == "start"
-    assert "cannot import onnxruntime (no such library)" in measured.outcome.message
+@pytest.mark.parametrize(
+    ("script", "options", "message"),
+    [
+        (
+            {"import": [{"raise": "no such library"}]},
+            {},
+            "cannot import onnxruntime (no such library)",
+        ),
+        ({}, {"python": Path("/bin/false")}, "the process ended by itself (exit code 1)"),
+    ],
+)
+def test_a_child_without_the_runtime_fails_at_its_start(
+    fake_job: MakeJob, script: dict[str, object], options: dict[str, Path], message: str
+) -> None:
+    outcome = measure_job(fake_job(script, **options)).outcome
+    assert (outcome.status, outcome.phase) == ("failed", "start")
+    assert message in outcome.message
 
 
 def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -> None:
@@ -203,12 +209,6 @@ def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -
     for entering in ((), ("/bin/sh", "-c", 'exec "$@"', "sh")):
         with pytest.raises(MeasurementError, match="cannot be started as a Python interpreter"):
             measure_job(replace(job, entering=entering))
-
-
-def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> None:
-    measured = measure_job(fake_job({}, python=Path("/bin/false")))
-    assert measured.outcome.status == "failed"
-    assert measured.outcome.message == "the process ended by itself (exit code 1)"
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
@@ -243,9 +243,12 @@ measure_job(Job(model=pathlib.Path("m"), session=session))
     wait_until(lambda: not is_alive(child.pid))
 
 
-def test_progress_tells_the_phases_in_order(fake_job: MakeJob) -> None:
+def test_progress_tells_the_phases_in_order_and_warnings_are_kept(fake_job: MakeJob) -> None:
     seen: list[ChildProgress] = []
-    measure_job(fake_job({"create": SESSION}), on_progress=seen.append)
+    script = {"create": [*SESSION, {"warn": "an odd weight"}]}
+    measured = measure_job(fake_job(script, memory_limit_bytes=2000 * MB), on_progress=seen.append)
+    assert measured.outcome.status == "completed"  # below its limit
+    assert measured.warnings == ("an odd weight",)
     phases = list(dict.fromkeys(progress.phase for progress in seen))
     assert phases[-2:] == ["first_run", "steady"]
     assert "parse" in phases
@@ -262,11 +265,6 @@ def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> N
     assert near(optimize.net_rss_bytes, 30)
 
 
-def test_what_the_runtime_warned_of_is_kept(fake_job: MakeJob) -> None:
-    measured = measure_job(fake_job({"create": [{"warn": "an odd weight"}]}))
-    assert measured.warnings == ("an odd weight",)
-
-
 def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) -> None:
     log_lines = [
         "Initializing session.",
@@ -277,19 +275,17 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
         "Reserving memory in BFCArena for Cpu size: 4096",
         "Session successfully initialized.",
     ]
+    job = fake_job({"create": [{"log": line} for line in log_lines]})
     moments: list[ReadMoment] = []
-    measured = MeasuredRun(
-        fake_job({"create": [{"log": line} for line in log_lines]}), moments.append
-    ).run()
+    measured = MeasuredRun(job, moments.append).run()
     assert measured.outcome.status == "completed"
     first, last = moments
     assert isinstance(first, AtBaseline)
     assert isinstance(last, AtSteady)
-    log = last.log
-    assert log.changed == {"ConstantFolding"}
-    assert log.removed == {"w": "ConstantFolding"}
-    assert log.removed_all
-    assert log.reserved == {4096: 1}
+    assert last.log.changed == {"ConstantFolding"}
+    assert last.log.removed == {"w": "ConstantFolding"}
+    assert last.log.removed_all
+    assert last.log.reserved == {4096: 1}
 
 
 def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> None:

@@ -50,26 +50,23 @@ def options(**given: str) -> Options:
     return result
 
 
-def test_attributes_take_the_type_they_have() -> None:
+def test_attributes_take_the_type_they_have_and_names_with_a_dot_are_entries() -> None:
     made = options(
-        enable_mem_pattern="off", intra_op_num_threads="3", optimized_model_filepath="out.onnx"
+        enable_mem_pattern="off",
+        intra_op_num_threads="3",
+        optimized_model_filepath="out.onnx",
+        **{"session.disable_prepacking": "1"},
     )
     assert (made.enable_mem_pattern, made.intra_op_num_threads) == (False, 3)
     assert made.optimized_model_filepath == "out.onnx"
+    assert made.entries == {"session.disable_prepacking": "1"}
+    assert made.log_severity_level == child.SEVERITY_VERBOSE  # always
 
 
 @pytest.mark.parametrize("text", ["basic", "ENABLE_BASIC", "ORT_ENABLE_BASIC"])
 def test_a_level_may_be_named_in_short(text: str) -> None:
-    assert options(graph_optimization_level=text).graph_optimization_level is Level.ORT_ENABLE_BASIC  # type: ignore[comparison-overlap] # the loader sets the member itself
-
-
-def test_names_with_a_dot_are_config_entries() -> None:
-    made = child.session_options(Runtime, {"options": {"session.disable_prepacking": "1"}})
-    assert made.entries == {"session.disable_prepacking": "1"}
-
-
-def test_the_log_is_always_verbose() -> None:
-    assert options().log_severity_level == child.SEVERITY_VERBOSE
+    level: object = options(graph_optimization_level=text).graph_optimization_level
+    assert level is Level.ORT_ENABLE_BASIC
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,10 @@ from tests.runner.conftest import is_alive
 from tests.user_names import user_names
 from tests.waiting import wait_until
 
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
-@pytest.mark.parametrize(
-    "error",
-    [OSError(errno.ENOSPC, "No space left on device"), OSError("900 requested and 12 written")],
-)
+
+@pytest.mark.parametrize("error", [FULL, OSError("900 requested and 12 written")])
 def test_a_full_temporary_folder_is_one_sentence(error: OSError) -> None:
     with (
         pytest.raises(MeasurementError, match=r"^temporary folder .+: No space left .+ TMPDIR"),

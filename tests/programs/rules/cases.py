@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from memdiag.records.run import ProgramRun
+from memdiag.records.run import ProgramFinding, ProgramRun
 from tests.programs.rules.records import findings
 from tests.snapshots import assert_approved
 
@@ -26,27 +26,26 @@ class Case(NamedTuple):
     says: str = ""
 
 
-def assert_case(rule: str, case: Case) -> None:
-    """Assert that the rule called `rule` finds what `case` states."""
-    detected = findings(rule, case.run)
-    stated = [] if case.sessions is None else [(case.sessions, case.nbytes)]
-    assert [(finding.sessions, finding.bytes) for finding in detected] == stated
-    for finding in detected:
-        assert case.says in f"{finding.message} {finding.remedy}"
+def assert_findings(rule: str, cases: Mapping[str, Case]) -> None:
+    """Assert that the rule called `rule` finds what `cases` state, and says what was approved.
 
-
-def assert_texts_approved(rule: str, cases: Mapping[str, Case]) -> None:
-    """Compare the messages and remedies of all findings with the approved file of the rule.
-
-    A remedy is left out if it is that of the finding before.
+    The approved file of the rule has the message of each finding, and its remedy if it differs from
+    that of the finding before.
     """
+    wrong: dict[str, list[ProgramFinding]] = {}
     lines: list[str] = []
     remedy = ""
     for name, case in cases.items():
-        for finding in findings(rule, case.run):
+        detected = findings(rule, case.run)
+        stated = [] if case.sessions is None else [(case.sessions, case.nbytes)]
+        is_said = all(case.says in f"{each.message} {each.remedy}" for each in detected)
+        if [(finding.sessions, finding.bytes) for finding in detected] != stated or not is_said:
+            wrong[name] = detected
+        for finding in detected:
             lines += [name, *indented(finding.message)]
             lines += indented(finding.remedy) if finding.remedy != remedy else []
             remedy = finding.remedy
+    assert wrong == {}
     assert_approved("\n".join(lines), Path(__file__).parent / "approved" / f"{rule}.txt")
 
 

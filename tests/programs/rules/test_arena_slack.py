@@ -1,9 +1,7 @@
 from typing import Any
 
-import pytest
-
 from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession
-from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.cases import Case, assert_findings
 from tests.programs.rules.records import MIB, PID, memory, process, program, runs, session, xray
 
 RULE = "arena-slack"
@@ -91,10 +89,5 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_findings(case: Case) -> None:
-    assert_case(RULE, case)
-
-
-def test_messages_and_remedies() -> None:
-    assert_texts_approved(RULE, CASES)
+def test_findings() -> None:
+    assert_findings(RULE, CASES)

@@ -1,12 +1,11 @@
 from typing import Any
 
 import msgspec
-import pytest
 
 from memdiag.records.attribution import Backing, Copy
 from memdiag.records.run import ProgramRun, ProgramSession, SessionMemory, SessionModel
 from memdiag.reports.xray import xray_insight
-from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.cases import Case, assert_findings
 from tests.programs.rules.records import (
     MIB,
     PID,
@@ -187,10 +186,5 @@ def test_an_xray_of_a_process_has_the_finding_of_watch() -> None:
     assert xray_insight(watched(*ONCE).xrays[0].attribution).advice == ()
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_findings(case: Case) -> None:
-    assert_case(RULE, case)
-
-
-def test_messages_and_remedies() -> None:
-    assert_texts_approved(RULE, CASES)
+def test_findings() -> None:
+    assert_findings(RULE, CASES)

@@ -1,7 +1,5 @@
-import pytest
-
 from memdiag.records.run import ProcessXray, ProgramRun
-from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.cases import Case, assert_findings
 from tests.programs.rules.records import MIB, PID, process, program, session, xray
 
 RULE = "malloc-retained"
@@ -40,10 +38,5 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_findings(case: Case) -> None:
-    assert_case(RULE, case)
-
-
-def test_messages_and_remedies() -> None:
-    assert_texts_approved(RULE, CASES)
+def test_findings() -> None:
+    assert_findings(RULE, CASES)

@@ -1,7 +1,5 @@
-import pytest
-
 from memdiag.records.run import HighWaterRun, InputShapes, ProgramRun, SessionMemory
-from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.cases import Case, assert_findings
 from tests.programs.rules.records import MIB, memory, program, runs, session
 
 RULE = "rare-large-input"
@@ -56,10 +54,5 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_findings(case: Case) -> None:
-    assert_case(RULE, case)
-
-
-def test_messages_and_remedies() -> None:
-    assert_texts_approved(RULE, CASES)
+def test_findings() -> None:
+    assert_findings(RULE, CASES)

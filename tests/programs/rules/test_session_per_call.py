@@ -1,8 +1,7 @@
 import msgspec
-import pytest
 
 from memdiag.records.run import ProgramSession
-from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.cases import Case, assert_findings
 from tests.programs.rules.records import MIB, WEIGHTS, findings, program, runs, session
 
 RULE = "session-per-call"
@@ -50,10 +49,5 @@ def test_kept_sessions_of_calls_are_no_duplicates() -> None:
     assert findings("duplicate-session", program(*calls(kept=True))) == []
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_findings(case: Case) -> None:
-    assert_case(RULE, case)
-
-
-def test_messages_and_remedies() -> None:
-    assert_texts_approved(RULE, CASES)
+def test_findings() -> None:
+    assert_findings(RULE, CASES)

@@ -1,7 +1,5 @@
-import pytest
-
 from memdiag.records.run import InheritedSession
-from tests.programs.rules.cases import Case, assert_case, assert_texts_approved
+from tests.programs.rules.cases import Case, assert_findings
 from tests.programs.rules.records import MIB, WEIGHTS, model, never_run, process, program, session
 
 RULE = "unused-session"
@@ -30,10 +28,5 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_findings(case: Case) -> None:
-    assert_case(RULE, case)
-
-
-def test_messages_and_remedies() -> None:
-    assert_texts_approved(RULE, CASES)
+def test_findings() -> None:
+    assert_findings(RULE, CASES)
