@@ -26,11 +26,12 @@ def test_models_that_are_only_named_in_memory(
 ) -> None:
     copies = [copy("w", 1 << 20 + index, models=indices) for index, indices in enumerate(users)]
     models = tuple(SearchedModel(name=name, weight_bytes=1) for name in ("a.onnx", "b.onnx"))
-    attribution = xray(1, *copies).attribution
-    named = with_guess_note(msgspec.structs.replace(attribution, models=models), are_used)
+    attribution = xray(1).attribution
+    searched = msgspec.structs.replace(attribution, models=models, copies=tuple(copies))
+    named = with_guess_note(searched, are_used)
     assert [model.name for model in named.models] == kept
-    by = ", by files or paths in its memory, not by weights" if note != USED else ""
-    models_text = f"{note} {', '.join(kept)}{by}"
-    assert named.notes == (f"models were searched for, as none was named: {models_text}",)
+    text = f"models were searched for, as none was named: {note} {', '.join(kept)}"
+    by = ", by files or paths in its memory, not by weights"
+    assert named.notes == (text if note == USED else text + by,)
     expected = users if len(kept) == 2 else [()] * len(users)
     assert [copy.models for copy in named.copies] == expected
