@@ -238,6 +238,7 @@ def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
     [
         ((1, 5, 14, 25, 37, 57), "kept"),
         ((1, 5, 14, 25, 25, 57), "undecided"),  # a pause in between
+        ((1, 5, 8, 11, 13, 15), "kept"),
         ((1, 5, 7, 9, 11, 13), "undecided"),  # few
         ((1, 5, 57), "undecided"),  # too few moments for a slope
         ((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 25, 25), "undecided"),  # many moments

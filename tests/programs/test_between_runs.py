@@ -77,19 +77,22 @@ def test_values_are_followed_by_name(
     assert asked[-1]["starts"] == {"input 'x'": (start, 800), "output 'y'": (start, 800)}
 
 
-def test_values_have_their_mean_size(session: Session, asked: Fields) -> None:
+def test_values_have_their_mean_size_and_the_largest_inputs_are_added_up(
+    session: Session, asked: Fields
+) -> None:
     for length in (10, 30, 20):
-        session.run(None, ones(length))
+        session.run(None, {"x": np.ones(length), "text": ["no array"]})
     assert asked[-1]["sizes"] == {"input 'x'": 160, "output 'y'": 160}
+    assert [fields["largest_input"]["bytes"] for fields in asked] == [80, 240, 240]
+    assert asked[-1]["largest_input"]["run"] == 2
+    assert asked[-1]["largest_input"]["shapes"] == {"x": (30,)}
 
 
 def test_of_many_values_the_largest_are_followed(session: Session, asked: Fields) -> None:
-    feeds = {f"x{number}": np.ones(number) for number in range(1, 100)}
-    session.run(None, {"x": np.ones(1), **feeds})
-    session.run(None, {"x": np.ones(1), **feeds})
-    followed = {
-        f"input 'x{number}'" for number in range(100 - between_runs.MAX_FOLLOWED_NAMES, 100)
-    }
+    sizes = range(1, 100)
+    for _ in range(2):
+        session.run(None, {**ones(1), **{f"x{size}": np.ones(size) for size in sizes}})
+    followed = {f"input 'x{size}'" for size in sizes[-between_runs.MAX_FOLLOWED_NAMES :]}
     assert asked[-1]["alive"].keys() == asked[-1]["starts"].keys() == followed
 
 
@@ -125,15 +128,6 @@ def test_an_array_that_is_fed_again_is_one_value(session: Session, asked: Fields
     for array in kept:
         session.run(None, {"x": array})
     assert asked[-1]["alive"]["input 'x'"] == [19, 19]
-
-
-def test_the_largest_inputs_of_a_run_are_added_up(session: Session, asked: Fields) -> None:
-    for length in (10, 30, 20):
-        session.run(None, {"x": np.ones(length), "text": ["no array"]})
-    largest = [fields["largest_input"] for fields in asked]
-    assert [each["bytes"] for each in largest] == [80, 240, 240]
-    assert largest[-1]["run"] == 2
-    assert largest[-1]["shapes"] == {"x": (30,)}
 
 
 class BusySession(Session):

@@ -142,22 +142,27 @@ def test_only_what_has_changed_is_sent(session: FakeSession, channel: FakeChanne
     assert counts(session, channel) == {"{'x': [2, 4]}": 2}
 
 
-def test_shapes_beyond_the_limit_are_counted_together(
-    session: FakeSession, channel: FakeChannel
+@pytest.mark.parametrize(
+    ("feeds", "runs"),
+    [
+        # Shapes beyond the limit are counted together.
+        (
+            [feed(rows) for rows in (1, 2, 3, 4, 3, 1)],
+            {"{'x': [1, 4]}": 2, "{'x': [2, 4]}": 1, "None": 3},
+        ),
+        # A value with a method for its shape.
+        ([{"x": OrtValue()}] * 3, {"{'x': [2, 3]}": 3}),
+        ([{"texts": ["a", "b"], **feed()}], {"{'texts': [2], 'x': [1, 4]}": 1}),
+    ],
+)
+def test_runs_are_counted_by_shape(
+    session: FakeSession, channel: FakeChannel, feeds: list[Any], runs: dict[str, int]
 ) -> None:
     session._memdiag_recorded.sessions.max_shapes = 2
-    for rows in (1, 2, 3, 4, 3, 1):
-        session.run(None, feed(rows))
-    assert counts(session, channel) == {"{'x': [1, 4]}": 2, "{'x': [2, 4]}": 1, "None": 3}
-
-
-def test_a_value_with_a_method_for_its_shape_is_not_kept(
-    session: FakeSession, channel: FakeChannel
-) -> None:
-    for _ in range(3):
-        session.run(None, {"x": OrtValue()})
-    assert counts(session, channel) == {"{'x': [2, 3]}": 3}
-    assert len(session._memdiag_recorded.counts) == 1
+    for values in feeds:
+        session.run(None, values)
+    assert counts(session, channel) == runs
+    assert len(session._memdiag_recorded.counts) == len(runs)
 
 
 @pytest.mark.parametrize(
@@ -180,16 +185,11 @@ def test_a_list_that_contains_itself_has_an_end() -> None:
     assert set(run_key({"x": value})[2]) == {1}
 
 
-def test_inputs_without_shapes_are_counted(session: FakeSession, channel: FakeChannel) -> None:
-    session.run(None, {"texts": ["a", "b"], "x": np.ones((1, 4))})
-    assert counts(session, channel) == {"{'texts': [2], 'x': [1, 4]}": 1}
-
-
 def test_a_run_is_as_loud_as_the_program_has_set(session: FakeSession) -> None:
-    session.run(None, feed())
-    session.run(None, feed(), RunOptions())
     loud = RunOptions()
     loud.log_severity_level = 0
+    session.run(None, feed())
+    session.run(None, feed(), RunOptions())
     session.run(None, feed(), loud)
     assert session.severities == [3, 3, 0]
 

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from memdiag.api.run import run_program
 from memdiag.programs import interrupt
+from tests.waiting import wait_until
 
 PROGRAM = """
 import signal, subprocess, sys, time
@@ -19,7 +19,7 @@ if "ignore" in sys.argv:
 if "child" in sys.argv:
     script = (
         'trap "touch {0}/{1}; exit" INT; touch {0}/ready_{1};'
-        " for i in $(seq 40); do sleep 0.05; done"
+        " for i in $(seq 600); do [ -e {0}/checked ] && exit; sleep 0.05; done"
     )
     for name, alone in (("in_group", False), ("alone", True)):
         command = ["sh", "-c", script.format(folder, name)]
@@ -55,13 +55,10 @@ def test_a_program_that_is_complete_ends_as_by_ctrl_c(tmp_path: Path) -> None:
     assert run_until_ready(tmp_path, "child", on_wait=texts.append) == 5
     assert texts == []
     assert (tmp_path / "interrupted").exists()
-    for _ in range(100):  # a shell waits for the end of its command
-        if (tmp_path / "in_group").exists():
-            break
-        time.sleep(0.05)
-    assert (tmp_path / "in_group").exists()
+    wait_until((tmp_path / "in_group").exists)  # a shell waits for the end of its command
     # Ctrl-C does not reach another session.
     assert not (tmp_path / "alone").exists()
+    (tmp_path / "checked").touch()
 
 
 def test_a_program_that_ignores_it_is_terminated(

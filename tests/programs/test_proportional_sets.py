@@ -89,34 +89,25 @@ def test_onnxruntime_is_searched_for_when_the_memory_has_grown(
 ) -> None:
     """A program of less than a second is otherwise missed."""
     searched: list[int] = []
-    loaded: dict[str, Any] = {"found": None}
+    runtime = LoadedRuntime("1.32.0", "onnxruntime")
+    loaded: list[LoadedRuntime | None] = [None, runtime]
 
     def search(pid: int) -> LoadedRuntime | None:
         searched.append(pid)
-        return cast(LoadedRuntime | None, loaded["found"])
+        return loaded[len(searched) - 1]
 
     monkeypatch.setattr(unhooked_process, "loaded_runtime", search)
-    process: Any = SimpleNamespace(
-        pid=7,
-        has_hook=False,
-        runtime=None,
-        early_runtime=None,
-        searched_rss_bytes=0,
-        rss_bytes=5 * MIB,
-    )
-    find_runtime_if_grown(process)
-    assert not searched  # Python alone
-    process.rss_bytes = 20 * MIB
-    find_runtime_if_grown(process)
-    process.rss_bytes = 25 * MIB
-    find_runtime_if_grown(process)
-    assert searched == [7]
-    assert process.early_runtime is None
-    loaded["found"] = LoadedRuntime("1.32.0", "onnxruntime")
-    process.rss_bytes = 60 * MIB
-    find_runtime_if_grown(process)
-    assert process.early_runtime == loaded["found"]
+    process: Any = SimpleNamespace(pid=7, has_hook=False, runtime=None, early_runtime=None)
+    process.searched_rss_bytes = 0
+    # Python alone; onnxruntime is not loaded; little more; it is loaded; it is known.
+    for mib, searches, early in (
+        (5, 0, None),
+        (20, 1, None),
+        (25, 1, None),
+        (60, 2, runtime),
+        (400, 2, runtime),
+    ):
+        process.rss_bytes = mib * MIB
+        find_runtime_if_grown(process)
+        assert (len(searched), process.early_runtime) == (searches, early)
     assert process.runtime is None  # the hook may report it later
-    process.rss_bytes = 400 * MIB
-    find_runtime_if_grown(process)
-    assert searched == [7, 7]  # it is known

@@ -114,17 +114,17 @@ def test_the_duration_excludes_the_xrays_at_the_end(recorded: ProgramRun) -> Non
     assert recorded.end_xrays_s > 0
     # From the last sample on, until the last X-ray is there.
     ((start_s, end_s),) = recorded.end_waits
-    assert end_s == pytest.approx(recorded.duration_s, abs=0.01)
-    assert start_s == pytest.approx(recorded.samples.t_s[-1], abs=0.05)
+    assert end_s == pytest.approx(recorded.duration_s, abs=0.5)
+    assert start_s == pytest.approx(recorded.samples.t_s[-1], abs=0.5)
     last = recorded.xrays[-1]
     assert start_s <= last.t_s <= last.t_s + (last.duration_s or 0) <= recorded.duration_s
-    assert 1.0 <= recorded.duration_s - recorded.end_xrays_s < 1.5
+    assert 1.0 <= recorded.duration_s - recorded.end_xrays_s < 5.0
 
 
 def test_no_xray_is_taken_if_not_wanted(server: int) -> None:
     recording = watch(server, duration_s=0.2, xray=False)
     assert recording.xrays == ()
-    assert recording.end_xrays_s < 0.01
+    assert recording.end_xrays_s == 0.0
 
 
 def test_models_that_are_given_are_searched_for(server: int, tmp_path: Path, model: Path) -> None:
@@ -200,8 +200,15 @@ def test_memdiag_itself_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_is_recorded_until_then() -> None:
-    with running("import time; print(flush=True); time.sleep(0.5)") as process:
-        recording = watch(process.pid)
+    steps: list[Recorder] = []
+
+    def end(recorder: Recorder) -> None:
+        steps.append(recorder)
+        if len(steps) == 3:
+            process.kill()
+
+    with running(WAITING) as process:
+        recording = watch(process.pid, on_progress=end)
     assert recording.processes[0].ended_s is not None
     assert recording.samples.rss_bytes
     (note,) = recording.notes

@@ -128,41 +128,32 @@ def test_without_the_interpreter_the_xray_is_as_before(
         executable.write_text(f"#!/bin/sh\ntouch '{tmp_path}/started'\nexit 1\n")
         executable.chmod(0o755)
     session: Any = Session(conv_model, process=Process(str(executable)))
-    results = list(xray_task.yield_attributions(process, [session], None, lock))
-    ((keys, found),) = results
+    ((keys, attribution),) = xray_task.yield_attributions(process, [session], None, lock)
     assert keys == [str(conv_model)]
-    assert found.pid == process
-    assert found.resident_bytes > 0
+    assert attribution.pid == process
+    assert attribution.resident_bytes > 0
     assert (tmp_path / "started").exists() == starts
 
 
-@pytest.mark.parametrize(
-    ("sessions", "options"),
-    [
-        pytest.param([Session()], [{}], id="one"),
-        pytest.param([Session(), Session(intra_op_num_threads="2")], [{}], id="the same twice"),
-        pytest.param(
-            [
-                Session(),
-                Session(graph_optimization_level="GraphOptimizationLevel.ORT_ENABLE_BASIC"),
-            ],
-            [{}, {"graph_optimization_level": "ORT_ENABLE_BASIC"}],
-            id="another level",
-        ),
-        pytest.param(
-            [
-                Session(config={"session.disable_quant_qdq": "1"}, enable_profiling="True"),
-                Session(
-                    config={"session.disable_prepacking": "1", "session.disable_quant_qdq": "1"}
-                ),
-            ],
-            [{"session.disable_quant_qdq": "1"}],
-            id="an entry that matters, and options that do not",
-        ),
-        pytest.param([Session(providers=("CUDAExecutionProvider", CPU))], [], id="a GPU"),
-        pytest.param([Session(process=Process(""))], [], id="an unknown interpreter"),
-    ],
-)
+BASIC = {"graph_optimization_level": "ORT_ENABLE_BASIC"}
+QUANT, PREPACKING = ({f"session.disable_{name}": "1"} for name in ("quant_qdq", "prepacking"))
+JOBS: dict[str, tuple[list[Session], list[dict[str, str]]]] = {
+    "one": ([Session()], [{}]),
+    "the same twice": ([Session(), Session(intra_op_num_threads="2")], [{}]),
+    "another level": (
+        [Session(), Session(graph_optimization_level="GraphOptimizationLevel.ORT_ENABLE_BASIC")],
+        [{}, BASIC],
+    ),
+    "an entry that matters, and options that do not": (
+        [Session(config=QUANT, enable_profiling="True"), Session(config=PREPACKING | QUANT)],
+        [QUANT],
+    ),
+    "a GPU": ([Session(providers=("CUDAExecutionProvider", CPU))], []),
+    "an unknown interpreter": ([Session(process=Process(""))], []),
+}
+
+
+@pytest.mark.parametrize(("sessions", "options"), JOBS.values(), ids=JOBS)
 def test_each_optimization_has_a_job(
     model: ModelFile, lock: IO[bytes], sessions: Any, options: list[dict[str, str]]
 ) -> None:
@@ -176,15 +167,11 @@ def test_each_optimization_has_a_job(
 
 
 WEIGHT_BYTES = FILTER_BYTES + 4 * BIAS_BYTES
+MEMORY, DISK = module.MIN_MEMORY_MULTIPLE * WEIGHT_BYTES, module.MIN_DISK_MULTIPLE * WEIGHT_BYTES
 
 
 @pytest.mark.parametrize(
-    ("memory", "disk", "count"),
-    [
-        (module.MIN_MEMORY_MULTIPLE * WEIGHT_BYTES, module.MIN_DISK_MULTIPLE * WEIGHT_BYTES, 1),
-        (module.MIN_MEMORY_MULTIPLE * WEIGHT_BYTES - 1, module.MIN_DISK_MULTIPLE * WEIGHT_BYTES, 0),
-        (module.MIN_MEMORY_MULTIPLE * WEIGHT_BYTES, module.MIN_DISK_MULTIPLE * WEIGHT_BYTES - 1, 0),
-    ],
+    ("memory", "disk", "count"), [(MEMORY, DISK, 1), (MEMORY - 1, DISK, 0), (MEMORY, DISK - 1, 0)]
 )
 def test_no_model_is_optimized_where_memory_or_disk_is_short(
     model: ModelFile,
