@@ -9,17 +9,18 @@ import pytest
 
 from memdiag.growth.recorded_growth import RecordedGrowth, recorded_growth
 from memdiag.records.profile import Samples
-from memdiag.records.run import ProgramRun
+from memdiag.records.run import ProgramRun, ProgramSession
 from tests.reports import runs
 from tests.reports.runs import MIB
 
 END_S = 60
+Memory = Callable[[float], float]
 _RANDOM = random.Random(0)
 INPUTS = [_RANDOM.random() for _ in range(601)]  # sizes of inputs, by tenths of seconds
 LARGEST = list(accumulate(INPUTS, max))
 
 
-def recorded(mebibytes: Callable[[float], float], *, until_s: float = END_S) -> ProgramRun:
+def recorded(mebibytes: Memory, *, until_s: float = END_S) -> ProgramRun:
     """Return 60 s of a watched process, ten samples a second; `mebibytes` is its memory by time."""
     times = [number / 10 for number in range(int(10 * until_s) + 1)]
     sizes = [int(mebibytes(time_s) * MIB) for time_s in times]
@@ -42,23 +43,32 @@ def found(run: ProgramRun) -> RecordedGrowth:
     return growth
 
 
-def warms_up(t_s: float) -> float:
-    return 200 - 100 * 2 ** (-t_s / 8)
+GROWING: dict[str, tuple[Memory, float, float]] = {
+    "straight": (lambda t: 200 + 2 * t, 2, 60),
+    "small steps": (lambda t: 200 + 2 * int(t), 2, 60),
+    "noise of runs": (lambda t: 200 + 2 * t + 60 * INPUTS[int(10 * t)], 2, 60),
+    "with a step": (lambda t: 200 + 2 * t + 40 * (t > 20), 2, 60),
+    "after the warm-up": (lambda t: 50 + 150 * min(t, 4) / 4 + t, 1, 40),
+    "slow": (lambda t: 200 + 0.3 * t, 0.3, 60),
+}
+NOT_GROWING: dict[str, Memory] = {
+    "flat": lambda t: 200,
+    "noise of runs": lambda t: 200 + 60 * INPUTS[int(10 * t)],
+    "one step": lambda t: 200 + 150 * (t > 30),
+    "a late step": lambda t: 200 + 150 * (t > 57),
+    "steps": lambda t: 200 + 50 * (t > 20) + 50 * (t > 40) + 50 * (t > 55),
+    "new largest inputs": lambda t: 200 + 150 * LARGEST[int(10 * t)],
+    "warm-up": lambda t: 200 - 100 * 2 ** (-t / 8),
+    "a cache that fills up": lambda t: 200 + 4 * min(t, 40),
+    "comes and goes": lambda t: 200 + 4 * (t % 35),
+    "falls": lambda t: 500 - 2 * t,
+    "too little": lambda t: 200 + 0.1 * t,
+}
 
 
-@pytest.mark.parametrize(
-    ("mebibytes", "rate", "seconds"),
-    [
-        pytest.param(lambda t: 200 + 2 * t, 2, 60, id="straight"),
-        pytest.param(lambda t: 200 + 2 * int(t), 2, 60, id="small steps"),
-        pytest.param(lambda t: 200 + 2 * t + 60 * INPUTS[int(10 * t)], 2, 60, id="noise of runs"),
-        pytest.param(lambda t: 200 + 2 * t + 40 * (t > 20), 2, 60, id="with a step"),
-        pytest.param(lambda t: 50 + 150 * min(t, 4) / 4 + t, 1, 40, id="after the warm-up"),
-        pytest.param(lambda t: 200 + 0.3 * t, 0.3, 60, id="slow"),
-    ],
-)
+@pytest.mark.parametrize(("mebibytes", "rate", "seconds"), GROWING.values(), ids=GROWING)
 def test_memory_that_grows_until_the_end_is_found(
-    mebibytes: Callable[[float], float], rate: float, seconds: float
+    mebibytes: Memory, rate: float, seconds: float
 ) -> None:
     growth = found(recorded(mebibytes))
     assert growth.rate(growth.seconds) / MIB == pytest.approx(rate, rel=0.4)
@@ -66,23 +76,8 @@ def test_memory_that_grows_until_the_end_is_found(
     assert growth.runs == 0
 
 
-@pytest.mark.parametrize(
-    "mebibytes",
-    [
-        pytest.param(lambda t: 200, id="flat"),
-        pytest.param(lambda t: 200 + 60 * INPUTS[int(10 * t)], id="noise of runs"),
-        pytest.param(lambda t: 200 + 150 * (t > 30), id="one step"),
-        pytest.param(lambda t: 200 + 150 * (t > 57), id="a late step"),
-        pytest.param(lambda t: 200 + 50 * (t > 20) + 50 * (t > 40) + 50 * (t > 55), id="steps"),
-        pytest.param(lambda t: 200 + 150 * LARGEST[int(10 * t)], id="new largest inputs"),
-        pytest.param(warms_up, id="warm-up"),
-        pytest.param(lambda t: 200 + 4 * min(t, 40), id="a cache that fills up"),
-        pytest.param(lambda t: 200 + 4 * (t % 35), id="comes and goes"),
-        pytest.param(lambda t: 500 - 2 * t, id="falls"),
-        pytest.param(lambda t: 200 + 0.1 * t, id="too little"),
-    ],
-)
-def test_memory_that_does_not_grow_on_is_not(mebibytes: Callable[[float], float]) -> None:
+@pytest.mark.parametrize("mebibytes", NOT_GROWING.values(), ids=NOT_GROWING)
+def test_memory_that_does_not_grow_on_is_not(mebibytes: Memory) -> None:
     assert recorded_growth(recorded(mebibytes)) is None
 
 
@@ -102,12 +97,19 @@ def test_a_process_that_ended_is_judged_until_then() -> None:
     assert recorded_growth(ended(recorded(lambda t: 200 + 2 * min(t, 40)))) is None
 
 
-def program(mebibytes: Callable[[float], float], run_count: int, last_run_s: float) -> ProgramRun:
+def ran(
+    number: int, created_s: float, first_run_s: float, last_run_s: float, *, run_count: int
+) -> ProgramSession:
+    """Return a session that ran from `first_run_s` to `last_run_s`."""
+    times = {"created_s": created_s, "first_run_s": first_run_s, "last_run_s": last_run_s}
+    session = runs.session(number, run_count=run_count)
+    return msgspec.structs.replace(session, creation_s=0.5, **times)
+
+
+def program(mebibytes: Memory, run_count: int, last_run_s: float) -> ProgramRun:
     """Return a program that runs its session from 10 s on."""
-    session = runs.session(1, run_count=run_count)
-    session = msgspec.structs.replace(session, first_run_s=10.0, last_run_s=last_run_s)
-    run = recorded(mebibytes)
-    return msgspec.structs.replace(run, sessions=(session,), is_watched=False)
+    session = ran(1, 9.0, 10.0, last_run_s, run_count=run_count)
+    return msgspec.structs.replace(recorded(mebibytes), sessions=(session,), is_watched=False)
 
 
 def test_a_program_is_judged_by_its_runs() -> None:
@@ -129,17 +131,11 @@ def test_a_program_is_judged_by_its_runs() -> None:
     ],
 )
 def test_growth_is_that_of_runs_after_the_last_creation(
-    mebibytes: Callable[[float], float], sessions: tuple[int, ...] | None
+    mebibytes: Memory, sessions: tuple[int, ...] | None
 ) -> None:
     """Three sessions one after another, each with 50 runs: each takes memory of its own."""
     made = [
-        msgspec.structs.replace(
-            runs.session(number, run_count=50),
-            created_s=start_s,
-            creation_s=1.0,
-            first_run_s=start_s + 1,
-            last_run_s=start_s + 19,
-        )
+        ran(number, start_s, start_s + 1, start_s + 19, run_count=50)
         for number, start_s in ((1, 0.0), (2, 20.0), (3, 40.0))
     ]
     run = msgspec.structs.replace(recorded(mebibytes), sessions=tuple(made), is_watched=False)
@@ -151,13 +147,7 @@ def test_growth_is_that_of_runs_after_the_last_creation(
 
 def test_sessions_that_are_created_again_and_again_are_judged_together() -> None:
     made = [
-        msgspec.structs.replace(
-            runs.session(number, run_count=5),
-            created_s=2.0 * number,
-            creation_s=0.5,
-            first_run_s=2.0 * number + 0.6,
-            last_run_s=2.0 * number + 1.9,
-        )
+        ran(number, 2.0 * number, 2.0 * number + 0.6, 2.0 * number + 1.9, run_count=5)
         for number in range(1, 25)
     ]
     run = recorded(lambda t: 200 + 2 * t)

@@ -34,11 +34,11 @@ def generation(pairs: list[list[str]] | None = None) -> Generation:
 
 
 def test_each_step_receives_the_cache_and_is_one_token_further() -> None:
-    one = generation()
+    steps = generation()
     for number in range(STEPS):
         present = np.full((1, 5 + number), number, "f4")
-        one.keep([np.zeros(9), present])
-        feeds = one.step_feeds(number, STEPS)
+        steps.keep([np.zeros(9), present])
+        feeds = steps.step_feeds(number, STEPS)
         assert feeds["past"] is present
         assert feeds["ids"] == [[7]]
         assert feeds["mask"].shape == (1, 5 + number + 1)
@@ -47,16 +47,16 @@ def test_each_step_receives_the_cache_and_is_one_token_further() -> None:
 
 
 def test_the_memory_of_the_cache_is_stated_without_that_of_other_outputs() -> None:
-    one = generation()
-    assert one.ranges() == []
+    steps = generation()
+    assert steps.ranges() == []
     present = np.zeros((2, 3), "f4")
-    one.keep([np.zeros(9), present])
-    assert one.ranges() == [[(present.ctypes.data, present.ctypes.data + 24)]]
-    one.keep([np.zeros(9), np.zeros((0, 3), "f4")])
-    assert one.ranges() == []
+    steps.keep([np.zeros(9), present])
+    assert steps.ranges() == [[(present.ctypes.data, present.ctypes.data + 24)]]
+    steps.keep([np.zeros(9), np.zeros((0, 3), "f4")])
+    assert steps.ranges() == []
 
 
 def test_many_parts_are_stated_in_several_events() -> None:
-    one = generation([[f"present.{i}", f"past.{i}"] for i in range(MAX_RANGES + 1)])
-    one.keep([np.zeros(1), *(np.zeros(1) for _ in range(MAX_RANGES + 1))])
-    assert [len(ranges) for ranges in one.ranges()] == [MAX_RANGES, 1]
+    steps = generation([[f"present.{i}", f"past.{i}"] for i in range(MAX_RANGES + 1)])
+    steps.keep([np.zeros(1), *(np.zeros(1) for _ in range(MAX_RANGES + 1))])
+    assert [len(ranges) for ranges in steps.ranges()] == [MAX_RANGES, 1]

@@ -2,6 +2,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -13,15 +14,13 @@ def pipe() -> Iterator[tuple[int, int]]:
     reading, writing = os.pipe()
     yield reading, writing
     for file in (reading, writing):
-        try:
+        with suppress(OSError):
             os.close(file)
-        except OSError:
-            continue
 
 
 def read_all(reader: PipeReader) -> bytes:
     data = b""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not reader.ended and time.monotonic() < deadline:
         reader.wait(0.05)
         data += reader.read()

@@ -42,30 +42,28 @@ def feed(tmp_path: Path) -> MakeFeed:
 
 def recorded(file: Path) -> list[Any]:
     """Return the values of the input in each run until now, and forget them."""
-    found = [json.loads(line)["ids"] for line in file.read_text().splitlines()]
+    values = [json.loads(line)["ids"] for line in file.read_text().splitlines()]
     file.unlink()
-    return found
+    return values
 
 
-def distinct(found: list[list[int]]) -> int:
-    return len({tuple(values) for values in found})
+def distinct(runs: list[list[int]]) -> int:
+    return len({tuple(values) for values in runs})
 
 
 def test_a_measured_child_gets_other_contents_in_each_run(
     job: Job, feed: MakeFeed, feeds_file: Path
 ) -> None:
     assert measure_job(replace(job, feeds=(feed(),))).outcome.status == "completed"
-    found = recorded(feeds_file)
+    runs = recorded(feeds_file)
     # The first run has the contents that were saved.
-    assert found[0] == IDS.tolist()
-    assert len(found) == distinct(found) == RUNS + 1
-    assert {value for values in found for value in values} <= {*range(10)}
+    assert runs[0] == IDS.tolist()
+    assert len(runs) == distinct(runs) == RUNS + 1
+    assert {value for values in runs for value in values} <= {*range(10)}
     # Another process gets the same, in the same order.
     measure_job(replace(job, feeds=(feed(),)))
-    assert recorded(feeds_file) == found
-
-
-def test_inputs_that_may_not_vary_are_identical(job: Job, feed: MakeFeed, feeds_file: Path) -> None:
+    assert recorded(feeds_file) == runs
+    # Inputs that may not vary are identical.
     measure_job(replace(job, feeds=(feed(None),)))
     assert recorded(feeds_file) == [IDS.tolist()] * (RUNS + 1)
 
