@@ -92,7 +92,7 @@ def sessions_of(*counts: int) -> Case:
 
 
 def at_largest(largest: LargestInput | None, *mebibytes: int) -> Case:
-    """Return growth of arena slack, which the first reading precedes the `largest` input of."""
+    """Return growth of arena slack; the first reading is before the `largest` input."""
     moments = [
         owned_moment(
             10 * number,

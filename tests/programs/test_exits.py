@@ -275,7 +275,7 @@ def test_an_xray_at_a_peak_gives_way_to_that_of_the_end(
 
 
 FORKS = """
-import multiprocessing, sys
+import multiprocessing, os, sys
 import numpy as np
 import onnxruntime
 
@@ -313,6 +313,13 @@ run(inherited, 1)
 process = context.Process(target=child)
 process.start()
 process.join()
+for is_gone in (True, False):
+    if not os.fork():
+        if is_gone:
+            run(inherited, 1)
+            os._exit(0)
+        sys.exit()  # idle
+    os.wait()
 run(inherited, 1)
 """
 
@@ -322,57 +329,28 @@ def test_forked_processes_run_the_sessions_that_they_inherit(
 ) -> None:
     recording = record(tmp_path, FORKS, linear_model)
     assert recording.exit_code == 0
-    parent, child, grandchild = recording.processes
-    assert [session.pid for session in recording.sessions] == [parent.pid, child.pid]
-    assert [session.run_count for session in recording.sessions] == [2, 3]
-    assert child.forked_from == parent.pid
-    assert grandchild.forked_from == child.pid
+    parent, child, grandchild, gone, idle = recording.processes
+    forked_from = [process.forked_from for process in (child, grandchild, gone, idle)]
+    assert forked_from == [parent.pid, child.pid, parent.pid, parent.pid]
     counts = [
-        {each.session: each.run_count for each in process.inherited}
+        {inherited.session: inherited.run_count for inherited in process.inherited}
         for process in recording.processes
     ]
-    assert counts == [{}, {1: 3}, {1: 4, 2: 6}]
-    assert [session.forked_run_count for session in recording.sessions] == [7, 6]
+    assert counts == [{}, {1: 3}, {1: 4, 2: 6}, {1: 1}, {1: 0}]
+    # Each session is recorded once, where it was created.
+    assert [session.pid for session in recording.sessions] == [parent.pid, child.pid]
+    assert [session.run_count for session in recording.sessions] == [2, 3]
+    assert [session.forked_run_count for session in recording.sessions] == [8, 6]
     for session in recording.sessions:
         assert session.forked_last_run_s is not None
         assert session.latest_run_s == max(session.last_run_s or 0, session.forked_last_run_s)
-    # The copy of the inherited session in the child is not counted to the child's own session.
-    for session in recording.sessions:
+        # The copy of the inherited session in the child is not counted to the child's own session.
         assert session.memory is not None
         assert session.memory.weight_bytes == WEIGHT_BYTES
-
-
-PRELOADED = """
-import os, sys
-import numpy as np
-import onnxruntime
-
-options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-for name in ("runs", "runs and is gone", "idle"):
-    if not os.fork():
-        if name != "idle":
-            session.run(None, {"x": np.ones((1, 512), np.float32)})
-        if name == "runs and is gone":
-            os._exit(0)
-        sys.exit()
-    os.wait()
-"""
-
-
-def test_forks_that_run_inherited_sessions_have_an_xray_of_their_end(
-    tmp_path: Path, linear_model: Path
-) -> None:
-    recording = record(tmp_path, PRELOADED, linear_model)
-    parent, runs, gone, idle = recording.processes
-    # One without runs shares all with its parent.
-    assert [each.inherited[0].run_count for each in (runs, gone, idle)] == [1, 1, 0]
-    assert [each.pid for each in recording.xrays] == [runs.pid, parent.pid]
+    # An idle fork shares all with its parent, so it has no X-ray.
+    assert [xray.pid for xray in recording.xrays] == [grandchild.pid, child.pid, parent.pid]
     copies = [copy.resident_bytes for copy in recording.xrays[0].attribution.copies]
     assert sum(copies) >= WEIGHT_BYTES
     (note,) = recording.notes
     assert note.startswith(f"no X-ray at the end of process {gone.pid}: it ended without")
-    # The session is recorded once, in the parent.
-    assert len(recording.sessions) == 1
     assert recording.findings == ()

@@ -116,34 +116,37 @@ HIGHEST = HighWaterRun(
 )
 
 
+CREATE_ONCE = (
+    "→ Create the session once, at module level or in a function with functools.cache, and call its"
+    " run() everywhere: several threads may do so at once. In tests, use a fixture with"
+    ' scope="session".'
+)
+BREACH_TEXTS: dict[str, tuple[str, tuple[int, ...], HighWaterRun | None, list[str]]] = {
+    "a creation": (
+        "aba",
+        (6,),
+        HIGHEST,
+        [
+            "at the peak: creation or first run of session 2",
+            "a was loaded 2 times (sessions 1 and 3)",
+            CREATE_ONCE,
+        ],
+    ),
+    "a run of a fixture's session": (
+        "ab",
+        (),
+        HIGHEST,
+        [
+            "a run of a session from before the test with x: 8×64 raised the memory of its process"
+            " to 400 MiB"
+        ],
+    ),
+    "not known": ("ab", (), None, []),
+}
+
+
 @pytest.mark.parametrize(
-    ("models", "active", "peak_run", "advice"),
-    [
-        pytest.param(
-            "aba",
-            (6,),
-            HIGHEST,
-            [
-                "at the peak: creation or first run of session 2",
-                "a was loaded 2 times (sessions 1 and 3)",
-                "→ Create the session once, at module level or in a function with functools.cache,"
-                " and call its run() everywhere: several threads may do so at once. In tests, use a"
-                ' fixture with scope="session".',
-            ],
-            id="a creation",
-        ),
-        pytest.param(
-            "ab",
-            (),
-            HIGHEST,
-            [
-                "a run of a session from before the test with x: 8×64 raised the memory of its"
-                " process to 400 MiB"
-            ],
-            id="a run of a fixture's session",
-        ),
-        pytest.param("ab", (), None, [], id="not known"),
-    ],
+    ("models", "active", "peak_run", "advice"), BREACH_TEXTS.values(), ids=BREACH_TEXTS
 )
 def test_a_breach_names_the_peak_and_models_that_were_loaded_again(
     monkeypatch: pytest.MonkeyPatch,
