@@ -102,24 +102,20 @@ def test_samples_come_every_millisecond_and_end_with_the_last_run(fake_job: Make
     assert measured.samples.t_s[-1] <= measured.spans[-1].end_s
 
 
-def test_growth_from_run_to_run_is_seen(fake_job: MakeJob) -> None:
-    first, _, last = measure_job(fake_job({"run": [{"keep": 8}]})).runs
-    assert near(last.rss_bytes - first.rss_bytes, 16)
-
-
 def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
-    measured = measure_job(fake_job({"run": [{"spike": 15}]}))
-    assert len(measured.runs) == 3
+    measured = measure_job(fake_job({"run": [{"keep": 8}, {"spike": 15}]}))
+    first, _, last = measured.runs
+    assert near(last.rss_bytes - first.rss_bytes, 16)  # growth from run to run
     ends = [run.end_s for run in measured.runs if run.end_s is not None]
     assert len(ends) == 3
     assert ends == sorted(ends)
     steady = measured.spans[-1]
     assert steady.start_s < ends[0]
     assert ends[-1] <= steady.end_s
-    for run in measured.runs:
-        assert run.peak_rss_bytes is not None
-        assert near(run.peak_rss_bytes - run.rss_bytes, 15)
-    assert steady.peak_rss_bytes >= max(run.peak_rss_bytes or 0 for run in measured.runs)
+    peaks = [run.peak_rss_bytes or 0 for run in measured.runs]
+    for run, peak in zip(measured.runs, peaks, strict=True):
+        assert near(peak - run.rss_bytes, 15)
+    assert steady.peak_rss_bytes >= max(peaks)
     assert steady.peak_kind == "exact"
 
 
