@@ -95,12 +95,9 @@ def grown(python: str, model: Path, mode: str, shapes: range) -> tuple[int, int,
             moments.append(settled(child.pid))
             child.stdin.write("\n")
             child.stdin.flush()
-    before, after = moments
-    return (
-        (after.patterns or 0) - (before.patterns or 0),
-        (after.pattern_bytes or 0) - (before.pattern_bytes or 0),
-        (after.heap_bytes or 0) - (before.heap_bytes or 0),
-    )
+    before, after = ((m.patterns or 0, m.pattern_bytes or 0, m.heap_bytes or 0) for m in moments)
+    patterns, nbytes, others = (late - early for early, late in zip(before, after, strict=True))
+    return patterns, nbytes, others
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -12,6 +12,8 @@ from memdiag.api.leak import LeakConfig, observe_model
 from memdiag.api.leak_program import leak_program
 from memdiag.runner.job import InputConfig, SessionConfig
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 MODEL = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
 m (string[n] x) => (int64[n] y) {
     y = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [1]> (x)
@@ -42,21 +44,17 @@ def old() -> Path:
         pytest.skip(str(error))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_texts_leak_up_to_1_20(model: Path, old: Path) -> None:
     config = LeakConfig(
         session=SessionConfig(python=old), inputs=InputConfig(dims={"n": 256}), runs=200
     )
-    found = observe_model(model, config)
-    assert (found.verdict, found.owner) == ("leak", "python")
+    growth = observe_model(model, config)
+    assert (growth.verdict, growth.owner) == ("leak", "python")
     # A string has 49 bytes and its text, in steps of 16.
-    assert 256 * 49 < found.slope_bytes_per_run < 256 * 80
+    assert 256 * 49 < growth.slope_bytes_per_run < 256 * 80
     assert memdiag.leak(model, dims={"n": 256}, runs=200).verdict == "flat"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "verdict"), [("list", "leak"), ("objects", "leak"), ("array", "flat")]
 )

@@ -30,8 +30,13 @@ class Task:
         self.reading, writing = os.pipe()
         os.close(writing)
 
+    has_result = False
+
     def read(self) -> bool:
         return False
+
+    def close(self) -> None:
+        os.close(self.reading)
 
     def result(self) -> tuple[list[str], Attribution]:
         os.close(self.reading)
@@ -86,3 +91,20 @@ def test_the_xray_of_a_process_that_waited_is_used(monkeypatch: pytest.MonkeyPat
     assert session.memory.weight_bytes == 10 * MIB
     assert not xrays.incomplete
     assert not program.notes
+
+
+@pytest.mark.parametrize("has_result", [True, False])
+def test_the_xray_of_a_process_that_ended_is_ended_if_it_has_a_result(
+    monkeypatch: pytest.MonkeyPatch, has_result: bool
+) -> None:
+    monkeypatch.setattr(Task, "has_result", has_result)
+    monkeypatch.setattr(xray_task, "ProcessXrayTask", Task)
+    process: Any = SimpleNamespace(pid=7, live_sessions=[], inherited_sessions=[])
+    ended: list[Any] = []
+    with selectors.DefaultSelector() as selector:
+        xrays = ProcessXrays(RecordedProgram(), selector)
+        monkeypatch.setattr(xrays, "interrupt", ended.append)
+        task = xrays.start(process, "peak", lambda: None)
+        xrays.process_ended(process)
+        xrays.close()
+    assert ended == ([task] if has_result else [])
