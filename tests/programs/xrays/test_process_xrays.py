@@ -35,6 +35,9 @@ class Task:
     def read(self) -> bool:
         return False
 
+    def interrupt(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         os.close(self.reading)
 
