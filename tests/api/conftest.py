@@ -32,7 +32,7 @@ class HalvingEvaluator(ScriptedEvaluator):
         pass
 
     def measure_both(self, job: Job, times: int, **how: object) -> tuple[Figures, Figures]:
-        return self.before, self._figures(job, 100)
+        return self.before, self._figures(job)
 
     def _name(self, job: Job) -> str:
         return "original" if job.model == self.job.model else "changed"

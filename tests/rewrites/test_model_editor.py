@@ -14,7 +14,6 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.rewrites.catalog import constant_to_initializer, hoist_subgraph_weights
 from memdiag.rewrites.edited_weights import constant_tensor
 from memdiag.rewrites.model_editor import ModelEditor, model_tensors
-from memdiag.rewrites.weights import constant_tensor
 from tests.model_text import text_model, with_weights
 from tests.rewrites.rewriting import finding
 

@@ -8,7 +8,6 @@ from memdiag.model.model_file import open_model
 from memdiag.rewrites.catalog import pass_function_weights
 from memdiag.rewrites.edited_weights import constant_tensor
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.weights import constant_tensor
 from tests.model_text import random, text_model
 from tests.rewrites.rewriting import finding, refusal, rewritten, saved, weights
 

@@ -23,6 +23,8 @@ from memdiag.runner.measured_run import (
     ReadMoment,
     measure_job,
 )
+from memdiag.runner.observer import PsutilObserver
+from memdiag.runner.phase_tracker import MAX_NEIGHBOUR_S
 from tests.runner.conftest import is_alive, running_scripts
 from tests.waiting import wait_until
 
@@ -228,7 +230,7 @@ def test_the_child_dies_with_its_parent(fake_job: MakeJob) -> None:
     code = f"""
 import pathlib
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.runner.run import measure_job
+from memdiag.runner.measured_run import measure_job
 session = SessionConfig(environment={dict(job.session.environment)!r})
 measure_job(Job(model=pathlib.Path("m"), session=session))
 """
