@@ -20,6 +20,7 @@ from memdiag.records.phases import PhaseName
 from memdiag.units import MIB
 
 LIMIT = 400 * MIB
+BASELINE = 50 * MIB
 
 
 def terms(**sizes: int) -> tuple[EstimatedTerm, ...]:

@@ -356,4 +356,16 @@ def empty() -> ProgramRun:
     )
 
 
-ALL = (server, pool, empty)
+def watched_with_xray() -> ProgramRun:
+    """Return the recording of a running process with the X-ray at its end."""
+    return run(is_watched=True, xrays=(xray(100),))
+
+
+def without_sessions() -> ProgramRun:
+    """Return two watched processes without sessions, one with a long command."""
+    long = ("python", "-c", "import time; " * 20)
+    processes = (process(7, 20, command=long), process(8, 60, 50, command=("server",)))
+    return run(processes=processes, is_watched=True)
+
+
+ALL = (server, pool, empty, watched_with_xray, without_sessions)
