@@ -29,7 +29,7 @@ def replaced(record: R, **changes: Any) -> R:
         name, _, field = path.partition("__")
         parts[name][field] = changes[path]
     for name, fields in parts.items():
-        values[name] = replaced(getattr(record, name), **fields)
+        values[name] = replaced(values.get(name, getattr(record, name)), **fields)
     return msgspec.structs.replace(record, **values)
 
 
