@@ -2,11 +2,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pytest
 
 from memdiag.records.attribution import Backing
-from memdiag.records.profile import DeviceMemory, Outcome, Profile, Run, Status
+from memdiag.records.profile import DeviceMemory, Outcome, PhaseName, Profile, Run, Status
 from memdiag.reports.profile.facts import model_facts, sampling_facts, session_facts
 from memdiag.reports.profile.headline import profile_headline, weight_factor
 from memdiag.reports.profile.phases import (
@@ -18,181 +17,127 @@ from memdiag.reports.profile.phases import (
     span_rows,
 )
 from memdiag.reports.text import mebibytes_text, plain, shortened
-from memdiag.units import format_size
 from tests.reports import attributions, estimates, profiles
-from tests.reports.profiles import MIB, Step
+from tests.reports.profiles import MIB, TIED_IF, Step
+from tests.reports.rendering import assert_sentences_approved, replaced
+
+TIED = profiles.tied_if()
+IMPORTS = Step("imports", "start", 0.1, 46, 46)
+FIRST_RUN = Step("first run", "first_run", 0.1, 146, 146)
 
 
-def test_the_headline_of_a_session_that_was_not_run_says_so() -> None:
-    answer = profile_headline(profiles.not_run())
-    assert answer.completed
-    assert answer.second.startswith("Not run; created, the session stays 1.48 GiB above baseline")
+FOREST = profiles.build(TIED_IF, weights=0, runs=1)  # its memory is in attributes
+
+
+def ended(status: Status) -> Profile:
+    outcome = Outcome(status=status, phase="parse", message="why")
+    return replaced(profiles.failed(), outcome=outcome)
+
+
+def rising(folding: float, start: float = 0) -> Profile:
+    """Return a profile with a peak of 100 MiB in optimize, after two other phases."""
+    steps = (
+        Step("imports", "start", 0.1, 0, 0),
+        Step("parse", "parse", 0.1, start, start),
+        Step("Folding", "constant_fold", 0.1, folding, max(start, 10), 1),
+        Step("between transformers", "optimize", 0.1, 100, 10),
+        Step("runs", "steady", 0.1, 100, 10),
+    )
+    return profiles.build(steps, runs=2, weights=None, baseline=0)
+
+
+HEADLINES = {
+    **{status: ended(status) for status in ("failed", "killed", "timeout", "limit")},
+    "not run": profiles.not_run(),
+    "complete": TIED,
+    "memory is not split": profiles.build(TIED_IF, runs=10, split=False),
+    "memory in attributes": FOREST,
+    "memory in attributes of a small file": replaced(FOREST, model__file_bytes=MIB - 1),
+    "malloc keeps much": replaced(TIED, allocator_retained_bytes=150 * MIB),
+    "malloc keeps little": replaced(TIED, allocator_retained_bytes=10 * MIB),
+    "malloc keeps nothing": replaced(TIED, allocator_retained_bytes=0),
+    "not known what malloc keeps": replaced(TIED, allocator_retained_bytes=None),
+    "97 % in an earlier phase": rising(97),
+    "94.9 % in an earlier phase": rising(94.9),
+    # It did not rise to the peak: it began there.
+    "96 % at the start of a phase": rising(96, 96),
+    "95.5 % in a phase that began with 94.9 %": rising(95.5, 94.9),
+    "peak below the baseline": replaced(TIED, peak_rss_bytes=40 * MIB),
+}
+
+
+def test_the_headline_has_the_peak_and_the_end() -> None:
+    headlines = {case: profile_headline(profile) for case, profile in HEADLINES.items()}
+    texts = {case: (text.first, text.second, text.facts) for case, text in headlines.items()}
+    assert_sentences_approved("profile_headlines", texts)
+    early = {case for case, text in headlines.items() if not text.completed}
+    assert early == {"failed", "killed", "timeout", "limit"}
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("profile", "factor"),
     [
-        ("failed", "Failed in parse at 290 MiB: why."),
-        ("killed", "Killed in parse at 290 MiB: why."),
-        ("timeout", "Timed out in parse at 290 MiB: why."),
-        ("limit", "Passed the memory limit in parse at 290 MiB: why."),
+        pytest.param(TIED, "3.0 ×", id="known"),
+        pytest.param(profiles.failed(), None, id="unknown weights"),
+        pytest.param(profiles.tiny(), None, id="64 KiB of weights"),
+        pytest.param(FOREST, None, id="no weights"),
     ],
 )
-def test_an_early_end_is_the_first_sentence(status: Status, words: str) -> None:
-    outcome = Outcome(status=status, phase="parse", message="why")
-    profile = msgspec.structs.replace(profiles.failed(), outcome=outcome)
-    assert profile_headline(profile).first == words
-
-
-def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing() -> None:
-    assert weight_factor(profiles.tied_if(), 1500 * MIB) == "3.0 ×"
-    assert weight_factor(profiles.failed(), 1500 * MIB) is None  # unknown weights
-    assert weight_factor(profiles.tiny(), 1500 * MIB) is None  # 64 KiB of weights
-    none = profiles.build(profiles.TIED_IF, weights=0, runs=1)
-    assert weight_factor(none, 1500 * MIB) is None
-
-
-def test_what_has_its_memory_in_attributes_is_compared_with_its_file() -> None:
-    forest = profiles.build(profiles.TIED_IF, weights=0, runs=1)
-    size = forest.model.file_bytes
-    assert size >= MIB
-    headline = profile_headline(forest)
-    assert " × the file) in " in headline.first
-    assert headline.facts.startswith(f"{format_size(size)} file · 0 B of weights · ")
-    model = msgspec.structs.replace(forest.model, file_bytes=MIB - 1)
-    small = profile_headline(msgspec.structs.replace(forest, model=model))
-    assert "×" not in small.first
-    assert small.facts.startswith("0 B of weights · ")
-    assert "the file" not in profile_headline(profiles.tied_if()).first
+def test_the_multiple_of_the_weights_is_left_out_where_it_says_nothing(
+    profile: Profile, factor: str | None
+) -> None:
+    assert weight_factor(profile, 1500 * MIB) == factor
 
 
 @pytest.mark.parametrize(
     ("weights", "library", "mapped", "shown"),
     [
-        (6, 8, 0, None),
-        (8, 8, 0, None),
-        (8.1, 8, 0, "6.2 ×"),
-        (6, 8, 2.1, "8.3 ×"),
-        (6, 0, 0, "8.3 ×"),
+        pytest.param(6, 8, 0, None, id="library larger"),
+        pytest.param(8, 8, 0, None, id="equal"),
+        pytest.param(8.1, 8, 0, "6.2 ×", id="weights larger"),
+        pytest.param(6, 8, 2.1, "8.3 ×", id="weights mapped"),
+        pytest.param(6, 0, 0, "8.3 ×", id="no library pages"),
     ],
-    ids=["library larger", "equal", "weights larger", "weights mapped", "no library pages"],
 )
 def test_a_multiple_that_says_more_of_the_library_is_left_out(
     weights: float, library: float, mapped: float, shown: str | None
 ) -> None:
     """Of the file-backed memory above the baseline, what is not the model's is the library's."""
-    profile = profiles.build(profiles.TIED_IF, weights=weights, runs=1)
-    steady = profile.phases[-1].end
-    file = profiles.FILE_MIB * MIB + library * MIB
-    steady = msgspec.structs.replace(steady, file_bytes=file)
     backing = Backing(kind="file", file="m.data", offset=0)
-    taken = attributions.attribution(
-        attributions.copy("original", round(mapped * MIB), backing=backing)
+    copy = attributions.copy("original", round(mapped * MIB), backing=backing)
+    profile = replaced(
+        profiles.build(TIED_IF, weights=weights, runs=1),
+        steady__file_bytes=(profiles.FILE_MIB + library) * MIB,
+        attribution=attributions.attribution(copy),
     )
-    profile = msgspec.structs.replace(profile, steady=steady, attribution=taken)
     assert weight_factor(profile, 50 * MIB) == shown
     answer = profile_headline(profile)
-    assert ("the weights" in answer.first) == (shown is not None)
-    assert ("×" in answer.second) == (shown is not None)
+    assert ("the weights" in answer.first) == ("×" in answer.second) == (shown is not None)
 
 
-def test_the_steady_state_is_split_beyond_the_baseline() -> None:
-    assert ": anonymous +1.50 GiB. Baseline" in profile_headline(profiles.tied_if()).second
-    whole = profiles.build(profiles.TIED_IF, runs=10, split=False)
-    assert "anonymous" not in profile_headline(whole).second
+def column(profile: Profile, heading: str) -> dict[str, str]:
+    """Return the cells of a column of the phase table by the labels of their rows."""
+    table = profile_phase_table(profile)
+    index = [column.heading for column in table.columns].index(heading)
+    return {row.cells[0].text: row.cells[index].text for row in table.rows}
 
 
-@pytest.mark.parametrize(
-    ("retained", "is_said"), [(150, True), (10, False), (0, False), (None, False)]
-)
-def test_what_malloc_keeps_is_named_where_it_is_notable(
-    retained: int | None, is_said: bool
-) -> None:
-    profile = msgspec.structs.replace(
-        profiles.tied_if(),
-        allocator_retained_bytes=None if retained is None else retained * MIB,
-    )
-    second = profile_headline(profile).second
-    assert ("150 MiB of it is free, but kept by malloc" in second) == is_said
-
-
-def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
-    def peaking(first: float, start: float = 0) -> str:
-        steps = (
-            Step("imports", "start", 0.1, 0, 0),
-            Step("parse", "parse", 0.1, start, start),
-            Step("Folding", "constant_fold", 0.1, first, max(start, 10), 1),
-            Step("between transformers", "optimize", 0.1, 100, 10),
-            Step("runs", "steady", 0.1, 100, 10),
-        )
-        return profile_headline(profiles.build(steps, runs=2, weights=None, baseline=0)).first
-
-    assert peaking(97) == "Peak 100 MiB above baseline in optimize, 97 % already in constant_fold."
-    assert peaking(94.9) == "Peak 100 MiB above baseline in optimize."
-    # It did not rise to the peak: it began there.
-    assert peaking(96, 96).endswith("in optimize, 96 % already in parse.")
-    assert peaking(95.5, 94.9) == "Peak 100 MiB above baseline in optimize."
-
-
-def test_a_peak_below_the_baseline_is_no_negative_figure() -> None:
-    profile = msgspec.structs.replace(profiles.tied_if(), peak_rss_bytes=40 * MIB)
-    assert profile_headline(profile).first == "Peak no higher than the baseline."
+def headings(profile: Profile) -> list[str]:
+    return [column.heading for column in profile_phase_table(profile).columns]
 
 
 def figures(profile: Profile, label: str) -> tuple[str, ...]:
-    """Return start, peak, end and kept in the first row of the phase table called `label`."""
-    table = profile_phase_table(profile)
-    row = next(row for row in table.rows if row.cells[0].text == label)
+    """Return start, peak, end and kept in the row of the phase table called `label`."""
+    (row, *_) = (row for row in profile_phase_table(profile).rows if row.cells[0].text == label)
     return tuple(cell.text for cell in row.cells[2:6])
 
 
-def test_the_phase_table_follows_the_record() -> None:
-    assert profile_phase_table(profiles.tied_if()).columns[3].heading == "peak (exact)"
-    rows = {row.phase: row for row in phase_rows(profiles.tied_if())}
-    assert figures(profiles.tied_if(), "parse") == ("46", "825", "563", "+517")
+def test_rows_name_the_step_that_is_responsible_and_the_peak() -> None:
+    rows = {row.phase: row for row in phase_rows(TIED)}
     assert rows["prepack"].responsible == ""
     assert rows["constant_fold"].responsible == "ConstantFolding"
     assert [row.phase for row in rows.values() if row.is_peak] == ["first_run"]
     assert not any(row.ending for row in rows.values())
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "expected"),
-    [
-        (0, 0, "no change in run 1, no change in runs 2 to 3"),
-        (80, 80, "+80.0 MiB in run 1, no change in runs 2 to 3"),
-        (4.25, 4.31, "+4.2 MiB in run 1, +0.1 MiB in runs 2 to 3"),
-        (4.25, 4.27, "+4.2 MiB in run 1, less than 0.1 MiB in runs 2 to 3"),
-        (4, 1, "+4.0 MiB in run 1, -3.0 MiB in runs 2 to 3"),
-    ],
-)
-def test_the_memory_that_runs_added_is_told_run_by_run(
-    first: float, last: float, expected: str
-) -> None:
-    """The two figures add up to what the phase table says that steady kept."""
-    profile = profiles.tied_if()
-    start = profile.phases[-1].start.rss_bytes
-    taken = [
-        Run(latency_s=0.01, rss_bytes=start + round(size * MIB)) for size in (first, first, last)
-    ]
-    summary = runs_summary(msgspec.structs.replace(profile, runs=tuple(taken)))
-    assert summary.growth == f"resident memory after the first run: {expected}"
-
-
-@pytest.mark.parametrize(
-    ("first_s", "text"),
-    [
-        (0.021, "first run 21 ms, quicker than later ones: the speed of the machine varies"),
-        (0.035, "first run 35 ms"),
-    ],
-)
-def test_a_quick_first_run_is_explained(first_s: float, text: str) -> None:
-    profile = msgspec.structs.replace(
-        profiles.tied_if(),
-        first_run_s=first_s,
-        runs=tuple(Run(latency_s=0.039, rss_bytes=MIB) for _ in range(3)),
-    )
-    assert runs_summary(profile).latency.endswith(f"over 3 runs; {text}")
 
 
 @pytest.mark.parametrize("build", [profiles.tied_if, profiles.tiny, profiles.uneven])
@@ -204,20 +149,23 @@ def test_the_rows_of_the_phase_table_follow_each_other(build: Callable[[], Profi
 
 
 def test_phases_that_take_turns_are_parts_of_one_row() -> None:
-    rows = phase_rows(profiles.tied_if())
-    assert [(row.label, row.level) for row in rows[2:6]] == [
-        ("optimize", 0),
-        ("constant_fold", 1),
-        ("other steps", 1),
-        ("initialize", 0),
+    assert [(row.label, row.whole) for row in phase_rows(TIED)[2:6]] == [
+        ("optimize", None),
+        ("constant_fold", "optimize"),
+        ("other steps", "optimize"),
+        ("initialize", None),
     ]
-    assert [row.whole for row in rows[2:6]] == [None, "optimize", "optimize", None]
-    assert figures(profiles.tied_if(), "optimize") == ("563", "1,563", "1,063", "+500")
-    # Constant folding ran twice, with other steps between: it has no start and end of its own.
-    assert figures(profiles.tied_if(), "constant_fold") == ("", "1,563", "", "+500")
-    assert figures(profiles.tied_if(), "other steps") == ("", "1,063", "", "0")
-    once = profiles.build([step for step in profiles.TIED_IF if step.step != 2])
+    # It ran twice, with other steps between, and has no start and end of its own.
+    assert figures(TIED, "constant_fold") == ("", "1,563", "", "+500")
+    once = profiles.build([step for step in TIED_IF if step.step != 2])
     assert figures(once, "constant_fold") == ("563", "1,563", "1,063", "+500")
+    in_order = profiles.build([step for step in TIED_IF if step.name != "between transformers"])
+    assert not [row.label for row in phase_rows(in_order) if row.level]
+
+
+def with_phases(changes: dict[PhaseName, dict[str, Any]]) -> Profile:
+    phases = tuple(replaced(phase, **changes.get(phase.name, {})) for phase in TIED.phases)
+    return replaced(TIED, phases=phases)
 
 
 @pytest.mark.parametrize(
@@ -231,36 +179,22 @@ def test_phases_that_take_turns_are_parts_of_one_row() -> None:
 def test_a_mark_is_not_given_to_other_steps_if_a_part_is_sampled(
     sizes: tuple[int, int], printed: list[str]
 ) -> None:
-    profile = profiles.tied_if()
-    changed: dict[str, dict[str, Any]] = {
-        "optimize": {"peak_rss_bytes": sizes[0] << 20},
-        "constant_fold": {"peak_rss_bytes": sizes[1] << 20, "peak_kind": "sampled"},
-    }
-    phases = tuple(
-        msgspec.structs.replace(phase, **changed.get(phase.name, {})) for phase in profile.phases
-    )
-    rows = profile_phase_table(msgspec.structs.replace(profile, phases=phases)).rows
+    optimize, folding = (size * MIB for size in sizes)
+    sampled = {"peak_rss_bytes": folding, "peak_kind": "sampled"}
+    profile = with_phases({"optimize": {"peak_rss_bytes": optimize}, "constant_fold": sampled})
+    rows = profile_phase_table(profile).rows
     assert [row.cells[3].text for row in rows[2:5]] == printed
 
 
-def test_phases_that_follow_each_other_stay_rows_of_their_own() -> None:
-    steps = [step for step in profiles.TIED_IF if step.name != "between transformers"]
-    rows = phase_rows(profiles.build(steps))
-    assert not [row.label for row in rows if row.level]
-
-
 def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
-    profile = profiles.tied_if()
-    first, *rest = profile.phases
-    phases = (msgspec.structs.replace(first, peak_kind="sampled"), *rest)
-    mixed = msgspec.structs.replace(profile, phases=phases)
+    mixed = with_phases({"start": {"peak_kind": "sampled"}})
     table = profile_phase_table(mixed)
     assert table.columns[3].heading == "peak (~ sampled)"
     assert "~: the largest sample" in table.caption
-    assert "~" not in profile_phase_table(mixed, is_compared=False).caption
-    assert "~" not in profile_phase_table(profile).caption
     assert [row.cells[3].text.startswith("~") for row in table.rows[:2]] == [True, False]
-    assert "~" not in profile_phase_table(profile).columns[3].heading
+    assert "~" not in profile_phase_table(mixed, is_compared=False).caption
+    assert "~" not in profile_phase_table(TIED).caption
+    assert headings(TIED)[3] == "peak (exact)"
 
 
 def test_small_sessions_get_a_digit_more() -> None:
@@ -268,8 +202,58 @@ def test_small_sessions_get_a_digit_more() -> None:
     assert mebibytes_text(-40, 0, signed=True) == "0"
 
 
+def test_estimated_peaks_are_beside_the_measured_ones() -> None:
+    point = estimates.point()  # optimize 200 MiB, first_run 154 MiB, steady 158 MiB
+    profile = replaced(TIED, estimate=point)
+    assert headings(profile)[3:5] == ["peak (exact)", "estimated"]
+    above = {
+        row.label: row.estimated_bytes - 46 * MIB
+        for row in phase_rows(profile)
+        if row.estimated_bytes is not None  # parse is not in this estimate
+    }
+    # Optimization and constant folding have a row together, with the larger estimate.
+    assert above == {
+        label: size * MIB
+        for label, size in (
+            ("optimize", 200),
+            ("other steps", 200),
+            ("first_run", 154),
+            ("steady ×10", 158),
+        )
+    }
+    assert "estimated" not in headings(TIED)
+    caption = profile_phase_table(profile).caption
+    assert "keeps no freed blocks (--env MALLOC_MMAP_THRESHOLD_=131072)" in caption
+    pinned = replaced(profile, session__environment={"MALLOC_MMAP_THRESHOLD_": "131072"})
+    assert "memdiag estimate predicts." in profile_phase_table(pinned).caption
+
+
+def test_memory_on_devices_is_a_column_only_where_there_is_some() -> None:
+    assert "on device" not in headings(TIED)
+    assert "device memory" not in dict(sampling_facts(TIED))
+    sizes = {"optimize": 128, "constant_fold": 256}
+    profile = replaced(
+        with_phases(
+            {
+                phase.name: {"peak_device_bytes": sizes.get(phase.name, 64) * MIB}
+                for phase in TIED.phases
+            }
+        ),
+        device=DeviceMemory(
+            source="nvml", name="Scripted", peak_bytes=256 * MIB, steady_bytes=64 * MIB
+        ),
+    )
+    on_device = column(profile, "on device")
+    # The row of both phases that take turns, then each of them.
+    labels = ("start", "optimize", "constant_fold", "other steps")
+    assert [on_device[label] for label in labels] == ["64", "256", "256", "128"]
+    assert "on device: the largest sample" in profile_phase_table(profile).caption
+    fact = dict(sampling_facts(profile))["device memory"]
+    assert fact == "Scripted: peak 256 MiB, sampled by NVML"
+
+
 def test_spans_are_sorted_by_what_they_moved() -> None:
-    rows = span_rows(profiles.tied_if())
+    rows = span_rows(TIED)
     assert rows[0].title == "ConstantFolding, step 1"
     assert rows[0].sentence == "+1,000 MiB at its peak, +500 MiB kept"
     growths = [row.peak_growth_bytes for row in rows]
@@ -287,69 +271,73 @@ def test_spans_are_sorted_by_what_they_moved() -> None:
 def test_successive_spans_with_the_peak_of_one_reading_are_one_row(
     peaks: tuple[float, ...], titles: list[str]
 ) -> None:
-    steps = (
-        Step("imports", "start", 0.1, 46, 46),
-        *(
-            Step(name, "optimize", 0.0, peak, 46, 1)
-            for name, peak in zip("ABC", peaks, strict=True)
-        ),
-        Step("first run", "first_run", 0.1, 146, 146),
+    passes = (
+        Step(name, "optimize", 0.0, peak, 46, 1) for name, peak in zip("ABC", peaks, strict=True)
     )
-    assert [row.title for row in span_rows(profiles.build(steps, runs=2))] == titles
+    profile = profiles.build((IMPORTS, *passes, FIRST_RUN), runs=2)
+    assert [row.title for row in span_rows(profile)] == titles
 
 
-def test_notable_spans_begin_at_five_per_cent_of_the_peak() -> None:
-    def growing(size: float) -> int:
-        steps = (
-            Step("imports", "start", 0.1, 46, 46),
-            Step("Folding", "constant_fold", 0.1, 46 + size, 46, 1),
-            Step("first run", "first_run", 0.1, 146, 146),
-        )
-        return len(notable_spans(profiles.build(steps, runs=2)))
-
-    assert growing(5) == 1
-    assert growing(4.99) == 0
+@pytest.mark.parametrize(("size", "count"), [(5, 1), (4.99, 0)])
+def test_notable_spans_begin_at_five_per_cent_of_the_peak(size: float, count: int) -> None:
+    folding = Step("Folding", "constant_fold", 0.1, 46 + size, 46, 1)
+    assert len(notable_spans(profiles.build((IMPORTS, folding, FIRST_RUN), runs=2))) == count
 
 
-def test_a_phase_in_which_memory_moved_twice_names_its_spans() -> None:
-    twice = (*profiles.TIED_IF, Step("kernels of a branch", "prepack", 0.1, 1800, 1700))
-    assert any(row.phase == "prepack" for row in span_rows(profiles.build(twice, runs=1)))
-    still = (*profiles.TIED_IF, Step("hand over", "prepack", 0.1, 1579.5, 1579.5))
-    assert not any(row.phase == "prepack" for row in span_rows(profiles.build(still, runs=1)))
+@pytest.mark.parametrize(("peak", "end", "is_named"), [(1800, 1700, True), (1579.5, 1579.5, False)])
+def test_a_phase_in_which_memory_moved_twice_names_its_spans(
+    peak: float, end: float, is_named: bool
+) -> None:
+    profile = profiles.build((*TIED_IF, Step("a branch", "prepack", 0.1, peak, end)), runs=1)
+    assert any(row.phase == "prepack" for row in span_rows(profile)) == is_named
 
 
-@pytest.mark.parametrize(
-    ("count", "name"), [(19, "p95 (the largest) 19 ms over 19 runs"), (20, "p95 19 ms over 20")]
-)
-def test_the_percentile_of_few_runs_is_called_the_largest(count: int, name: str) -> None:
-    taken = tuple(Run(latency_s=(i + 1) / 1000, rss_bytes=100 * MIB) for i in range(count))
-    profile = msgspec.structs.replace(profiles.tied_if(), runs=taken)
-    assert f", {name}" in runs_summary(profile).latency
+def with_runs(*sizes: float, latency_s: float = 0.01, first_run_s: float = 0.035) -> Profile:
+    """Return a profile with a run for each size, in MiB above the start of the last phase."""
+    start = TIED.phases[-1].start.rss_bytes
+    runs = (Run(latency_s=latency_s, rss_bytes=start + round(size * MIB)) for size in sizes)
+    return replaced(TIED, runs=tuple(runs), first_run_s=first_run_s)
 
 
-def test_growth_is_told_in_bytes_and_not_by_one_run() -> None:
-    taken = tuple(Run(latency_s=0.01, rss_bytes=(100 + i) * MIB) for i in range(3))
-    profile = msgspec.structs.replace(profiles.tied_if(), runs=taken)
-    assert runs_summary(profile).growth.endswith("in run 1, +2.0 MiB in runs 2 to 3")
-    assert runs_summary(msgspec.structs.replace(profile, runs=taken[:1])).growth == ""
-    two = runs_summary(msgspec.structs.replace(profile, runs=taken[:2])).growth
-    assert two.endswith("in run 1, +1.0 MiB in run 2")
-    assert runs_summary(profiles.tied_if()).growth == (
-        "resident memory after the first run: no change in run 1, no change in runs 2 to 10"
-    )
-    assert runs_summary(profiles.failed()).sentence == ""
+def of_latencies(count: int) -> Profile:
+    runs = (Run(latency_s=(i + 1) / 1000, rss_bytes=100 * MIB) for i in range(count))
+    return replaced(TIED, runs=tuple(runs))
+
+
+RUNS = {
+    "no growth": with_runs(0, 0, 0),
+    "in the first run": with_runs(80, 80, 80),
+    "in later runs": with_runs(4.25, 4.25, 4.31),
+    "little in later runs": with_runs(4.25, 4.25, 4.27),
+    "less in the end": with_runs(4, 4, 1),
+    "two runs": with_runs(4, 5),
+    "one run": with_runs(4),
+    "no run": profiles.failed(),
+    "first run quicker than others": with_runs(0, 0, 0, latency_s=0.039, first_run_s=0.021),
+    "first run as quick": with_runs(0, 0, 0, latency_s=0.039, first_run_s=0.035),
+    "percentile of 19 runs": of_latencies(19),
+    "percentile of 20 runs": of_latencies(20),
+}
+
+
+def test_runs_are_told_by_their_latency_and_the_memory_that_they_added() -> None:
+    """The two sizes add up to what the phase table says that steady kept."""
+    summaries = {case: runs_summary(profile) for case, profile in RUNS.items()}
+    texts = {case: (summary.latency, summary.growth) for case, summary in summaries.items()}
+    assert_sentences_approved("profile_runs", texts)
+    assert summaries["no run"].sentence == ""
 
 
 def test_a_run_is_named_with_its_latency_and_its_peak_if_known() -> None:
-    assert run_sentence(1, profiles.tied_if().runs[0]) == "run 1: 28 ms, peak 1.54 GiB"
+    assert run_sentence(1, TIED.runs[0]) == "run 1: 28 ms, peak 1.54 GiB"
     assert run_sentence(1, profiles.sampled().runs[0]) == "run 1: 28 ms"
 
 
 def test_facts_leave_out_what_is_not_known() -> None:
     assert "weights" not in dict(model_facts(profiles.failed()))
-    assert dict(model_facts(profiles.tied_if()))["weights"] == "500 MiB in 3"
+    assert dict(model_facts(TIED))["weights"] == "500 MiB in 3"
     assert dict(session_facts(profiles.not_run()))["runs asked for"] == "none"
-    assert dict(session_facts(profiles.tied_if()))["$MALLOC_ARENA_MAX"] == "2"
+    assert dict(session_facts(TIED))["$MALLOC_ARENA_MAX"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -370,59 +358,3 @@ def test_plain_text_obeys_nothing(text: str, expected: str) -> None:
 def test_shortening_keeps_both_ends() -> None:
     assert shortened("abcdefghij", 10) == "abcdefghij"
     assert shortened("abcdefghijk", 5) == "ab…jk"
-
-
-def test_estimated_peaks_are_beside_the_measured_ones() -> None:
-    plain_profile = profiles.tied_if()
-    point = estimates.point()  # optimize 200 MiB, first_run 154 MiB, steady 158 MiB
-    profile = msgspec.structs.replace(plain_profile, estimate=point)
-    headings = [column.heading for column in profile_phase_table(profile).columns]
-    assert headings[3:5] == ["peak (exact)", "estimated"]
-    base = profile.baseline_rss_bytes
-    by_label = {row.label: row.estimated_bytes for row in phase_rows(profile)}
-    assert by_label["first_run"] == base + point.phases[1].peak_bytes
-    assert by_label["parse"] is None  # not in this estimate
-    # Optimization and constant folding have a row together, with the larger estimate.
-    assert by_label["optimize"] == base + point.phases[0].peak_bytes
-    assert "estimated" not in [
-        column.heading for column in profile_phase_table(plain_profile).columns
-    ]
-    caption = profile_phase_table(profile).caption
-    assert "keeps no freed blocks (--env MALLOC_MMAP_THRESHOLD_=131072)" in caption
-    pinned = {"MALLOC_MMAP_THRESHOLD_": "131072"}
-    session = msgspec.structs.replace(profile.session, environment=pinned)
-    caption = profile_phase_table(msgspec.structs.replace(profile, session=session)).caption
-    assert "memdiag estimate predicts." in caption
-
-
-def test_memory_on_devices_is_a_column_only_where_there_is_some() -> None:
-    plain_profile = profiles.tied_if()
-    assert "on device" not in {
-        column.heading for column in profile_phase_table(plain_profile).columns
-    }
-    assert "device memory" not in dict(sampling_facts(plain_profile))
-    sizes = dict.fromkeys((phase.name for phase in plain_profile.phases), 64 * MIB)
-    sizes |= {"optimize": 128 * MIB, "constant_fold": 256 * MIB}
-    profile = msgspec.structs.replace(
-        plain_profile,
-        phases=tuple(
-            msgspec.structs.replace(phase, peak_device_bytes=sizes[phase.name])
-            for phase in plain_profile.phases
-        ),
-        device=DeviceMemory(
-            source="nvml", name="Scripted", peak_bytes=256 * MIB, steady_bytes=64 * MIB
-        ),
-    )
-    table = profile_phase_table(profile)
-    index = [column.heading for column in table.columns].index("on device")
-    shown = {row.cells[0].text: row.cells[index].text for row in table.rows}
-    assert shown["start"] == "64"
-    # The row of both phases that take turns, then each of them.
-    assert (shown["optimize"], shown["constant_fold"], shown["other steps"]) == (
-        "256",
-        "256",
-        "128",
-    )
-    assert "on device: the largest sample" in table.caption
-    facts = dict(sampling_facts(profile))
-    assert facts["device memory"] == "Scripted: peak 256 MiB, sampled by NVML"
