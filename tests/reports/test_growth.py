@@ -1,29 +1,26 @@
 """Growth on a terminal, in Markdown, as a picture and as data, for each verdict."""
 
-import io
 from pathlib import Path
 
-import msgspec
 import pytest
-from rich.console import Console
 
 from memdiag.api.load import load_reported
-from memdiag.detail import Detail
 from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
 from memdiag.reports.growth.blocks import malloc_block_table
-from memdiag.reports.growth.chart import growth_chart
+from memdiag.reports.growth.chart import GrowthLayer, growth_chart
 from memdiag.reports.growth.owners import growth_owner_table, owner_series
 from memdiag.reports.growth.picture import draw
 from tests.reports import growths
 from tests.reports.growths import VERDICTS
-
-
-def summary(growth: Growth, *, detail: Detail = Detail.ALL, color: bool = False) -> str:
-    console = Console(file=io.StringIO(), width=80, force_terminal=color)
-    report_of(growth).print_summary(growth, console, detail=detail)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+from tests.reports.rendering import (
+    assert_sentences_approved,
+    html,
+    markdown,
+    printed,
+    replaced,
+    words,
+)
 
 
 def rows(growth: Growth) -> dict[str, list[str]]:
@@ -31,26 +28,24 @@ def rows(growth: Growth) -> dict[str, list[str]]:
     return {row[0]: row for row in cells}
 
 
+STRONG_ROWS = {
+    "flat": set(),
+    "high_water": {"arena slack"},
+    "patterns": {"memory patterns"},
+    "retained": {"retained by malloc"},
+}
+
+
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_has_its_sentence_its_owners_and_its_advice(verdict: str) -> None:
     growth = VERDICTS[verdict]()
-    text = summary(growth)
-    words = " ".join(text.split())
     name = growth.subject if growth.kind == "program" else "encoder.onnx"
-    assert words.startswith(f"{name}: {growth.sentence}.")
-    assert growth.advice[1:] in words
-    assert ("What to do" in text) == bool(growth.advice)
+    assert words(growth).startswith(f"{name}: {growth.sentence}.")
+    assert growth.advice[1:] in words(growth)
+    assert ("What to do" in printed(growth)) == bool(growth.advice)
+    assert ("**What to do:**" in markdown(growth)) == bool(growth.advice)
     strong = {row.cells[0].text for row in growth_owner_table(growth).rows if row.is_strong}
-    expected = {
-        "flat": set(),
-        "high_water": {"arena slack"},
-        "patterns": {"memory patterns"},
-        "retained": {"retained by malloc"},
-    }
-    assert strong == expected.get(verdict, {"malloc blocks in use"})
-    markdown = report_of(growth).render(growth, "markdown").decode()
-    assert "| resident set |" in markdown
-    assert ("**What to do:**" in markdown) == bool(growth.advice)
+    assert strong == STRONG_ROWS.get(verdict, {"malloc blocks in use"})
 
 
 @pytest.mark.parametrize(
@@ -58,96 +53,79 @@ def test_every_verdict_has_its_sentence_its_owners_and_its_advice(verdict: str) 
     [("leak", "31"), ("kept", "31"), ("flat", "32"), ("plateau", "32"), ("retained", "33")],
 )
 def test_the_verdict_is_coloured(verdict: str, color: str) -> None:
-    assert summary(VERDICTS[verdict](), color=True).startswith(f"\x1b[1;{color}m")
-
-
-def test_quiet_is_the_verdict_alone() -> None:
-    growth = growths.flat()
-    assert summary(growth, detail=Detail.ANSWER) == (
-        "encoder.onnx: no growth: the resident set is 67 MiB after 1,000 runs.\n"
-    )
+    assert printed(VERDICTS[verdict](), color=True).startswith(f"\x1b[1;{color}m")
 
 
 def test_of_reloads_the_resident_set_after_some_is_listed() -> None:
-    reloads = msgspec.structs.replace(growths.flat(), unit="reload")
+    reloads = replaced(growths.flat(), unit="reload")
     text = "Resident set after reload 1: 67 MiB, 2: 67 MiB, 5: 67 MiB, 10: 67 MiB, 20: 67 MiB,"
-    assert text in " ".join(summary(reloads).split())
-    assert text in report_of(reloads).render(reloads, "markdown").decode()
-    assert text in report_of(reloads).render(reloads, "html").decode()
-    assert "Resident set after" not in summary(growths.flat())
-
-
-def test_the_table_has_sizes_growth_and_rate_of_what_is_in_use() -> None:
-    found = rows(growths.leak())
-    assert found["malloc blocks in use"] == [
-        *("malloc blocks in use", "13 MiB", "21 MiB", "21 MiB", "+394 KiB", "+448 B")
-    ]
-    assert found["Python objects"] == ["Python objects", "19 MiB", "19 MiB", "19 MiB", "0", ""]
-    assert found["resident set"][1:] == ["59 MiB", "67 MiB", "67 MiB", "+394 KiB", "+448 B"]
-    assert "After run 1, after the warm-up (run 100)" in summary(growths.leak())
-
-
-def test_blocks_are_listed_only_where_memory_in_use_grows() -> None:
-    text = summary(growths.kept())
-    assert "25 KiB   900      1    22 MiB  output 'y'" in text
-    assert "Blocks of malloc" not in summary(growths.flat())
-    # Two blocks in a thousand runs are no growth.
-    assert "Blocks of malloc" not in summary(growths.undecided())
-    assert "Blocks of malloc" not in summary(growths.retained())
-
-
-def test_sizes_of_blocks_that_would_look_equal_are_in_bytes() -> None:
-    blocks = [
-        GrowingBlocks(block_bytes=size, blocks=900, blocks_per_run=rate)
-        for size, rate in ((262_160, 14_321.4), (262_176, 1.25), (1040, 0.5))
-    ]
-    table = malloc_block_table(msgspec.structs.replace(growths.leak(), blocks=tuple(blocks)))
-    shown = [(row.cells[0].text, row.cells[2].text) for row in table.rows]
-    assert shown == [("262,160 B", "14,321"), ("262,176 B", "1.25"), ("1 KiB", "0.5")]
+    for report in (words(reloads), markdown(reloads), html(reloads)):
+        assert text in report
+    assert "Resident set after" not in printed(growths.flat())
 
 
 def test_facts_name_what_was_run() -> None:
-    assert "1,000 runs · other contents in each run" in summary(growths.leak())
-    facts = " ".join(summary(growths.high_water()).split())
-    assert "other contents and sizes (N 1 to 512) in each run" in facts
-    same = msgspec.structs.replace(growths.flat(), varied=("none",), unit="reload")
-    assert "1,000 reloads · the same inputs in each reload" in summary(same)
-
-
-def test_facts_tell_runs_from_the_last_reading() -> None:
     kept = growths.kept()
     last = kept.moments[-1].run
-    more = msgspec.structs.replace(kept, runs=last + 24)
-    assert f"{last + 24:,} runs, last reading after {last:,}" in summary(more)
-    assert f"at least {last:,} runs" in summary(
-        msgspec.structs.replace(kept, is_run_count_exact=False)
-    )
+    records = {
+        "contents and sizes": growths.high_water(),
+        "reloads with the same inputs": replaced(growths.flat(), varied=("none",), unit="reload"),
+        "runs after the last reading": replaced(kept, runs=last + 24),
+        "runs are not all counted": replaced(kept, is_run_count_exact=False),
+        "seconds": replaced(kept, unit="second", runs=0, samples=()),
+    }
+    texts = {
+        case: (" ".join(printed(record).partition("\n\n")[0].split()),)
+        for case, record in records.items()
+    }
+    assert_sentences_approved("growth_facts", texts)
+    assert "after the warm-up (1.0 s)" in words(records["seconds"])
 
 
 def test_a_table_of_equal_columns_is_left_out() -> None:
-    short = growths.flat()
-    short = msgspec.structs.replace(short, moments=short.moments[:1])
-    assert "after the warm-up" in summary(growths.flat())
-    assert "after the warm-up" not in summary(short)
+    flat = growths.flat()
+    assert "after the warm-up" in printed(flat)
+    assert "after the warm-up" not in printed(replaced(flat, moments=flat.moments[:1]))
+
+
+def test_blocks_are_listed_only_where_memory_in_use_grows() -> None:
+    # Two blocks in a thousand runs are no growth.
+    for growth in (growths.flat(), growths.undecided(), growths.retained()):
+        assert "Blocks of malloc" not in printed(growth)
+    assert "Blocks of malloc" in printed(growths.kept())
+
+
+def test_sizes_of_blocks_that_would_look_equal_are_in_bytes() -> None:
+    blocks = (
+        GrowingBlocks(block_bytes=size, blocks=900, blocks_per_run=rate)
+        for size, rate in ((262_160, 14_321.4), (262_176, 1.25), (1040, 0.5))
+    )
+    table = malloc_block_table(replaced(growths.leak(), blocks=tuple(blocks)))
+    assert [(row.cells[0].text, row.cells[2].text) for row in table.rows] == [
+        ("262,160 B", "14,321"),
+        ("262,176 B", "1.25"),
+        ("1 KiB", "0.5"),
+    ]
 
 
 def test_an_early_end_is_stated() -> None:
-    text = " ".join(summary(growths.undecided()).split())
-    assert "Ended early: models/encoder.onnx: a run failed (out of memory)." in text
-    markdown = report_of(growths.undecided()).render(growths.undecided(), "markdown").decode()
-    assert "**Ended early: models/encoder.onnx: a run failed" in markdown
+    assert "**Ended early: models/encoder.onnx: a run failed" in markdown(growths.undecided())
 
 
 def test_layers_sum_up_to_the_resident_set() -> None:
     growth = growths.high_water()
-    series = owner_series(growth)
-    sums = [sum(sizes) for sizes in zip(*(each.resident_bytes for each in series), strict=True)]
+    layers = (each.resident_bytes for each in owner_series(growth))
+    sums = [sum(sizes) for sizes in zip(*layers, strict=True)]
     assert sums == [moment.resident_bytes for moment in growth.moments]
 
 
+def drawn_layer(growth: Growth) -> GrowthLayer:
+    (layer,) = [layer for layer in growth_chart(growth).layers if layer.is_drawn]
+    return layer
+
+
 def test_a_small_leak_is_drawn_since_the_warm_up_with_its_slope() -> None:
-    chart = growth_chart(growths.leak())
-    (drawn,) = [layer for layer in chart.layers if layer.is_drawn]
+    chart, drawn = growth_chart(growths.leak()), drawn_layer(growths.leak())
     assert chart.growth_x[0] == 100
     assert drawn.growth_bytes == tuple((int(x) - 100) * 448 for x in chart.growth_x)
     assert chart.slope is not None
@@ -164,11 +142,7 @@ def test_no_slope_is_drawn_where_growth_has_ended() -> None:
 
 
 def test_seconds_take_the_place_of_runs_that_are_not_known() -> None:
-    growth = msgspec.structs.replace(growths.kept(), unit="second", runs=0, samples=())
-    text = summary(growth)
-    assert "observed for 10 s" in text
-    assert "a second" in text
-    assert "after the warm-up (1.0 s)" in " ".join(text.split())
+    growth = replaced(growths.kept(), unit="second", runs=0, samples=())
     chart = growth_chart(growth)
     assert chart.x[-1] == growth.moments[-1].time_s
     assert not chart.has_samples
@@ -180,17 +154,13 @@ def test_without_owners_there_is_the_resident_set() -> None:
     assert report_of(growth).render(growth, "png").startswith(b"\x89PNG")
 
 
-def test_runs_that_ended_before_the_warm_up_are_drawn() -> None:
-    growth = growths.flat()
-    growth = msgspec.structs.replace(
-        growth, moments=growth.moments[:1], samples=growth.samples[:3], message="interrupted"
-    )
-    assert growth_chart(growth).warm_up == 3
-    assert report_of(growth).render(growth, "svg").startswith(b"<?xml")
-
-
-def test_a_damaged_warm_up_is_drawn_at_the_start() -> None:
-    damaged = msgspec.structs.replace(growths.plateau(), warm_up_runs=-(2**31))
+def test_a_warm_up_that_did_not_end_or_is_damaged_is_drawn() -> None:
+    flat = growths.flat()
+    short = {"moments": flat.moments[:1], "samples": flat.samples[:3], "message": "interrupted"}
+    ended = replaced(flat, **short)
+    assert growth_chart(ended).warm_up == 3
+    assert report_of(ended).render(ended, "svg").startswith(b"<?xml")
+    damaged = replaced(growths.plateau(), warm_up_runs=-(2**31))
     assert growth_chart(damaged).warm_up == 0
     assert report_of(damaged).render(damaged, "png")
 
@@ -223,17 +193,13 @@ def test_annotations_of_github_are_errors_for_leaks_and_early_ends() -> None:
 def test_moments_without_the_heap_are_not_drawn_beside_those_with_it() -> None:
     growth = growths.leak()
     moments = list(growth.moments)
-    moments[5] = msgspec.structs.replace(
-        moments[5], heap_bytes=None, arena_used_bytes=None, arena_slack_bytes=None
-    )
-    chart = growth_chart(msgspec.structs.replace(growth, moments=tuple(moments)))
-    assert len(chart.moments_x) == 12
-    (drawn,) = [layer for layer in chart.layers if layer.is_drawn]
-    assert drawn.growth_bytes[-1] == 900 * 448
+    unknown = dict.fromkeys(("heap_bytes", "arena_used_bytes", "arena_slack_bytes"))
+    moments[5] = replaced(moments[5], **unknown)
+    growth = replaced(growth, moments=tuple(moments))
+    assert len(growth_chart(growth).moments_x) == 12
+    assert drawn_layer(growth).growth_bytes[-1] == 900 * 448
 
 
 def test_a_resident_set_that_is_known_at_moments_only_is_drawn_in_steps() -> None:
-    growth = msgspec.structs.replace(growths.high_water(), samples=())
-    figure = draw(growth)
-    curve = figure.axes[0].lines[0]
-    assert curve.get_drawstyle() == "steps-post"
+    figure = draw(replaced(growths.high_water(), samples=()))
+    assert figure.axes[0].lines[0].get_drawstyle() == "steps-post"
