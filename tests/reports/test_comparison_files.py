@@ -3,7 +3,6 @@
 import io
 import re
 import zlib
-from pathlib import Path
 
 import msgspec
 import numpy
@@ -12,14 +11,13 @@ from matplotlib import image
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from memdiag.errors import ReportError
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison, ComparisonKind
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.picture import column_timeline, draw
 from tests.comparison.columns import column, measured
 from tests.reports import comparisons, profiles
-from tests.reports.test_profile_page import Page, embedded
+from tests.reports.rendering import Page, html, markdown
 
 FORMATS = ("html", "png", "markdown", "json")
 
@@ -35,18 +33,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, byt
 
 
 def test_every_comparison_becomes_every_file(written: dict[str, dict[str, bytes]]) -> None:
+    names = [f"comparison.{suffix}" for suffix in ("html", "png", "md", "json")]
     for build in comparisons.ALL:
         files = written[build.__name__]
-        assert [*files] == [
-            "comparison.html", "comparison.png", "comparison.md", "comparison.json",
-        ]  # fmt: skip
+        assert [*files] == names
         assert codec.decode(files["comparison.json"], Comparison) == build()
-
-
-def test_a_folder_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("mine")
-    with pytest.raises(ReportError, match="taken: cannot be written"):
-        REPORT.write(comparisons.alike(), tmp_path / "taken", ("json",))
 
 
 def test_the_schema_uses_the_names_of_the_contract() -> None:
@@ -57,40 +48,27 @@ def test_the_schema_uses_the_names_of_the_contract() -> None:
     assert {"from", "to", "weights", "kind", "bytes"} <= {*record["copies"][0]}
 
 
-def test_markdown_has_the_tables_and_the_causes() -> None:
-    text = REPORT.markdown(comparisons.versions())
-    assert text.startswith(
-        "## Comparison: `model.onnx: 3 versions of onnxruntime`\n\n**Steady from"
-    )
-    assert (
-        "- memory kept in prepack from 555 MiB to 1,063 MiB since 1.31.1: lm\\_head/MatMul now"
-        in text
-    )
-    assert "| `1.31.1` | 2.0 s | 1.30 × | 1.20 – 1.40 |" in text
-    assert "### Kept by phase" in text
-    assert "### Copies of weights that differ" in text
-
-
-def test_markdown_of_hostile_names_is_text() -> None:
-    text = REPORT.markdown(comparisons.hostile())
-    outside = re.sub(r"(`+).*?\1", "", re.sub(r"\\.", "", text))
-    assert "script" in outside
-    assert "<" not in outside
-
-
 def test_the_page_asks_nobody_for_anything_and_holds_the_record() -> None:
-    page = Page(REPORT.render(comparisons.optimizers(), "html"))
+    page = Page(html(comparisons.optimizers()))
     assert page.links == {"data:,", "#main"}
-    text = embedded(page, "comparison")
+    text = page.embedded("comparison")
     assert codec.decode(text.encode(), Comparison) == comparisons.optimizers()
     assert "onnxsim did not end in time" in page.text
     assert "22,617,680" in page.text
 
 
-def test_hostile_names_are_text_in_the_page() -> None:
-    page = Page(REPORT.render(comparisons.hostile(), "html"))
+def test_hostile_names_are_text_in_every_file() -> None:
+    record = comparisons.hostile()
+    page = Page(html(record))
     assert not [tag for tag, _ in page.elements if tag in ("img", "b")]
     assert "[red]x[/red]" in page.text
+    outside = re.sub(r"(`+).*?\1", "", re.sub(r"\\.", "", markdown(record)))
+    assert "script" in outside
+    assert "<" not in outside
+    picture = REPORT.render(record, "svg").decode()
+    assert "&lt;/script&gt;" in picture
+    assert "<script" not in picture
+    assert "<img" not in picture
 
 
 def test_the_picture_is_one_that_is_not_blank_and_grows_with_the_columns(
@@ -111,8 +89,7 @@ def rectangles(axes: Axes) -> list[Rectangle]:
 
 
 def test_the_picture_shows_every_column_in_every_panel() -> None:
-    figure = draw(comparisons.versions())
-    phases, lines, steady, load, run = figure.axes
+    phases, lines, steady, load, run = draw(comparisons.versions()).axes
     assert [label.get_text() for label in steady.get_yticklabels()] == ["1.24.4", "1.31.1"]
     assert len(lines.lines) == 2
     assert [round(bar.get_width()) for bar in rectangles(load)] == [1000, 2000]
@@ -120,6 +97,9 @@ def test_the_picture_shows_every_column_in_every_panel() -> None:
     assert max(round(bar.get_height()) for bar in rectangles(phases)) == 1563
     anonymous, mapped, *_ = (round(bar.get_width()) for bar in rectangles(steady))
     assert (anonymous, mapped) == (1045, 10)
+    text = REPORT.render(comparisons.versions(), "svg").decode()
+    assert ">model.onnx: 3 versions of onnxruntime</text>" in text  # its letters are kept
+    assert text.count(">1.31.1</text>") == 1  # the three panels side by side are labelled once
 
 
 @pytest.mark.parametrize(
@@ -142,24 +122,11 @@ def test_speed_has_bars_only_where_it_is_compared(
     assert [axes.get_title(loc="left").partition(",")[0] for axes in bars] == panels
 
 
-def test_the_scalable_picture_keeps_its_letters_and_obeys_no_name() -> None:
-    text = REPORT.render(comparisons.versions(), "svg").decode()
-    assert ">model.onnx: 3 versions of onnxruntime</text>" in text
-    assert text.count(">1.31.1</text>") == 1  # the three panels side by side are labelled once
-    evil = REPORT.render(comparisons.hostile(), "svg").decode()
-    assert "&lt;/script&gt;" in evil
-    assert "<script" not in evil
-    assert "<img" not in evil
-
-
 def test_the_clock_starts_where_the_session_does() -> None:
-    line = column_timeline(msgspec.structs.replace(column("a"), profile=profiles.tied_if()))
+    line = column_timeline(column("a", profile=profiles.tied_if()))
     assert line is not None
     assert line.t_s[0] == 0
     assert 0 < line.first_run_s < line.t_s[-1]
-
-
-def test_what_was_not_measured_has_no_line() -> None:
-    assert column_timeline(msgspec.structs.replace(column("a"), profile=None)) is None
-    unseen = msgspec.structs.replace(column("a"), profile=profiles.nothing_seen())
-    assert column_timeline(unseen) is None
+    # What was not measured has no line.
+    assert column_timeline(column("a", profile=None)) is None
+    assert column_timeline(column("a", profile=profiles.nothing_seen())) is None

@@ -2,84 +2,59 @@
 
 import json
 
-import msgspec
+import pytest
 
-from memdiag.records.profile import Profile
-from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.generation import generation_sentences, generation_table
 from tests.reports import profiles
-from tests.reports.test_profile_page import Page, embedded
-from tests.reports.test_profile_summary import printed
+from tests.reports.profiles import MIB
+from tests.reports.rendering import Page, html, markdown, printed, replaced
 
+GENERATED = profiles.generated()
 FORMULA = "4 layers × 2 × 12 heads × 64 × 522 tokens × 4 bytes"
 
 
-def changed(**figures: object) -> Profile:
-    profile = profiles.generated()
-    assert profile.generation is not None
-    generation = msgspec.structs.replace(profile.generation, **figures)
-    return msgspec.structs.replace(profile, generation=generation)
-
-
-def test_the_first_lines_name_the_calls() -> None:
-    text = " ".join(printed(profiles.generated()))
-    assert "in prefill, with a prompt of 512 tokens and 10 steps." in text
-    assert "After the last step 1.54 GiB above baseline" in text
-    assert "steady" not in text
-
-
 def test_the_cache_has_its_formula_and_each_token_its_bytes() -> None:
-    feed, size, longest, growth = generation_sentences(profiles.generated())
-    assert feed == (
-        "Each call is fed 8 outputs of the call before: present.* to past_key_values.*, found by"
-        " their names (--feed names others)."
-    )
+    """The sentences are printed whole in the approved summary."""
+    feed, size, longest, growth = generation_sentences(GENERATED)
+    assert "present.* to past_key_values.*, found by their names" in feed
     assert size == f"KV cache after 522 tokens: 12 MiB = {FORMULA}; each token adds 24.0 KiB."
     assert longest.endswith("1,024 tokens (genai_config.json), the cache takes 24 MiB.")
     assert growth == "The resident set grew by 29.3 KiB a token over the steps."
+    assert "steady" not in printed(GENERATED)
+    assert max(map(len, printed(GENERATED).splitlines())) <= 80
 
 
 def test_a_cache_that_differs_from_its_formula_is_named() -> None:
-    sentences = " ".join(generation_sentences(changed(cache_bytes=10 << 20)))
-    assert "The cache that was measured has 10 MiB." in sentences
-    assert "was measured" not in " ".join(generation_sentences(profiles.generated()))
+    differs = replaced(GENERATED, generation__cache_bytes=10 * MIB)
+    told = "The cache that was measured has 10 MiB."
+    assert told in " ".join(generation_sentences(differs))
+    assert "was measured" not in " ".join(generation_sentences(GENERATED))
 
 
-def test_slow_growth_is_explained() -> None:
-    assert "left free" in generation_sentences(changed(growth_bytes_per_token=100.0))[-1]
-    assert "left free" not in generation_sentences(changed(growth_bytes_per_token=25e3))[-1]
-    assert "grew" not in generation_sentences(changed(growth_bytes_per_token=None))[-1]
+@pytest.mark.parametrize(
+    ("growth", "explains", "grew"), [(100.0, True, True), (25e3, False, True), (None, False, False)]
+)
+def test_slow_growth_is_explained(growth: float | None, explains: bool, grew: bool) -> None:
+    record = replaced(GENERATED, generation__growth_bytes_per_token=growth)
+    last = generation_sentences(record)[-1]
+    assert ("left free" in last, "grew" in last) == (explains, grew)
 
 
 def test_the_table_has_the_prompt_and_steps_up_to_the_last() -> None:
-    rows = [[cell.text for cell in row.cells] for row in generation_table(changed()).rows]
+    rows = [[cell.text for cell in row.cells] for row in generation_table(GENERATED).rows]
     assert rows[0] == ["prompt", "512", "12.0", "1,700", "1,600", "35 ms"]
-    assert [row[:2] for row in rows[1:]] == [
-        ["step 1", "513"],
-        ["step 3", "515"],
-        ["step 5", "517"],
-        ["step 8", "520"],
-        ["step 10", "522"],
-    ]
+    assert [row[1] for row in rows[1:]] == ["513", "515", "517", "520", "522"]
     assert not generation_table(profiles.tied_if()).rows
 
 
-def test_tokens_have_a_time_and_a_rate() -> None:
-    text = " ".join(" ".join(printed(profiles.generated())).split())
-    assert "Each token median 28 ms, p95 (the largest) 29 ms over 10 steps (35 tokens/s)" in text
-    assert "prompt of 512 tokens 35 ms (14,629 tokens/s)" in text
-    assert max(map(len, printed(profiles.generated()))) <= 80
-
-
 def test_the_page_draws_the_cache_over_the_context() -> None:
-    page = Page(REPORT.render(profiles.generated(), "html"))
+    page = Page(html(GENERATED))
     assert FORMULA in page.text
-    runs = json.loads(embedded(page, "charts"))["runs"]
-    assert runs["first"] == 513
+    runs = json.loads(page.embedded("charts"))["runs"]
+    assert (runs["first"], runs["axis"]) == (513, "tokens in the context")
     # Growth since the prompt, of the cache and of the resident set.
     assert runs["cache"] == [24_576 * step for step in range(1, 11)]
-    assert runs["rss"] == [20 * profiles.MIB] * 10
-    assert runs["axis"] == "tokens in the context"
-    plain = json.loads(embedded(Page(REPORT.render(profiles.tied_if(), "html")), "charts"))["runs"]
+    assert runs["rss"] == [20 * MIB] * 10
+    plain = json.loads(Page(html(profiles.tied_if())).embedded("charts"))["runs"]
     assert (plain["first"], plain["axis"], plain["cache"]) == (1, "run", [])
-    assert "### Generation" in REPORT.render(profiles.generated(), "markdown").decode()
+    assert "### Generation" in markdown(GENERATED)
