@@ -4,11 +4,16 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from memdiag.records import codec
+from memdiag.records.base import Record
+
+R = TypeVar("R", bound=Record)
 PATIENCE_S = 20.0
-DRAWN = "return document.querySelectorAll('#timeline .scatterlayer .trace').length"
-"""Counts what is drawn of the timeline."""
+TRACES = "return document.querySelectorAll('#timeline .scatterlayer .trace').length"
+RANGE = "return document.getElementById('timeline')._fullLayout.xaxis.range.map(Number)"
+TILES = "return document.querySelectorAll('#treemap .treemaplayer .slice').length"
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
@@ -18,6 +23,36 @@ def wait_for(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < end, "the page did not get there"
         time.sleep(0.02)
     return value
+
+
+def drawn(page: Any, *, traces: int = 3) -> Any:
+    """Return the page once its timeline is drawn."""
+    wait_for(lambda: page.execute_script(TRACES) >= traces)
+    return page
+
+
+def downloaded(page: Any, name: str, kind: type[R]) -> R:
+    """Return the record that the page's button saves as `name`."""
+    target = page.downloads / name
+    target.unlink(missing_ok=True)
+    page.execute_script("document.getElementById('download').click()")
+    wait_for(target.exists)
+    return codec.load(target, kind)
+
+
+def buttons(page: Any) -> dict[str, Any]:
+    """Return the buttons above the timeline by their texts."""
+    return {each.text: each for each in page.find_elements("css selector", "#ranges > button")}
+
+
+def is_pressed(button: Any) -> bool:
+    """Return whether the button of a range says that it is chosen."""
+    return bool(button.get_attribute("aria-pressed") == "true")
+
+
+def is_free_of_images(page: Any) -> bool:
+    """Return whether no name has become an image."""
+    return bool(page.execute_script("return document.images.length") == 0)
 
 
 def hover_text(page: Any, curve: str, point: int, *, find: str = "findLastIndex") -> str:

@@ -3,103 +3,102 @@
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
-from memdiag.records import codec
 from memdiag.records.profile import Profile
 from tests.reports import profiles, tied_xray
 from tests.reports.browsing import (
-    DRAWN,
+    RANGE,
+    TILES,
     assert_fits,
     assert_quiet,
+    buttons,
+    downloaded,
+    drawn,
     emulate_print,
     hover_text,
+    is_free_of_images,
+    is_pressed,
     requested,
     wait_for,
 )
 from tests.reports.findings import TIED
+from tests.reports.rendering import replaced
 
 AXIS = "const axis = document.getElementById('timeline')._fullLayout.yaxis; return "
-RANGE = "return document.getElementById('timeline')._fullLayout.xaxis.range.map(Number)"
+MODE = "return document.getElementById('timeline')._fullLayout.dragmode"
+STEP_NAMES = (
+    "const steps = document.getElementById('timeline').data.find((t) => t.name === 'steps');"
+    "return steps.text.filter((text) => text)"
+)
 ROWS = "return document.querySelectorAll('#copies-0 tbody tr').length"
 NAMES = "return [...document.querySelectorAll('#copies-0 tbody th')].map((c) => c.textContent)"
-TILES = "return document.querySelectorAll('#treemap .treemaplayer .slice').length"
+SIZES = (
+    "return [...document.querySelectorAll('#copies-0 tbody tr')]"
+    ".map((row) => Number(row.cells[3].title.replace(/[^0-9]/g, '')))"
+)
 LEGEND = "return [...document.querySelectorAll('#timeline .legendtext')].map((e) => e.textContent)"
+MODEBAR = (
+    "return [...document.querySelectorAll('#timeline .modebar-btn')].map((e) => e.dataset.title)"
+)
 
 
-def drawn(page: Any) -> Any:
-    """Return the page once its timeline is drawn."""
-    wait_for(lambda: page.execute_script(DRAWN) >= 3)
-    return page
-
-
-def buttons(page: Any) -> dict[str, Any]:
-    """Return the buttons above the timeline by their texts."""
-    return {each.text: each for each in page.find_elements("css selector", "#ranges button")}
-
-
-def test_the_timeline_is_drawn_hovered_zoomed_and_moved(opened: Callable[..., Any]) -> None:
-    from selenium.webdriver.common.keys import Keys
-
+def test_the_timeline_is_drawn_and_hovered(opened: Callable[..., Any]) -> None:
     page = drawn(opened(profiles.tied_if(), inline=True))
     (only,) = requested(page)
     assert only.startswith("file:///")
     assert_fits(page, 1280)
     assert set(page.execute_script(LEGEND)) >= {"file-backed", "anonymous"}
     assert "shared" not in page.execute_script(LEGEND)
-    titles = {
-        button.get_attribute("data-title")
-        for button in page.find_elements("css selector", "#timeline .modebar-btn")
+    assert {*page.execute_script(MODEBAR)} == {
+        *("Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes")
     }
-    assert titles == {
-        "Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes",
-    }  # fmt: skip
     # Runs and samples have texts of their own.
     assert "run 3: 28 ms, peak 1.54 GiB" in hover_text(page, "runs", 2)
     last = len(profiles.tied_if().samples.t_s) - 1
     assert "run 10: 29 ms, peak 1.54 GiB" in hover_text(page, "resident", last)
     assert "run" not in hover_text(page, "resident", 60)
-    # The buttons stand in one line and choose a phase by keyboard.
-    assert len({button.location["y"] for button in buttons(page).values()}) == 1
-    assert [*buttons(page)][:3] == ["whole run", "from loading on", "start"]
+    assert_quiet(page)
+
+
+def test_the_timeline_is_zoomed_and_moved_by_buttons_and_keys(opened: Callable[..., Any]) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page = drawn(opened(profiles.tied_if()))
+    choices = buttons(page)
+    # They stand in one line and choose a phase by keyboard.
+    assert len({button.location["y"] for button in choices.values()}) == 1
+    assert [*choices][:3] == ["whole run", "from loading on", "start"]
     assert page.execute_script(RANGE)[0] > 0.1
-    buttons(page)["whole run"].send_keys(Keys.ENTER)
+    choices["whole run"].send_keys(Keys.ENTER)
     wait_for(lambda: page.execute_script(RANGE)[0] == 0)
-    buttons(page)["parse"].send_keys(Keys.SPACE)
+    choices["parse"].send_keys(Keys.SPACE)
     wait_for(lambda: page.execute_script(RANGE)[1] < 1)
-    assert buttons(page)["parse"].get_attribute("aria-pressed") == "true"
-    assert buttons(page)["whole run"].get_attribute("aria-pressed") == "false"
+    assert is_pressed(choices["parse"])
+    assert not is_pressed(choices["whole run"])
     # Steps are named where there is space.
-    names = (
-        "const steps = document.getElementById('timeline').data.find((t) => t.name === 'steps');"
-        "return steps.text.filter((text) => text)"
-    )
-    buttons(page)["initialize"].click()
-    wait_for(lambda: "save initializers" in page.execute_script(names))
-    buttons(page)["whole run"].click()
-    wait_for(lambda: "save initializers" not in page.execute_script(names))
-    # Keys zoom and move the focused chart.
+    choices["initialize"].click()
+    wait_for(lambda: "save initializers" in page.execute_script(STEP_NAMES))
+    choices["whole run"].click()
+    wait_for(lambda: "save initializers" not in page.execute_script(STEP_NAMES))
     page.execute_script("document.getElementById('timeline').focus()")
     whole = page.execute_script(RANGE)
 
-    def press(key: str) -> list[float]:
+    def press(key: str) -> Any:
         before = page.execute_script(RANGE)
         page.switch_to.active_element.send_keys(key)
         wait_for(lambda: page.execute_script(RANGE) != before)
-        found: list[float] = page.execute_script(RANGE)
-        return found
+        return page.execute_script(RANGE)
 
     first, end = press("+")
     assert end - first == pytest.approx((whole[1] - whole[0]) / 2)
     assert press(Keys.ARROW_RIGHT)[0] > first
     assert press("0")[0] == 0
     page.find_element("css selector", "button.pan").click()
-    mode = "return document.getElementById('timeline')._fullLayout.dragmode"
-    wait_for(lambda: page.execute_script(mode) == "pan")
+    wait_for(lambda: page.execute_script(MODE) == "pan")
     # Without the baseline the axis starts at its size, labelled 0.
     assert page.execute_script(AXIS + "axis.title.text") == "resident, MiB"
-    buttons(page)["without baseline"].click()
+    page.find_element("xpath", "//button[.='without baseline']").click()
     assert page.execute_script(AXIS + "axis.title.text") == "MiB above baseline"
     assert page.execute_script(AXIS + "axis.range[0]") == 46
     assert page.execute_script(AXIS + "[axis.tickvals[0], axis.ticktext[0]]") == [46, "0"]
@@ -115,14 +114,7 @@ def test_shared_memory_is_a_band_of_its_own(opened: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     "build",
-    [
-        profiles.failed,
-        profiles.killed,
-        profiles.tiny,
-        profiles.sampled,
-        profiles.not_run,
-        profiles.uneven,
-    ],
+    [profiles.failed, profiles.killed, profiles.tiny, profiles.sampled, profiles.uneven],
     ids=lambda build: build.__name__,
 )
 def test_a_narrow_page_draws_without_an_error(
@@ -143,8 +135,7 @@ def test_a_profile_without_samples_has_its_words(opened: Callable[..., Any]) -> 
 def test_both_themes_follow_the_system_and_paper_is_light(opened: Callable[..., Any]) -> None:
     background = "return getComputedStyle(document.documentElement).backgroundColor"
     ink = "return document.querySelector('#timeline .xtick text').style.fill"
-    profile = msgspec.structs.replace(tied_xray.with_xrays(), findings=(TIED,))
-    page = drawn(opened(profile))
+    page = drawn(opened(replaced(tied_xray.with_xrays(), findings=(TIED,))))
     light = page.execute_script(background), page.execute_script(ink)
     theme = {"name": "prefers-color-scheme", "value": "dark"}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
@@ -162,31 +153,23 @@ def test_hostile_names_stay_text_and_the_record_is_downloaded(opened: Callable[.
         page = drawn(opened(profiles.hostile(), width=width))
         assert_fits(page, width)
     assert page.execute_script("return document.querySelectorAll('main b').length") == 0
-    text = page.execute_script("return document.querySelector('main').innerText")
-    assert profiles.HOSTILE in text
+    assert profiles.HOSTILE in page.execute_script(
+        "return document.querySelector('main').innerText"
+    )
     page.execute_script("Plotly.Fx.hover('timeline', [{ curveNumber: 2, pointNumber: 100 }])")
     hover = "return document.querySelector('#timeline .hoverlayer').textContent"
     label = wait_for(lambda: page.execute_script(hover))
     assert "</script><img src=x onerror=alert(1)>" in label
-    assert page.execute_script("return document.images.length") == 0
-    assert downloaded(page) == profiles.hostile()
+    assert is_free_of_images(page)
+    assert downloaded(page, "profile.json", Profile) == profiles.hostile()
     assert_quiet(page)
 
 
 @pytest.mark.slow
 def test_a_long_profile_is_drawn_and_downloaded(opened: Callable[..., Any]) -> None:
     page = drawn(opened(profiles.long()))
-    assert downloaded(page) == profiles.long()
+    assert downloaded(page, "profile.json", Profile) == profiles.long()
     assert_quiet(page)
-
-
-def downloaded(page: Any) -> Profile:
-    """Return the profile that the page's button saves."""
-    target = page.downloads / "profile.json"
-    target.unlink(missing_ok=True)
-    page.find_element("id", "download").click()
-    wait_for(target.exists)
-    return codec.load(target, Profile)
 
 
 def test_the_copies_fit_and_are_sorted_filtered_and_printed(opened: Callable[..., Any]) -> None:
@@ -194,21 +177,16 @@ def test_the_copies_fit_and_are_sorted_filtered_and_printed(opened: Callable[...
         page = drawn(opened(tied_xray.with_attribution(), width=width))
         assert_fits(page, width, tables=width == 480)
     assert page.execute_script(NAMES)[0] == "model.shared.weight +1 more"
-    sizes = (
-        "return [...document.querySelectorAll('#copies-0 tbody tr')]"
-        ".map((row) => Number(row.cells[3].title.replace(/[^0-9]/g, '')))"
-    )
     heading = page.find_element("css selector", "#copies-0 thead th:nth-child(4) button")
     heading.click()
-    down = page.execute_script(sizes)
+    down = page.execute_script(SIZES)
     heading.send_keys("\n")
     assert down == sorted(down, reverse=True)
-    assert page.execute_script(sizes) == sorted(down)
+    assert page.execute_script(SIZES) == sorted(down)
     # Names are sorted from the first letter on.
     page.find_element("css selector", "#copies-0 thead th button").click()
-    assert page.execute_script("return document.querySelector('#copies-0 th').ariaSort") == (
-        "ascending"
-    )
+    order = "return document.querySelector('#copies-0 th').ariaSort"
+    assert page.execute_script(order) == "ascending"
     assert page.execute_script(NAMES)[0] == "bias"
     # A weight is found by each of its names.
     field = page.find_element("css selector", ".filters input")
@@ -241,12 +219,10 @@ def test_moments_and_copies_are_chosen(opened: Callable[..., Any]) -> None:
 
 def test_all_of_many_weights_are_found_and_sorted(opened: Callable[..., Any]) -> None:
     first = tied_xray.attribution().copies[0]
-    copies = tuple(
-        msgspec.structs.replace(first, weights=(f"layers.{i}/weight",), address=i << 12)
-        for i in range(1200)
+    copies = (
+        replaced(first, weights=(f"layers.{i}/weight",), address=i << 12) for i in range(1200)
     )
-    record = msgspec.structs.replace(tied_xray.attribution(), copies=copies)
-    page = opened(msgspec.structs.replace(profiles.tied_if(), attribution=record))
+    page = opened(replaced(tied_xray.with_attribution(), attribution__copies=tuple(copies)))
     status = page.find_element("css selector", ".filters [role=status]")
     assert not status.is_displayed()  # weights with a single copy each are folded
     page.find_element("css selector", ".xray details > summary").click()
