@@ -191,12 +191,14 @@ def print_table(console: Console, table: Table) -> None:
         pad_edge=False,
         show_header=any(column.heading for column in table.columns),
     )
+    # Where a text is too long, rich prints an ellipsis, which the terminal may not have.
+    has_ellipsis = terminal_text(console, "…") == "…"
     for column in table.columns:
         rich_table.add_column(
             Text(terminal_text(console, column.heading)),
             justify=column.align,
             no_wrap=not column.wraps,
-            overflow="fold" if column.wraps else "ellipsis",
+            overflow="fold" if column.wraps else "ellipsis" if has_ellipsis else "crop",
         )
     for row, cells in zip(table.rows, texts, strict=True):
         row_texts = (Text(terminal_text(console, text)) for text in cells)

@@ -15,7 +15,6 @@ from memdiag.records.comparison import (
 )
 from memdiag.units import MIB
 from tests.comparison.columns import column, growth, measured
-from tests.reports import profiles
 
 PACKED = "lm_head/MatMul now packs model.shared.weight"
 
@@ -127,17 +126,4 @@ def bisected_growth() -> Comparison:
     return comparison(*columns, bisection=search)
 
 
-def hostile() -> Comparison:
-    """Return columns whose names try to be more than names."""
-    evil = profiles.HOSTILE
-    changed = change("outputs", f"{evil}2", bytes=0, ratio=None, why=evil)
-    return comparison(
-        column(evil, model=evil, message=evil),
-        column(f"{evil}2", difference=evil),
-        changes=(msgspec.structs.replace(changed, from_=evil),),
-        notes=(evil,),
-        kind="models",
-    )
-
-
-ALL = (versions, optimizers, nothing, alike, bisected, bisected_growth, hostile)
+ALL = (versions, optimizers, nothing, alike, bisected, bisected_growth)

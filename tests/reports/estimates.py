@@ -13,7 +13,6 @@ from memdiag.records.estimate import (
     EstimatedTerm,
     Fit,
     LiveTensor,
-    Reduction,
     TermName,
 )
 from memdiag.records.phases import PhaseName
@@ -161,59 +160,3 @@ def fit(surely: int | None = 31, probably: int | None = 33, **fields: Any) -> Fi
         "trial": "ran",
     }
     return Fit(limit_bytes=LIMIT, surely=surely, probably=probably, **(known | fields))
-
-
-def hostile(name: str) -> Estimate:
-    """Return an estimate all of whose names are `name`."""
-    made = grid()
-
-    def renamed(sizes: dict[str, int]) -> dict[str, int]:
-        return {name if key == "batch" else key: size for key, size in sizes.items()}
-
-    def of_terms(terms: tuple[EstimatedTerm, ...]) -> tuple[EstimatedTerm, ...]:
-        return tuple(msgspec.structs.replace(term, largest=name) for term in terms)
-
-    def of_point(point: EstimatedPoint) -> EstimatedPoint:
-        phases = tuple(
-            msgspec.structs.replace(
-                each,
-                cause=name,
-                peak_terms=of_terms(each.peak_terms),
-                kept_terms=of_terms(each.kept_terms),
-            )
-            for each in point.phases
-        )
-        live = tuple(
-            msgspec.structs.replace(
-                each, name=name, dtype=name, producer=name, last_use=name, growth={name: 1.5}
-            )
-            for each in point.live
-        )
-        return msgspec.structs.replace(
-            point,
-            dims=renamed(point.dims),
-            phases=phases,
-            live=live,
-        )
-
-    return msgspec.structs.replace(
-        made,
-        model=name,
-        onnxruntime=name,
-        options={name: name},
-        disabled_optimizers=(name,),
-        dimensions=(dimension(name, 1, "size"), made.dimensions[1]),
-        points=tuple(map(of_point, made.points)),
-        fit=fit(dims=(name,), others={name: 1}, trial="not run", problem=name),
-        reductions=(Reduction(change=name, peak_bytes=1, run_bytes=1),),
-        calibration=(
-            Calibration(
-                dims={name: 1, "tokens": 128},
-                estimated_bytes=1,
-                corrected_bytes=2,
-                measured_bytes=3,
-                is_held_out=True,
-            ),
-        ),
-        notes=(name,),
-    )

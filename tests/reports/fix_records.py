@@ -1,19 +1,12 @@
-"""Fixes with made-up figures that hang together, and hostile texts for any record."""
+"""Fixes with made-up figures that hang together."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from memdiag.records.base import Record
 from memdiag.records.fix import FIX_SCHEMA, Fix, Point, Remedy
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.units import MIB
-from tests.reports import profiles
-
-R = TypeVar("R", bound=Record)
-
-EVIL = f"\x1b[31m\n\u202e{profiles.HOSTILE}{'界' * 30} {'m' * 300}"
-_FIXED = ("schema", "status", "ended_by", "clock")  # they have a choice of values
 
 
 def remedy(name: str, *weights: str, status: Any = "applied") -> Remedy:
@@ -155,21 +148,6 @@ def unmeasured() -> Fix:
     return _unsearched(
         remedies=left, untried=("arena-off",), ended_by="time_limit", command=command
     )
-
-
-def hostile(record: R) -> R:
-    """Return `record` with something hostile behind each of its texts."""
-    return msgspec.convert(_hostile(msgspec.to_builtins(record)), type(record), strict=False)
-
-
-def _hostile(value: Any) -> Any:
-    if isinstance(value, str):
-        return value + EVIL if value else value
-    if isinstance(value, list | tuple):
-        return [_hostile(each) for each in value]
-    if isinstance(value, dict):
-        return {name: each if name in _FIXED else _hostile(each) for name, each in value.items()}
-    return value
 
 
 ALL = (fix, verified, nothing_helps, unmeasured)

@@ -40,11 +40,18 @@ def printed(
     width: int = 80,
     written: tuple[Path, ...] = (),
     encoding: str = "utf-8",
-    color: bool = False,
+    is_terminal: bool = False,
+    is_colored: bool = False,
 ) -> str:
-    """Return the summary of `record`, as a pipe or with `color` a terminal gets it."""
+    """Return the summary of `record`, as a pipe, a terminal or one with colours gets it."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=file, width=width, highlight=False, force_terminal=color)
+    console = Console(
+        file=file,
+        width=width,
+        highlight=False,
+        force_terminal=is_terminal or is_colored,
+        color_system="standard" if is_colored else None,
+    )
     report_of(record).print_summary(record, console, written=written, detail=detail)
     file.seek(0)
     return file.read()

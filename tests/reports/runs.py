@@ -314,34 +314,6 @@ def pool(workers: int = 8) -> ProgramRun:
     )
 
 
-def hostile(evil: str) -> ProgramRun:
-    """Return `server` with `evil` in its texts."""
-    replace = msgspec.structs.replace
-    made = server()
-    sessions = [
-        replace(
-            each,
-            model=replace(each.model, path=f"/models/{evil}"),
-            created_at=evil,
-            called_from=evil,
-            library=evil,
-            options={evil: evil},
-            error=each.error and evil,
-            shapes=tuple(replace(shape, shapes={evil: (1, 2)}) for shape in each.shapes),
-        )
-        for each in made.sessions
-    ]
-    return replace(
-        made,
-        command=(evil, evil),
-        processes=tuple(replace(each, command=(evil, evil)) for each in made.processes),
-        sessions=tuple(sessions),
-        peaks=tuple(replace(peak, shapes={evil: (1, 2)}) for peak in made.peaks),
-        findings=tuple(replace(each, message=evil, remedy=evil) for each in made.findings),
-        notes=(evil,),
-    )
-
-
 def empty() -> ProgramRun:
     """Return the recording of a program without onnxruntime that ended before a sample."""
     nothing = TreeSamples(t_s=(), rss_bytes=(), proportional_t_s=(), pss_bytes=(), swap_bytes=())

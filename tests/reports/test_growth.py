@@ -53,7 +53,7 @@ def test_every_verdict_has_its_sentence_its_owners_and_its_advice(verdict: str) 
     [("leak", "31"), ("kept", "31"), ("flat", "32"), ("plateau", "32"), ("retained", "33")],
 )
 def test_the_verdict_is_coloured(verdict: str, color: str) -> None:
-    assert printed(VERDICTS[verdict](), color=True).startswith(f"\x1b[1;{color}m")
+    assert printed(VERDICTS[verdict](), is_colored=True).startswith(f"\x1b[1;{color}m")
 
 
 def test_of_reloads_the_resident_set_after_some_is_listed() -> None:

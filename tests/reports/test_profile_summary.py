@@ -72,7 +72,7 @@ def test_names_are_text_and_never_markup() -> None:
     assert "[red]x[/red]" in text
     assert r"\x1b[31mred\u202e" in text
     named = profiles.build(profiles.TIED_IF, name="[red]x.onnx", runs=10)
-    assert "[red]x.onnx: peak" in printed(named, detail=Detail.ANSWER, color=True)
+    assert "[red]x.onnx: peak" in printed(named, detail=Detail.ANSWER, is_colored=True)
 
 
 def test_the_longest_name_keeps_to_the_width() -> None:
