@@ -10,22 +10,23 @@ EVIL = f"\x1b[31m\n\u202e{HOSTILE}{'界' * 30} {'m' * 300}"
 _FORMAL = {"schema", "metric"}
 
 
-def hostile(value: Any, hint: Any = str) -> Any:
-    """Return `value`, of type `hint`, with `EVIL` behind each text that may be any.
+def hostile(value: Any, evil: str = EVIL, *, hint: Any = str) -> Any:
+    """Return `value`, of type `hint`, with `evil` behind each text that may be any.
 
     Names that refer to each other stay equal.
     """
     if isinstance(value, msgspec.Struct):
         hints = get_type_hints(type(value))
         fields = [name for name in value.__struct_fields__ if name not in _FORMAL]
-        changes = {name: hostile(getattr(value, name), hints[name]) for name in fields}
+        changes = {name: hostile(getattr(value, name), evil, hint=hints[name]) for name in fields}
         return msgspec.structs.replace(value, **changes)
     if isinstance(value, tuple):
-        return tuple(hostile(item, hint) for item in value)
+        return tuple(hostile(item, evil, hint=hint) for item in value)
     if isinstance(value, dict):
-        return {hostile(key): hostile(item, hint) for key, item in value.items()}
+        items = value.items()
+        return {hostile(key, evil): hostile(item, evil, hint=hint) for key, item in items}
     if isinstance(value, str) and value and not _has_choices(hint):
-        return value + EVIL
+        return value + evil
     return value
 
 

@@ -27,16 +27,14 @@ from memdiag.reports.findings import FindingText
 from memdiag.reports.page import document_page
 from tests.reports import limits
 
+FINDINGS = [
+    FindingText(rule="MD1", name="rule", message=f"finding {n}", detail="why") for n in range(4)
+]
+
 
 def document(*blocks: Block) -> Document:
-    return Document(
-        subject="m.onnx",
-        kind="report",
-        answer="it is large.",
-        rest="It ended.",
-        facts="2 CPUs",
-        blocks=blocks,
-    )
+    answer = {"answer": "it is large.", "rest": "It ended.", "facts": "2 CPUs"}
+    return Document(subject="m.onnx", kind="report", blocks=blocks, **answer)
 
 
 def printed(made: Document, detail: Detail) -> list[str]:
@@ -50,11 +48,6 @@ def page(made: Document) -> str:
     """Return the main part of the page, and the data of its charts."""
     text = document_page(made, limits.limit(), "limit", None).decode()
     return text.partition("<main")[2].partition("</main>")[0] + text.rpartition('id="charts">')[2]
-
-
-FINDINGS = [
-    FindingText(rule="MD1", name="rule", message=f"finding {n}", detail="why") for n in range(4)
-]
 
 
 @pytest.mark.parametrize(
@@ -75,36 +68,32 @@ def test_a_block_is_in_the_formats_that_it_states(
 
 def test_the_answer_is_printed_whole_whatever_is_asked_for() -> None:
     made = document(SentenceBlock(title="Why", text="because", detail=Detail.ANSWER))
-    assert printed(made, Detail.ANSWER) == [
-        "m.onnx: it is large.",
-        "It ended.",
-        "Why        because",
-    ]
-    assert printed(made, Detail.USUAL)[2:4] == ["2 CPUs", ""]
+    answer = ["m.onnx: it is large.", "It ended."]
+    assert printed(made, Detail.ANSWER) == [*answer, "Why        because"]
+    assert printed(made, Detail.USUAL)[:4] == [*answer, "2 CPUs", ""]
 
 
 def test_a_sentence_without_a_title_goes_on_and_a_command_follows_it() -> None:
-    made = document(
-        SentenceBlock(title="Do", text="one", command="memdiag fix m"), SentenceBlock(text="two")
-    )
+    command = SentenceBlock(title="Do", text="one", command="memdiag fix m")
+    made = document(command, SentenceBlock(text="two"))
     assert printed(made, Detail.USUAL)[-3:] == [
         "Do         one",
         "           memdiag fix m",
         "           two",
     ]
-    text = document_markdown(made)
-    assert "**Do:** one `memdiag fix m`\n\ntwo\n" in text
+    assert "**Do:** one `memdiag fix m`\n\ntwo\n" in document_markdown(made)
     assert "<dt></dt><dd>two</dd>" in page(made)
 
 
 def test_what_is_folded_shows_its_title() -> None:
-    code = CodeBlock(title="Again", text="run it", language="console", is_folded=True)
-    assert "<details><summary>Again</summary>\n\n```console\nrun it\n```" in document_markdown(
-        document(code)
+    folded, shown = (
+        document(CodeBlock(title="Again", text="run", language="console", is_folded=is_folded))
+        for is_folded in (True, False)
     )
-    assert re.search(r"<details><summary><h2[^>]*>Again</h2></summary>", page(document(code)))
-    shown = CodeBlock(title="Again", text="run it", language="console")
-    assert "<details>" not in page(document(shown)) + document_markdown(document(shown))
+    text = "<details><summary>Again</summary>\n\n```console\nrun\n```"
+    assert text in document_markdown(folded)
+    assert re.search(r"<details><summary><h2[^>]*>Again</h2></summary>", page(folded))
+    assert "<details>" not in page(shown) + document_markdown(shown)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +114,10 @@ def test_a_terminal_prints_as_many_findings_as_are_asked_for(
 
 
 def test_a_list_of_findings_may_be_a_summary_only() -> None:
-    assert "Nothing to do." in document_markdown(
-        document(FindingsBlock(title="Findings", findings=(), summary="Nothing to do."))
-    )
-    assert "Findings" not in document_markdown(
-        document(FindingsBlock(title="Findings", findings=()))
-    )
+    summary = FindingsBlock(title="Findings", findings=(), summary="Nothing to do.")
+    assert "Nothing to do." in document_markdown(document(summary))
+    empty = FindingsBlock(title="Findings", findings=())
+    assert "Findings" not in document_markdown(document(empty))
 
 
 def test_the_data_of_charts_is_computed_for_pages_only() -> None:

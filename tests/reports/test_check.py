@@ -10,7 +10,7 @@ from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import Check, CheckedModel
 from memdiag.reports.check import check_markdown, print_check_report
 from tests.reports.checks import MIB, check, finding
-from tests.reports.rendering import APPROVED, assert_sentences_approved, replaced
+from tests.reports.rendering import APPROVED, assert_sentences_approved
 from tests.snapshots import assert_approved
 
 
@@ -123,27 +123,6 @@ def test_of_many_findings_of_a_rule_the_first_are_shown(count: int) -> None:
     assert "w4 is copied." in text
     assert "w5 is copied." not in text
     assert ("and 1 more of shared-weight-transposed, 64 MiB together" in text) is (count == 6)
-
-
-def test_a_name_cannot_move_the_cursor() -> None:
-    text = printed(check(finding(message="weight \x1b[2J\r is copied")))
-    assert "\x1b" not in text
-    assert "\\x1b[2J" in text
-
-
-def test_a_name_cannot_break_out_of_its_line_in_markdown() -> None:
-    text = check_markdown(check(finding(message="<img src=x> | @team `x`\nnew line")))
-    (row,) = [line for line in text.splitlines() if line.startswith("- `shared")]
-    assert "<img" not in row.replace("\\<img", "")
-    assert "@team" not in row
-    evil = "a\n## heading\x1b[2J\x00"
-    models = (
-        replaced(MODEL, path=evil, notes=(f"operators that are not known ({evil})",)),
-        CheckedModel(path=evil, error=f"{evil}: it is empty."),
-    )
-    text = check_markdown(check(models=models))
-    assert not {"\x1b", "\x00"} & {*text}
-    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Memory check"]
 
 
 def test_fifty_findings_are_enough_in_markdown() -> None:

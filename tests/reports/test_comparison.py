@@ -277,18 +277,6 @@ def test_columns_that_are_empty_in_all_rows_are_left_out(
     assert ("outputs" in headings["Speed and outputs"]) is is_there
 
 
-@pytest.mark.parametrize("build", comparisons.ALL)
-def test_every_line_fits_eighty_columns(build: Callable[[], Comparison]) -> None:
-    assert max(map(len, printed(build()).splitlines())) <= 80
-
-
-def test_names_are_text_and_files_are_named() -> None:
-    files = (Path("reports/x/comparison.html"), Path("reports/x/comparison.json"))
-    text = printed(comparisons.hostile(), written=files)
-    assert "[red]x[/red]" in text
-    assert "comparison.html · comparison.json" in text
-
-
 def causes(count: int) -> str:
     return "; ".join(f"{'-' if i == 1 else '+'}{90 - i} MiB, cause {i} of it" for i in range(count))
 

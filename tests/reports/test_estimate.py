@@ -1,17 +1,14 @@
 """Estimates on a terminal, in Markdown, as a page, as a picture, and for other programs."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from memdiag.api.load import load
 from memdiag.detail import Detail
 from memdiag.errors import RecordError
 from memdiag.records import codec
 from memdiag.records.estimate import Estimate, EstimatedPoint, Fit, Reduction
-from memdiag.reports import report_of
 from memdiag.reports.estimate.chart import estimate_chart
 from memdiag.reports.estimate.machine_formats import estimated_resources
 from memdiag.reports.estimate.sentences import fit_text, interval_text, reduction_lines
@@ -30,8 +27,6 @@ from tests.reports import estimates
 from tests.reports.estimates import BASELINE
 from tests.reports.rendering import (
     assert_sentences_approved,
-    html,
-    markdown,
     printed,
     replaced,
     words,
@@ -274,20 +269,6 @@ def test_bars_add_up_to_the_peaks() -> None:
     assert (sizes.y_name, sizes.y) == ("batch", (1, 16))
     assert sizes.peak_bytes[1][2] == 662 * MIB
     assert estimate_chart(SINGLE).sizes is None
-
-
-@pytest.mark.parametrize("name", ["single", "line", "grid", "measured"])
-def test_all_reports_can_be_written_and_read_again(name: str, tmp_path: Path) -> None:
-    record: Estimate = getattr(estimates, name)()
-    report = report_of(record)
-    written = report.write(record, tmp_path, report.default_formats())
-    assert {path.name for path in written} == {
-        *("estimate.json", "report.html", "report.md", "estimate.png")
-    }
-    assert load(tmp_path) == record
-    assert "| optimize | 200 MiB |" in markdown(record).replace("**", "")
-    assert ("Peak over sizes" in html(record)) == (name != "single")
-    assert "<svg" in html(record)
 
 
 def test_a_record_without_its_peak_is_refused() -> None:

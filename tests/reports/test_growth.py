@@ -1,10 +1,7 @@
 """Growth on a terminal, in Markdown, as a picture and as data, for each verdict."""
 
-from pathlib import Path
-
 import pytest
 
-from memdiag.api.load import load_reported
 from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
 from memdiag.reports.growth.blocks import malloc_block_table
@@ -163,18 +160,6 @@ def test_a_warm_up_that_did_not_end_or_is_damaged_is_drawn() -> None:
     damaged = replaced(growths.plateau(), warm_up_runs=-(2**31))
     assert growth_chart(damaged).warm_up == 0
     assert report_of(damaged).render(damaged, "png")
-
-
-def test_all_formats_are_rendered_again_from_the_record(tmp_path: Path) -> None:
-    growth = growths.leak()
-    growth.save(tmp_path / "growth.json")
-    loaded = load_reported(tmp_path / "growth.json")
-    assert loaded == growth
-    written = report_of(loaded).write(loaded, tmp_path, report_of(loaded).formats())
-    assert {path.name for path in written} == {
-        "issue.md",
-        *(f"growth.{suffix}" for suffix in ("html", "json", "md", "png", "svg")),
-    }
 
 
 def test_annotations_of_github_are_errors_for_leaks_and_early_ends() -> None:

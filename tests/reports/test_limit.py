@@ -1,21 +1,19 @@
 """The report of a memory limit: its sentences, its table, and the YAML for containers."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
 
-from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
-from memdiag.reports.limit import REPORT, limit_compose_yaml, limit_kubernetes_yaml
+from memdiag.reports.limit import limit_compose_yaml, limit_kubernetes_yaml
 from memdiag.reports.limit.chart import limit_chart
 from memdiag.reports.limit.rows import trial_table
 from memdiag.reports.limit.sentences import limit_headline, suggestion_reason
 from memdiag.units import MIB
 from tests.reports.limits import killed, limit, point, program, without_group
-from tests.reports.rendering import assert_sentences_approved, html, markdown, replaced
+from tests.reports.rendering import assert_sentences_approved, replaced
 
 QUANTITY = re.compile(r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")
 """The pattern of a quantity in the schema of Kubernetes."""
@@ -138,12 +136,3 @@ def test_names_cannot_leave_a_comment() -> None:
     for text in (limit_kubernetes_yaml(hostile), limit_compose_yaml(hostile)):
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         assert lines[0] in ("resources:", "services:")
-
-
-@pytest.mark.parametrize("build", [limit, program, without_group])
-def test_every_format_is_rendered(build: Callable[[], MemoryLimit]) -> None:
-    record = build()
-    assert codec.decode(REPORT.render(record, "json"), MemoryLimit) == record
-    assert "memdiag · memory limit" in html(record)
-    assert REPORT.render(record, "png").startswith(b"\x89PNG")
-    assert f"memory: {record.limit_bytes // MIB}Mi" in markdown(record).partition("```yaml")[2]

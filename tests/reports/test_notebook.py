@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import msgspec
 import pytest
 
 import memdiag
@@ -21,38 +20,32 @@ from tests.reports import (
     findings,
     fix_records,
     growths,
-    limits,
     profiles,
     runs,
     sweeps,
     tied_xray,
 )
+from tests.reports.hostile_texts import hostile
+from tests.reports.records import RECORDS as REPORTED
+from tests.reports.rendering import replaced
+from tests.reports.runs import MIB
 
 FOUND = findings.TIED
 CHECK = Check(
     schema=CHECK_SCHEMA, onnxruntime="1.31.1", models=(), findings=(FOUND,), duration_s=0.1
 )
-RECORDS: dict[str, Callable[[], NotebookRecord]] = {
-    "Profile": profiles.tied_if,
-    "Comparison": comparisons.versions,
-    "Fix": fix_records.verified,
+NOT_DRAWN: dict[str, Callable[[], NotebookRecord]] = {
     "Check": lambda: CHECK,
     "Finding": lambda: FOUND,
-    "ProgramRun": runs.server,
-    "Growth": growths.leak,
-    "Estimate": estimates.grid,
-    "MemoryLimit": limits.limit,
-    "Attribution": lambda: tied_xray.with_xrays().attribution or pytest.fail("no X-ray"),
+    "Attribution": REPORTED["xray"],
+    "Sweep": REPORTED["sweep"],
 }
-DRAWN = (
-    "Profile",
-    "Comparison",
-    "Fix",
-    "ProgramRun",
-    "Growth",
-    "Estimate",
-    "MemoryLimit",
-)
+DRAWN: dict[str, Callable[[], NotebookRecord]] = {
+    type(build()).__name__: build
+    for name, build in REPORTED.items()
+    if name not in ("xray", "sweep")
+}
+RECORDS = {**DRAWN, **NOT_DRAWN}
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -61,23 +54,20 @@ def test_a_record_is_one_line_of_what_matters(name: str) -> None:
     assert text.startswith(f"<{name} ")
     assert text.endswith(">")
     assert "\n" not in text
-    assert 20 < len(text) < 1000
+    assert 20 < len(text) < 1500
 
 
 def test_the_line_has_the_answer() -> None:
     assert "peak 1.50 GiB above baseline" in repr(profiles.tied_if())
     assert "steady from 1.03 GiB in 1.24.4 to 1.53 GiB in 1.31.1" in repr(comparisons.versions())
     # The sizes have the names of the moments, so that they agree with `bytes` and `peak_bytes`.
-    peak = msgspec.structs.replace(FOUND, bytes=64 << 20, peak_bytes=163 << 20, measured_bytes=None)
+    peak = replaced(FOUND, bytes=64 * MIB, peak_bytes=163 * MIB, measured_bytes=None)
     assert "costs 64 MiB steady and 163 MiB at the peak, in constant_fold: model." in repr(peak)
-    nothing = msgspec.structs.replace(FOUND, bytes=0, peak_bytes=0)
+    nothing = replaced(FOUND, bytes=0, peak_bytes=0)
     assert repr(nothing).startswith("<Finding shared-weight-transposed: model.shared.weight is ")
     assert repr(profiles.tied_if().samples) == "<Samples 440 rows>"
-
-
-@pytest.mark.parametrize("build", [profiles.failed, profiles.killed, profiles.nothing_seen])
-def test_what_ended_badly_has_a_line_too(build: Callable[[], NotebookRecord]) -> None:
-    assert repr(build()).startswith("<Profile ")
+    for build in (profiles.failed, profiles.killed, profiles.nothing_seen):
+        assert repr(build()).startswith("<Profile ")
 
 
 @cache
@@ -93,25 +83,20 @@ def test_html_is_the_line_the_picture_and_the_rest(name: str) -> None:
     assert text.startswith("<details><summary><b>" if name == "Finding" else "<div><b>")
     assert text.count("<") == text.count(">")
     assert ("<img alt=" in text) is (name in DRAWN)
-    # Without anything else to see, the rest is not folded.
-    assert ("<details open>" in text) is (name in ("Check", "Attribution"))
     without_picture = re.sub(r'src="data:image/png;base64,[^"]*"', "", text)
     assert len(without_picture) < 20_000
     assert len(text) < 300_000
 
 
 def test_a_profile_shows_its_answer_timeline_and_table() -> None:
-    text = tied_xray.with_attribution()._repr_html_()
-    visible, _, folded = text.partition("<details>")
+    visible, _, folded = tied_xray.with_attribution()._repr_html_().partition("<details>")
     assert "peak 1.50 GiB above baseline" in visible
     assert visible.count("data:image/png;base64,") == 1
-    lines = visible.splitlines()
-    assert any(line.split()[:1] == ["Steady"] for line in lines)
-    assert any(line.split()[:1] == ["constant_fold"] for line in lines)
+    first_words = {line.split()[0] for line in visible.splitlines() if line.strip()}
+    assert {"Steady", "constant_fold"} <= first_words
     assert "owner (steady)" in folded
     assert "grown by" not in folded  # the table is stated once
-    unmeasured = profiles.nothing_seen()._repr_html_()
-    assert "<div><b>Profile" in unmeasured
+    assert "<div><b>Profile" in profiles.nothing_seen()._repr_html_()
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -120,28 +105,30 @@ def test_no_sentence_of_the_answer_is_repeated_in_html(name: str) -> None:
     plain = " ".join(rest.split())
     sentences = answer.partition("<b>")[2].removesuffix("</b>").split(". ")
     assert plain
-    assert not [one for one in sentences if one.removeprefix(f"{name} ") in plain]
+    assert not [text for text in sentences if text.removeprefix(f"{name} ") in plain]
 
 
 def test_sessions_and_findings_of_a_program_are_not_folded() -> None:
-    shown, _, details = runs.server()._repr_html_().partition("<details>")
+    shown, _, details = html_of("ProgramRun").partition("<details>")
     assert "process / session" in shown
     assert runs.server().findings[0].name in shown
     assert "process / session" not in details
     assert "Largest rise in a creation" in details
 
 
-def test_names_that_are_not_text_are_escaped_in_html() -> None:
-    profile = profiles.tied_if()
-    model = msgspec.structs.replace(profile.model, path="a\udcff<b>.onnx")
-    html = msgspec.structs.replace(profile, model=model)._repr_html_()
-    html.encode()
-    assert "a\\udcff&lt;b&gt;.onnx" in html
+@pytest.mark.parametrize("name", ["Check", "Attribution"])
+def test_without_a_picture_the_rest_is_not_folded(name: str) -> None:
+    assert "<details open>" in html_of(name)
+    assert "<details open>" not in html_of("Profile")
 
 
 def test_names_are_text_in_html() -> None:
-    assert "<script" not in comparisons.hostile()._repr_html_()
-    assert comparisons.hostile()._repr_html_().count("<img") == 1
+    text = replaced(profiles.tied_if(), model__path="a\udcff<b>.onnx")._repr_html_()
+    text.encode()
+    assert "a\\udcff&lt;b&gt;.onnx" in text
+    text = hostile(comparisons.versions(), profiles.HOSTILE)._repr_html_()
+    assert "<script" not in text
+    assert text.count("<img") == 1
 
 
 def test_findings_are_a_tuple_that_shows_itself() -> None:
@@ -165,55 +152,48 @@ def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pandas")
-def test_data_frames_have_a_row_for_each_part() -> None:
+def test_a_profile_has_a_row_for_each_phase_and_its_parts() -> None:
     profile = profiles.tied_if()
     frame = profile.to_dataframe()
-    whole = [row for row, part_of in enumerate(frame["part_of"]) if part_of is None]
-    assert sum(frame["net_rss_bytes"][row] for row in whole) == sum(
-        phase.net_rss_bytes for phase in profile.phases
-    )
-    parts = [
-        (name, whole)
-        for name, whole in zip(frame["phase"], frame["part_of"], strict=True)
-        if whole is not None
-    ]
-    assert parts == [("constant_fold", "optimize"), ("other steps", "optimize")]
+    parts = dict(zip(frame["phase"], frame["part_of"], strict=True))
+    assert {name: whole for name, whole in parts.items() if whole is not None} == {
+        "constant_fold": "optimize",
+        "other steps": "optimize",
+    }
+    rows = zip(frame["part_of"], frame["net_rss_bytes"], strict=True)
+    kept = sum(size for part_of, size in rows if part_of is None)
+    assert kept == sum(phase.net_rss_bytes for phase in profile.phases)
     assert max(frame["peak_rss_bytes"]) == profile.peak_rss_bytes
+
+
+@pytest.mark.usefixtures("pandas")
+def test_data_frames_have_a_row_for_each_part() -> None:
     assert comparisons.versions().to_dataframe()["label"] == ["1.24.4", "1.30.9", "1.31.1"]
     frame = runs.server().to_dataframe()
     assert frame["session"] == [1, 2, 3, 4, 5]
-    assert frame["arena_slack_bytes"] == [30 << 20, None, None, 100 << 20, None]
-    assert frame["resident_slack_bytes"] == [30 << 20, None, None, 40 << 20, None]
+    assert frame["arena_slack_bytes"] == [30 * MIB, None, None, 100 * MIB, None]
+    assert frame["resident_slack_bytes"] == [30 * MIB, None, None, 40 * MIB, None]
     fix = fix_records.verified()
-    assert fix.to_dataframe()["options"] == [each.options for each in fix.points]
+    assert fix.to_dataframe()["options"] == [point.options for point in fix.points]
     for found in (CHECK, Findings((FOUND,)), FOUND):
         frame = found.to_dataframe()
         assert (frame["name"], frame["bytes"]) == ([FOUND.name], [FOUND.bytes])
-
-
-@pytest.mark.usefixtures("pandas")
-def test_an_xray_has_rows_of_copies_or_without_a_model_of_owners() -> None:
-    found = tied_xray.with_xrays().attribution
-    assert found is not None
-    assert found.to_dataframe()["layout"] == [copy.layout for copy in found.copies]
-    frame = msgspec.structs.replace(found, copies=()).to_dataframe()
-    assert frame["kind"] == [owner.kind for owner in found.owners]
-    assert sum(frame["bytes"]) == found.resident_bytes
-
-
-@pytest.mark.usefixtures("pandas")
-def test_growth_has_a_row_for_each_moment_with_the_bytes_of_owners() -> None:
+    xray = tied_xray.attribution()
+    assert xray.to_dataframe()["layout"] == [copy.layout for copy in xray.copies]
+    frame = replaced(xray, copies=()).to_dataframe()  # without a model: owners
+    assert frame["kind"] == [owner.kind for owner in xray.owners]
+    assert sum(frame["bytes"]) == xray.resident_bytes
     frame = growths.kept().to_dataframe()
     assert frame["run"][:2] == [1, 100]
     assert frame["heap_bytes"][-1] - frame["heap_bytes"][1] == 900 * 25 * 1024
-    assert frame["python_bytes"] == [19 << 20] * 13
-
-
-@pytest.mark.usefixtures("pandas")
-def test_an_estimate_has_a_row_for_each_point() -> None:
+    assert frame["python_bytes"] == [19 * MIB] * 13
     frame = estimates.grid().to_dataframe()
     assert frame["tokens"] == [128, 256, 512] * 2
-    assert frame["peak_bytes"][-1] == 662 << 20
+    assert frame["peak_bytes"][-1] == 662 * MIB
+    frame = sweeps.sweep().to_dataframe()
+    assert len(frame["model"]) == 15
+    assert (frame["model"][-1], frame["dims"][-1]) == ("vits.onnx", "tokens=512")
+    assert frame["peak_bytes"][-1] == 899 * MIB
 
 
 def test_without_pandas_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,13 +220,3 @@ def test_the_api_is_listed_without_being_loaded() -> None:
     assert all(getattr(memdiag, name) is not None for name in listed)
     program = "import sys, memdiag; dir(memdiag); assert 'msgspec' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-@pytest.mark.usefixtures("pandas")
-def test_a_sweep_has_a_row_for_each_job_with_its_model() -> None:
-    sweep = sweeps.sweep()
-    assert repr(sweep).startswith("<Sweep 1 of 4 models takes more memory than necessary")
-    frame = sweep.to_dataframe()
-    assert len(frame["model"]) == 15
-    assert (frame["model"][-1], frame["dims"][-1]) == ("vits.onnx", "tokens=512")
-    assert frame["peak_bytes"][-1] == 899 << 20

@@ -4,55 +4,44 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from memdiag.records import codec
 from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import report_of
-from tests.reports import (
-    comparisons,
-    estimates,
-    fix_records,
-    growths,
-    limits,
-    sweeps,
-    tied_xray,
-)
+from tests.reports import comparisons, estimates, fix_records, growths, limits, sweeps, tied_xray
 from tests.reports.browsing import (
     assert_fits,
     assert_quiet,
+    downloaded,
     emulate_print,
+    is_free_of_images,
     requested,
     wait_for,
 )
-from tests.reports.fix_records import hostile
+from tests.reports.hostile_texts import hostile
+from tests.reports.rendering import replaced
 
-POINTS = "return document.querySelectorAll('#pareto .scatterlayer .point').length"
-
-
-def saved(page: Any, kind: type[Any], name: str) -> Any:
-    """Return the record that the page's button saves."""
-    target = page.downloads / name
-    target.unlink(missing_ok=True)
-    page.execute_script("document.getElementById('download').click()")
-    wait_for(target.exists)
-    return codec.load(target, kind)
+EVIL = '</script><img src=x onerror="document.title=1">&amp;"\n'
+PROGRAM = "import onnxruntime as ort"
+VALUES = (
+    "return [...document.querySelectorAll('table.sortable tbody tr')]"
+    ".map((row) => Number(row.cells[2].dataset.value))"
+)
+SVG_TEXT = (
+    "return [...document.querySelectorAll('.picture svg text')].map((each) => each.textContent)"
+)
+INK = "return getComputedStyle(document.querySelector('.picture svg text')).fill"
 
 
 def test_a_fix_is_copied_and_its_table_sorted(opened: Callable[..., Any]) -> None:
     page = opened(fix_records.fix())
-    values = (
-        "return [...document.querySelectorAll('table.sortable tbody tr')]"
-        ".map((row) => Number(row.cells[2].dataset.value))"
-    )
     heading = page.find_element("css selector", "table.sortable thead th:nth-child(3) button")
     heading.send_keys("\n")
-    down = page.execute_script(values)
+    down = page.execute_script(VALUES)
     heading.send_keys("\n")
     assert len(down) == 6
     assert down == sorted(down, reverse=True)
-    assert page.execute_script(values) == sorted(down)
+    assert page.execute_script(VALUES) == sorted(down)
     button = page.find_elements("css selector", "button.copy")[-1]
     button.click()
     wait_for(lambda: button.text != "Copy")
@@ -60,26 +49,21 @@ def test_a_fix_is_copied_and_its_table_sorted(opened: Callable[..., Any]) -> Non
         grant = {"permissions": ["clipboardReadWrite"], "origin": "file://"}
         page.execute_cdp_cmd("Browser.grantPermissions", grant)
         read = "navigator.clipboard.readText().then(arguments[0], arguments[0])"
-        assert page.execute_async_script(read) == "import onnxruntime as ort\n"
+        assert page.execute_async_script(read) == f"{PROGRAM}\n"
     else:
-        selection = page.execute_script("return String(getSelection())")
-        assert selection.strip() == "import onnxruntime as ort"
+        assert page.execute_script("return String(getSelection())").strip() == PROGRAM
     assert_quiet(page)
 
 
-SVG_TEXT = (
-    "return [...document.querySelectorAll('.picture svg text')].map((each) => each.textContent)"
-)
-INK = "return getComputedStyle(document.querySelector('.picture svg text')).fill"
 DOCUMENTS: dict[str, tuple[ReportedRecord, str]] = {
     "growth.json": (growths.leak(), "end of warm-up"),
-    "limit.json": (
-        msgspec.structs.replace(limits.limit(), subject="<img src=x onerror=alert(1)>.onnx"),
-        "limit 324 MiB",
-    ),
-    "estimate.json": (estimates.hostile("<img src=x onerror=alert(1)>"), "200 M"),
+    "limit.json": (replaced(limits.limit(), subject=f"{EVIL.strip()}.onnx"), "limit 324 MiB"),
+    "estimate.json": (hostile(estimates.grid()), "200 M"),
     "fix.json": (hostile(fix_records.fix()), "steady memory"),
-    "comparison.json": (comparisons.hostile(), "peak by phase, median MiB above the baseline"),
+    "comparison.json": (
+        hostile(comparisons.versions()),
+        "peak by phase, median MiB above the baseline",
+    ),
 }
 """Records whose page has a picture, with a text in it."""
 
@@ -93,13 +77,13 @@ def test_a_picture_has_the_colours_of_the_page_on_a_dark_phone(
     assert text in page.execute_script(SVG_TEXT)
     assert_fits(page, 390)
     assert page.execute_script(INK) == "rgb(232, 237, 242)"
-    assert page.execute_script("return document.images.length") == 0
+    assert is_free_of_images(page)
     (itself,) = requested(page)
     assert itself.endswith(".html")
     assert len(page.page_source) < 500_000  # without Plotly
     with emulate_print(page):
         assert page.execute_script(INK) == "rgb(23, 32, 42)"
-    assert saved(page, type(record), name) == record
+    assert downloaded(page, name, type(record)) == record
     assert_quiet(page)
 
 
@@ -114,17 +98,11 @@ def test_a_page_fits_with_and_without_a_picture(
     assert_quiet(page)
 
 
-HOSTILE = '</script><img src=x onerror="document.title=1">&amp;"\n'
-
-
 def test_hostile_names_of_a_sweep_fit_a_phone(opened: Callable[..., Any]) -> None:
-    record = sweeps.sweep(
-        against=HOSTILE,
-        series=(sweeps.with_step(HOSTILE * 5, 5, 9, at=1, is_new=True), sweeps.series("a", None)),
-    )
-    page = opened(record, dark=True, width=390)
+    series = (sweeps.with_step(EVIL * 5, 5, 9, at=1, is_new=True), sweeps.series("a", None))
+    page = opened(sweeps.sweep(against=EVIL, series=series), dark=True, width=390)
     assert_fits(page, 390)
-    assert page.execute_script("return document.images.length") == 0
+    assert is_free_of_images(page)
     assert page.execute_script("return document.title") != "1"
     assert_quiet(page)
 

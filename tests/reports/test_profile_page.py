@@ -2,12 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from memdiag.records import codec
 from memdiag.records.attribution import Copy
 from memdiag.records.profile import PhaseAttribution, PhaseName, Profile
 from tests.reports import profiles, tied_xray
@@ -42,12 +40,6 @@ def test_the_page_asks_nobody_for_anything_and_runs_its_own_scripts_only() -> No
     sources = policy.rpartition("script-src ")[2].split()
     assert [source[:8] for source in sources] == ["'sha256-"] * 2
     assert not [attrs for tag, attrs in page.elements if tag == "script" and "src" in attrs]
-
-
-@pytest.mark.parametrize("build", [profiles.tied_if, profiles.hostile, profiles.nothing_seen])
-def test_the_record_inside_is_the_record(build: Callable[[], Profile]) -> None:
-    text = Page(html(build())).embedded("profile")
-    assert codec.decode(text.encode(), Profile) == build()
 
 
 def test_hostile_names_are_text() -> None:

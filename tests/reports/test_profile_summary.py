@@ -75,11 +75,6 @@ def test_names_are_text_and_never_markup() -> None:
     assert "[red]x.onnx: peak" in printed(named, detail=Detail.ANSWER, is_colored=True)
 
 
-def test_the_longest_name_keeps_to_the_width() -> None:
-    profile = profiles.build(profiles.TIED_IF, name="m" * 200 + ".onnx", runs=10)
-    assert max(map(len, printed(profile).splitlines())) <= 80
-
-
 def test_every_input_is_a_row_on_request() -> None:
     entry = Input(name="kv", dtype="float32", shape=(1,), source="generated", note="")
     profile = replaced(TIED, inputs=(entry,) * 50)

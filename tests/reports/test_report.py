@@ -1,3 +1,5 @@
+"""What the reports of all records share: formats, files, and the page that holds the record."""
+
 import os
 import stat
 import subprocess
@@ -5,35 +7,69 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import pytest
 
+from memdiag.api.load import load_reported
 from memdiag.errors import ReportError, UsageError
-from memdiag.records import codec
 from memdiag.records.codec import decode
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.schemas import ReportedRecord
-from memdiag.reports import REPORT_MODULES, report_for
-from memdiag.reports import profile as profile_report
+from memdiag.reports import REPORT_MODULES, report_for, report_of
 from memdiag.reports.profile import REPORT
 from tests.reports import profiles
+from tests.reports.records import RECORDS, VARIANTS
+from tests.reports.rendering import Page, replaced
 
-PROFILE = profile_report.REPORT
-NAMES = {
-    "html": "report.html",
-    "issue": "issue.md",
-    "json": "profile.json",
-    "markdown": "report.md",
-    "png": "timeline.png",
-    "svg": "timeline.svg",
-    "trace": "trace.json",
+FILES = {
+    "profile": "issue.md profile.json report.html report.md timeline.png timeline.svg trace.json",
+    "xray": "xray.html xray.json xray.md xray.png xray.svg",
+    "comparison": "comparison.html comparison.json comparison.md comparison.png comparison.svg"
+    " issue.md",
+    "fix": "fix.html fix.json fix.md fix.png fix.svg",
+    "run": "issue.md report.html report.md run.json timeline.png timeline.svg trace.json",
+    "estimate": "estimate.json estimate.png estimate.svg report.html report.md",
+    "limit": "limit.html limit.json limit.md limit.png limit.svg",
+    "sweep": "index.html report.md sweep.json",
+    "growth": "growth.html growth.json growth.md growth.png growth.svg issue.md",
 }
+ALL = {**RECORDS, **VARIANTS, "profile_hostile": profiles.hostile, "profile_tiny": profiles.tiny}
+FAILED = profiles.failed()
 
 
-def test_the_formats_are_those_of_the_modules() -> None:
-    assert PROFILE.formats() == tuple(sorted(NAMES))
-    assert PROFILE.default_formats() == ("html", "png", "markdown", "json", "trace")
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_is_written_in_all_formats_the_same_each_time(name: str, tmp_path: Path) -> None:
+    record = RECORDS[name]()
+    report = report_of(record)
+    written = report.write(record, tmp_path / "out", report.formats())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES[name].split()
+    for format, path in zip(report.formats(), written, strict=True):
+        assert report.render(record, format) == path.read_bytes()
+        assert len(path.read_bytes()) > 200
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_record_is_read_from_its_file_and_its_page(name: str, tmp_path: Path) -> None:
+    record = ALL[name]()
+    report = report_of(record)
+    html, json = report.write(record, tmp_path, ("html", "json"))
+    assert load_reported(tmp_path) == record
+    page = Page(html.read_text())
+    assert decode(page.embedded(json.stem).encode(), type(record)) == record
+    assert page.links == {"data:,", "#main"}  # it asks nobody for anything
+    if report.draw is not None:
+        assert report.render(record, "png").startswith(b"\x89PNG")
+
+
+def test_every_kind_of_record_has_a_report() -> None:
+    assert set(REPORT_MODULES) == set(get_args(ReportedRecord))
+    assert {type(build()) for build in RECORDS.values()} == set(REPORT_MODULES)
+    for kind in REPORT_MODULES:
+        report = report_for(kind)
+        defaults = set(report.default_formats())
+        pictures = {"png"} if report.draw is not None else set()
+        assert {"html", "markdown", "json", *pictures} <= defaults <= set(report.formats())
+        assert ("trace" in defaults) == (kind in (Profile, ProgramRun))
 
 
 @pytest.mark.parametrize(
@@ -62,59 +98,39 @@ def test_a_format_imports_only_its_own_library(call: str, libraries: set[str]) -
 
 def test_write_makes_the_folder_and_returns_the_files_in_the_order_asked(tmp_path: Path) -> None:
     folder = tmp_path / "reports" / "tied_if"
-    written = PROFILE.write(profiles.tied_if(), folder, ("markdown", "json", "markdown"))
+    written = REPORT.write(profiles.tied_if(), folder, ("markdown", "json", "markdown"))
     assert written == (folder / "report.md", folder / "profile.json")
     assert sorted(path.name for path in folder.iterdir()) == ["profile.json", "report.md"]
 
 
-def test_what_json_holds_is_the_same_record_again() -> None:
-    for build in (profiles.tied_if, profiles.hostile, profiles.nothing_seen):
-        profile = build()
-        assert codec.decode(PROFILE.render(profile, "json"), Profile) == profile
-
-
 def test_a_file_gets_the_permissions_that_any_new_file_gets(tmp_path: Path) -> None:
-    (written,) = PROFILE.write(profiles.failed(), tmp_path, ("json",))
-    beside = tmp_path / "other"
-    beside.write_bytes(b"")
-    assert stat.S_IMODE(written.stat().st_mode) == stat.S_IMODE(beside.stat().st_mode)
+    (written,) = REPORT.write(FAILED, tmp_path, ("json",))
+    other = tmp_path / "other"
+    other.write_bytes(b"")
+    assert stat.S_IMODE(written.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(
-        UsageError, match=r"'pdf' is not a report format of a profile\. Choose from html, issue"
-    ):
-        PROFILE.render(profiles.failed(), "pdf")
+    message = r"'pdf' is not a report format of a profile\. Choose from html, issue"
+    with pytest.raises(UsageError, match=message):
+        REPORT.render(FAILED, "pdf")
 
 
-def test_every_kind_of_record_has_a_report() -> None:
-    assert set(REPORT_MODULES) == set(get_args(ReportedRecord))
-    for kind in REPORT_MODULES:
-        report = report_for(kind)
-        defaults = set(report.default_formats())
-        pictures = {"png"} if report.draw is not None else set()
-        assert {"html", "markdown", "json", *pictures} <= defaults <= set(report.formats())
-        assert ("trace" in defaults) == (kind in (Profile, ProgramRun))
-
-
-def test_an_unwritable_target_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_the_others_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "report.md").mkdir()
     with pytest.raises(ReportError, match=r"report\.md: cannot be written"):
-        PROFILE.write(profiles.failed(), tmp_path, ("markdown",))
+        REPORT.write(FAILED, tmp_path, ("markdown",))
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
-
-
-def test_a_folder_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(ReportError, match="taken: cannot be written"):
-        PROFILE.write(profiles.failed(), tmp_path / "taken", ("json",))
+        REPORT.write(FAILED, tmp_path / "taken", ("json",))
     assert (tmp_path / "taken").read_text() == "mine"
 
 
 def test_a_full_disk_leaves_the_old_reports_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    PROFILE.write(profiles.failed(), tmp_path, ("json", "markdown"))
+    REPORT.write(FAILED, tmp_path, ("json", "markdown"))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     calls: list[object] = []
 
@@ -124,46 +140,16 @@ def test_a_full_disk_leaves_the_old_reports_as_they_were(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(ReportError, match=r"profile\.json: cannot be written \(No space left"):
-        PROFILE.write(profiles.tied_if(), tmp_path, ("json", "markdown"))
+        REPORT.write(profiles.tied_if(), tmp_path, ("json", "markdown"))
     assert calls
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("format", sorted(NAMES))
-@pytest.mark.parametrize(
-    "build",
-    [
-        profiles.tied_if,
-        profiles.failed,
-        profiles.killed,
-        profiles.nothing_seen,
-        profiles.tiny,
-        profiles.uneven,
-        profiles.hostile,
-        profiles.not_run,
-        profiles.sampled,
-    ],
-    ids=lambda build: build.__name__,
-)
-def test_every_profile_renders_in_every_format(format: str, build: object) -> None:
-    assert callable(build)
-    assert len(PROFILE.render(build(), format)) > 200
-
-
-@pytest.mark.parametrize("format", NAMES)
-def test_a_profile_renders_the_same_each_time(format: str) -> None:
-    first, again = (PROFILE.render(profiles.tied_if(), format) for _ in range(2))
-    assert first == again
-
-
 def test_a_name_that_is_no_text_is_spelt_out_and_decodes_again() -> None:
-    profile = profiles.failed()
-    model = msgspec.structs.replace(profile.model, path="mod\udc80.onnx")
-    unreadable = msgspec.structs.replace(profile, model=model, command=("memdiag", "\udcff"))
+    unreadable = replaced(FAILED, model__path="mod\udc80.onnx", command=("memdiag", "\udcff"))
     saved = decode(REPORT.render(unreadable, "json"), Profile)
-    assert saved.model.path == r"mod\udc80.onnx"
-    assert saved.command == ("memdiag", r"\udcff")
-    assert msgspec.structs.replace(saved, model=model, command=unreadable.command) == unreadable
+    spelt_out = {"model__path": r"mod\udc80.onnx", "command": ("memdiag", r"\udcff")}
+    assert saved == replaced(unreadable, **spelt_out)
 
 
 def test_each_field_of_the_top_level_has_a_line_of_its_own() -> None:

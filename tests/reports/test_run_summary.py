@@ -39,7 +39,6 @@ from memdiag.reports.run.savings import sentences_after_findings
 from memdiag.reports.run.sessions import (
     arena_text,
     peak_and_rise_sentences,
-    session_phase_table,
     session_table,
 )
 from memdiag.reports.run.timeline import packed_rows, run_timeline
@@ -401,16 +400,6 @@ def test_a_first_run_counts_although_its_report_was_lost() -> None:
     assert "Session 1 never ran" not in printed(lost)
     assert "≥ 1" in printed(lost)
     assert "≥ 1" in markdown(lost)
-
-
-def test_the_phases_of_a_session_are_those_of_a_profile() -> None:
-    table = session_phase_table(session(1), run(session(1)))
-    assert [row.cells[0].text for row in table.rows if row.level] == [
-        "constant_fold",
-        "other steps",
-    ]
-    assert [row.cells[0].text for row in table.rows if row.is_strong] == ["constant_fold"]
-    assert [column.heading for column in table.columns][:3] == ["session 1", "time", "at start"]
 
 
 def test_a_sampled_peak_of_a_session_is_marked_and_the_process_keeps_its_own() -> None:

@@ -7,9 +7,7 @@ from itertools import pairwise
 import pytest
 
 from memdiag.detail import Detail
-from memdiag.records import codec
 from memdiag.records.sweep import PlacedModel, Placement, PlacementMachine, Sweep, SweepSeries
-from memdiag.reports.sweep import REPORT
 from memdiag.reports.sweep.sentences import failed_jobs_by_sentence, sweep_headline
 from memdiag.reports.sweep.tables import placement_sentence
 from memdiag.units import MIB
@@ -197,11 +195,6 @@ def test_markdown_escapes_names() -> None:
     text = markdown(sweeps.sweep(series=(sweeps.with_step("<b>|x.onnx", 1, 9, at=1),)))
     assert r"\<b\>\|x.onnx" in text
     assert "<b>" not in text.replace(r"\<b\>", "")
-
-
-def test_a_sweep_is_read_as_it_was_written() -> None:
-    record = sweeps.sweep()
-    assert codec.decode(REPORT.render(record, "json"), Sweep) == record
 
 
 def test_a_model_that_fits_nowhere_is_not_said_to_lack_room_beside_others() -> None:

@@ -6,9 +6,8 @@ import pytest
 
 from memdiag.detail import MAX_LINES, Detail
 from memdiag.records.attribution import Copy, DeviceArena, Owner, OwnerKind, SearchedModel
-from memdiag.reports.xray.owners import owner_rows
 from memdiag.units import MIB
-from tests.reports import attributions, profiles, tied_xray
+from tests.reports import attributions, tied_xray
 from tests.reports.rendering import printed, replaced, words
 
 TIED = tied_xray.attribution()
@@ -105,17 +104,3 @@ def test_an_incomplete_xray_says_so_with_its_notes() -> None:
 
 def test_an_ascii_terminal_gets_ascii() -> None:
     assert "original 506 MiB | transposed 500" in printed(TIED, encoding="ascii")
-
-
-def test_a_profile_without_an_xray_has_no_owners() -> None:
-    assert "owner (steady)" not in printed(profiles.tied_if())
-
-
-def test_a_hostile_name_of_an_allocator_is_printed_as_text() -> None:
-    owner = Owner(kind="other_heap", name="", bytes=9 * MIB, private_bytes=9 * MIB)
-    record = attributions.attribution(
-        owners=(owner,), resident_bytes=9 * MIB, allocator="\x1b]0;title\x07"
-    )
-    rows = owner_rows(record, trimmed_bytes=MIB)
-    assert not any("\x1b" in text for row in rows for text in (row.sentence, row.parts))
-    assert any("title" in row.sentence for row in rows)
