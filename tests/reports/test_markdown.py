@@ -34,6 +34,7 @@ def test_code_is_fenced_by_more_than_it_holds(name: str, expected: str) -> None:
 
 def test_pipes_are_escaped_in_tables_only() -> None:
     assert md.code_span("a|b", in_table=True) == r"`a\|b`"
+    assert md.code_span("a|b") == "`a|b`"
 
 
 def test_nobody_is_mentioned() -> None:

@@ -1,8 +1,7 @@
-"""The rules of the Trace Event Format that ui.perfetto.dev relies on, for traces of any writer.
+"""The rules of the Trace Event Format that ui.perfetto.dev relies on, as far as traces use it.
 
 Source: "Trace Event Format" (Google), and the importer of Perfetto, which drops what breaks them:
-ends without a start, slices of a thread that overlap without one containing the other, and
-counters that are no numbers.
+slices of a thread that overlap without one containing the other, and counters that are no numbers.
 """
 
 import json
@@ -14,14 +13,8 @@ from typing import Any
 
 TraceEvent = dict[str, Any]
 
-_PHASES = frozenset("BEXiICMstf")
-_METADATA = {
-    "process_name": ("name", str),
-    "thread_name": ("name", str),
-    "process_labels": ("labels", str),
-    "process_sort_index": ("sort_index", int),
-    "thread_sort_index": ("sort_index", int),
-}
+_PHASES = frozenset("XiCM")
+_METADATA = {"process_name": ("name", str), "thread_name": ("name", str)}
 _MAX_S = 366 * 86400
 
 
@@ -29,13 +22,8 @@ def violations(trace: bytes) -> list[str]:
     """Return the rules that `trace` breaks, each with the event."""
     content = json.loads(trace, parse_constant=lambda name: f"not JSON: {name}")
     events = content if isinstance(content, list) else content["traceEvents"]
-    found = [f"{reason}: {event}" for event in events for reason in _fields(event)]
-    if found:
-        return found
-    found += _tracks(events)
-    found += _flows(events)
-    found += _names(events)
-    return found
+    broken = [f"{reason}: {event}" for event in events for reason in _fields(event)]
+    return broken or [*_slices(events), *_counters(events), *_names(events)]
 
 
 def _is_number(value: object) -> bool:
@@ -44,7 +32,7 @@ def _is_number(value: object) -> bool:
 
 
 def _fields(event: TraceEvent) -> Iterator[str]:
-    phase = event.get("ph")
+    phase, arguments = event.get("ph"), event.get("args", {})
     if phase not in _PHASES:
         yield "phase"
         return
@@ -52,54 +40,42 @@ def _fields(event: TraceEvent) -> Iterator[str]:
         value = event.get(name)
         if not isinstance(value, int) or not 0 <= value < 1 << 32:  # Perfetto's ids
             yield name
-    if not isinstance(event.get("name"), str) and phase != "E":
+    if not isinstance(event.get("name"), str):
         yield "name"
-    if not isinstance(event.get("args", {}), dict):
-        yield "args"
     if phase == "M":
         key, kind = _METADATA.get(event["name"], ("", object))
-        if not isinstance(event.get("args", {}).get(key), kind) or not key:
+        if not key or not isinstance(arguments.get(key), kind):
             yield "metadata"
         return
     if not _is_number(event.get("ts")) or not 0 <= event["ts"] < _MAX_S * 1e6:
         yield "time, in microseconds"
     if phase == "X" and (not _is_number(event.get("dur")) or event["dur"] < 0):
         yield "duration"
-    if phase != "X" and "dur" in event:
-        yield "duration of an event that is no slice"
-    if phase == "C" and not event.get("args"):
-        yield "counter without a value"
-    if phase == "C" and not all(map(_is_number, event.get("args", {}).values())):
+    if phase == "C" and not (arguments and all(map(_is_number, arguments.values()))):
         yield "value of a counter"
-    if phase in "iI" and event.get("s", "t") not in ("g", "p", "t"):
+    if phase == "i" and event.get("s", "t") not in ("g", "p", "t"):
         yield "scope of an instant"
-    if phase in "stf" and "id" not in event:
-        yield "id of a flow"
 
 
-def _tracks(events: list[TraceEvent]) -> Iterator[str]:
-    """Yield the slices that do not nest, and starts and ends that do not match."""
-    tracks: defaultdict[tuple[int, int], list[tuple[int, TraceEvent]]] = defaultdict(list)
-    for index, event in enumerate(events):
-        if event["ph"] in "BEX":
-            tracks[event["pid"], event["tid"]].append((index, event))
+def _slices(events: list[TraceEvent]) -> Iterator[str]:
+    """Yield the slices of a thread that overlap without one containing the other."""
+    tracks: defaultdict[tuple[int, int], list[TraceEvent]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append(event)
     for track in tracks.values():
         # The importer sorts by time; of the same time, what comes first in the file starts first.
-        stack: list[tuple[float, TraceEvent]] = []
-        for _, event in sorted(track, key=lambda each: (each[1]["ts"], each[0])):
-            while stack and stack[-1][0] <= event["ts"]:
-                stack.pop()
-            if event["ph"] == "E":
-                if not stack or stack[-1][0] != math.inf:
-                    yield f"end without a start: {event}"
-                else:
-                    stack.pop()
-                continue
-            end = math.inf if event["ph"] == "B" else event["ts"] + event["dur"]
-            if stack and end > stack[-1][0]:
-                yield f"overlaps {stack[-1][1]}: {event}"
-            stack.append((end, event))
-        yield from (f"start without an end: {event}" for end, event in stack if end == math.inf)
+        ends: list[float] = []
+        for event in sorted(track, key=lambda each: each["ts"]):
+            while ends and ends[-1] <= event["ts"]:
+                ends.pop()
+            end = event["ts"] + event["dur"]
+            if ends and end > ends[-1]:
+                yield f"overlaps another: {event}"
+            ends.append(end)
+
+
+def _counters(events: list[TraceEvent]) -> Iterator[str]:
     counters: defaultdict[tuple[int, str], list[TraceEvent]] = defaultdict(list)
     for event in events:
         if event["ph"] == "C":
@@ -107,34 +83,20 @@ def _tracks(events: list[TraceEvent]) -> Iterator[str]:
     for values in counters.values():
         if len({tuple(sorted(event["args"])) for event in values}) > 1:
             yield f"series of a counter change: {values[0]}"
-        times = [event["ts"] for event in values]
-        if any(later < earlier for earlier, later in pairwise(times)):
+        if any(later["ts"] < earlier["ts"] for earlier, later in pairwise(values)):
             yield f"values of a counter are not in order: {values[0]}"
-
-
-def _flows(events: list[TraceEvent]) -> Iterator[str]:
-    flows: defaultdict[tuple[Any, Any, Any], list[TraceEvent]] = defaultdict(list)
-    for event in events:
-        if event["ph"] in "stf":
-            flows[event.get("cat"), event["name"], event["id"]].append(event)
-    for flow in flows.values():
-        phases = "".join(event["ph"] for event in sorted(flow, key=lambda event: event["ts"]))
-        if phases[0] != "s" or phases[-1] != "f":
-            yield f"flow without start or end: {flow[0]}"
 
 
 def _names(events: list[TraceEvent]) -> Iterator[str]:
     """Yield the tracks without a name, and those with two."""
     named: defaultdict[tuple[str, int, int], set[str]] = defaultdict(set)
     for event in events:
-        if event["ph"] == "M" and event["name"] in ("process_name", "thread_name"):
+        if event["ph"] == "M":
             thread = event["tid"] if event["name"] == "thread_name" else 0
             named[event["name"], event["pid"], thread].add(event["args"]["name"])
-    for key, names in named.items():
-        if len(names) > 1:
-            yield f"two names of {key}: {sorted(names)}"
+    yield from (f"two names of {key}: {names}" for key, names in named.items() if len(names) > 1)
     for event in events:
         if event["ph"] != "M" and ("process_name", event["pid"], 0) not in named:
             yield f"process without a name: {event}"
-        if event["ph"] in "BEXi" and ("thread_name", event["pid"], event["tid"]) not in named:
+        if event["ph"] in "Xi" and ("thread_name", event["pid"], event["tid"]) not in named:
             yield f"thread without a name: {event}"
