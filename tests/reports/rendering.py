@@ -14,6 +14,7 @@ from memdiag.detail import Detail
 from memdiag.records.base import Record
 from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import report_of
+from memdiag.reports.table import Table, print_table
 from tests.snapshots import assert_approved
 
 APPROVED = Path(__file__).parent / "approved"
@@ -60,6 +61,22 @@ def printed(
 def words(record: ReportedRecord, *, detail: Detail = Detail.ALL, width: int = 80) -> str:
     """Return the summary of `record` in one line."""
     return " ".join(printed(record, detail=detail, width=width).split())
+
+
+def section(record: ReportedRecord, title: str, *, width: int = 80) -> list[str]:
+    """Return the lines of the summary from the one that begins with `title` to the next blank."""
+    lines = printed(record, width=width).splitlines()
+    (start, *_) = (i for i, line in enumerate(lines) if line.startswith(title))
+    end = lines.index("", start) if "" in lines[start:] else len(lines)
+    return lines[start:end]
+
+
+def table_lines(table: Table, *, width: int = 120) -> list[str]:
+    """Return the lines of `table` and of its caption, as a terminal shows them."""
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    print_table(console, table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
 
 
 def markdown(record: ReportedRecord) -> str:

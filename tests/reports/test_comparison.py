@@ -29,13 +29,12 @@ from memdiag.reports.comparison.sentences import (
     finding_sentences,
 )
 from memdiag.reports.comparison.tables import comparison_tables
-from memdiag.reports.table import Table
 from memdiag.units import MIB
 from tests.comparison.columns import column, growth, measured, mib, phase, retaining, seconds
 from tests.reports import comparisons
 from tests.reports.attributions import attribution, copy
 from tests.reports.findings import TIED
-from tests.reports.rendering import assert_sentences_approved, printed, replaced, words
+from tests.reports.rendering import assert_sentences_approved, printed, replaced, table_lines, words
 
 
 def compared(*columns: ComparisonColumn, kind: ComparisonKind = "models") -> Comparison:
@@ -172,10 +171,9 @@ def test_each_change_is_told_with_its_figures() -> None:
     assert {change.metric for change in every_change().changes} == {
         *("steady", "peak", "kept", "load", "latency", "disk", "outputs")
     }
-    growing = compared(column("1.20.1", growth=growth(2000)), column("1.21.0", growth=growth()))
     records = {
         **{case: ANSWERS[case] for case in ("every metric", "mapped", "sampled peak, larger")},
-        "growth": replaced(growing, kind="onnxruntime"),
+        "growth": TABLES["growth"],
     }
     sentences = {
         case: [change_sentence(record, change) for change in record.changes]
@@ -207,22 +205,32 @@ def test_every_figure_of_a_sentence_is_in_a_table(build: Callable[[], Comparison
     assert build is not every_change or "13 ms" not in known
 
 
-def kept_by_phase(record: Comparison) -> Table:
-    return dict(comparison_tables(record))["Kept by phase"]
+KEPT = (phase("parse", 500, 500), phase("constant_fold", 1000, 20), phase("prepack", 620, 100))
+GROWN = measured(1000, 620, phases=KEPT)
+NO_COUNTS = GraphSize(nodes=12, initializers=None, parameters=None, saved_bytes=MIB)
+UNCOUNTED = [column(label, graph=NO_COUNTS) for label in ("a.json", "b.json")]
+TABLES = {
+    "phases add up": models(measured(), GROWN),
+    "sums of medians are off": models(measured(), replaced(GROWN, steady=mib(640, 1))),
+    "measured once": models(measured(times=1), measured(times=1)),
+    "measured once and three times": models(measured(times=1), measured(times=3)),
+    "outputs were not compared": profiles_of(*UNCOUNTED),
+    "outputs are equal": profiles_of(UNCOUNTED[0], replaced(UNCOUNTED[1], largest_difference=0.0)),
+    "growth": compared(
+        column("1.20.1", growth=growth(2000)), column("1.21.0", growth=growth()), kind="onnxruntime"
+    ),
+}
 
 
-def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
-    kept = (phase("parse", 500, 500), phase("constant_fold", 1000, 20), phase("prepack", 620, 100))
-    grown = measured(1000, 620, phases=kept)
-    table = kept_by_phase(models(measured(), grown))
-    headings = [column.heading for column in table.columns]
-    assert headings[1:] == ["parse", "constant fold", "prepack", "total (steady)"]
-    for row in table.rows:
+def test_tables_have_the_columns_that_are_known_and_rows_that_add_up() -> None:
+    lines = {
+        case: [line for _, table in comparison_tables(record) for line in table_lines(table)]
+        for case, record in TABLES.items()
+    }
+    assert_sentences_approved("comparison_tables", lines)
+    for row in dict(comparison_tables(TABLES["phases add up"]))["Kept by phase"].rows:
         *parts, total = (int(cell.text) for cell in row.cells[1:])
         assert sum(parts) == total
-    assert "medians" not in table.caption
-    off = kept_by_phase(models(measured(), replaced(grown, steady=mib(640, 1))))
-    assert "sums are off by up to 20 MiB" in off.caption
 
 
 @pytest.mark.parametrize(
@@ -246,35 +254,6 @@ def test_sizes_are_named_once_where_the_models_agree(
     ]
     record = comparisons.comparison(*columns, kind="models", dimensions=sizes[0])
     assert comparison_title(record) == expected
-
-
-@pytest.mark.parametrize(
-    ("times", "caption"),
-    [((5, 5), "; medians of 5 fresh"), ((1, 1), ""), ((1, 3), "; medians of 1 to 3 fresh")],
-)
-def test_the_table_says_how_often_its_columns_were_measured(
-    times: tuple[int, int], caption: str
-) -> None:
-    columns = (column(name, measured(times=n)) for name, n in zip("ab", times, strict=True))
-    (memory, *_) = comparison_tables(comparisons.comparison(*columns, kind="models"))
-    start = memory.table.caption.removeprefix("above the baseline")
-    assert start.startswith(caption)
-    assert bool(start) is bool(caption)
-
-
-@pytest.mark.parametrize(("difference", "is_there"), [(None, False), (0.0, True)])
-def test_columns_that_are_empty_in_all_rows_are_left_out(
-    difference: float | None, is_there: bool
-) -> None:
-    graph = GraphSize(nodes=12, initializers=None, parameters=None, saved_bytes=MIB)
-    one, other = (column(label, graph=graph) for label in ("a.json", "b.json"))
-    record = profiles_of(one, replaced(other, largest_difference=difference))
-    headings = {
-        title: [column.heading for column in table.columns]
-        for title, table in comparison_tables(record)
-    }
-    assert headings["Models"] == ["model", "nodes", "on disk"]
-    assert ("outputs" in headings["Speed and outputs"]) is is_there
 
 
 def causes(count: int) -> str:

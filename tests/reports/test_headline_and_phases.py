@@ -16,10 +16,10 @@ from memdiag.reports.profile.phases import (
     runs_summary,
     span_rows,
 )
-from memdiag.reports.text import mebibytes_text, plain, shortened
+from memdiag.reports.text import plain, shortened
 from tests.reports import attributions, estimates, profiles
 from tests.reports.profiles import MIB, TIED_IF, Step
-from tests.reports.rendering import assert_sentences_approved, replaced
+from tests.reports.rendering import assert_sentences_approved, replaced, table_lines
 
 TIED = profiles.tied_if()
 IMPORTS = Step("imports", "start", 0.1, 46, 46)
@@ -115,23 +115,6 @@ def test_a_multiple_that_says_more_of_the_library_is_left_out(
     assert ("the weights" in answer.first) == ("×" in answer.second) == (shown is not None)
 
 
-def column(profile: Profile, heading: str) -> dict[str, str]:
-    """Return the cells of a column of the phase table by the labels of their rows."""
-    table = profile_phase_table(profile)
-    index = [column.heading for column in table.columns].index(heading)
-    return {row.cells[0].text: row.cells[index].text for row in table.rows}
-
-
-def headings(profile: Profile) -> list[str]:
-    return [column.heading for column in profile_phase_table(profile).columns]
-
-
-def figures(profile: Profile, label: str) -> tuple[str, ...]:
-    """Return start, peak, end and kept in the row of the phase table called `label`."""
-    (row, *_) = (row for row in profile_phase_table(profile).rows if row.cells[0].text == label)
-    return tuple(cell.text for cell in row.cells[2:6])
-
-
 def test_rows_name_the_step_that_is_responsible_and_the_peak() -> None:
     rows = {row.phase: row for row in phase_rows(TIED)}
     assert rows["prepack"].responsible == ""
@@ -148,108 +131,59 @@ def test_the_rows_of_the_phase_table_follow_each_other(build: Callable[[], Profi
     assert all(round(end - start, 1) == kept for start, end, kept in number)
 
 
-def test_phases_that_take_turns_are_parts_of_one_row() -> None:
-    assert [(row.label, row.whole) for row in phase_rows(TIED)[2:6]] == [
-        ("optimize", None),
-        ("constant_fold", "optimize"),
-        ("other steps", "optimize"),
-        ("initialize", None),
-    ]
-    # It ran twice, with other steps between, and has no start and end of its own.
-    assert figures(TIED, "constant_fold") == ("", "1,563", "", "+500")
-    once = profiles.build([step for step in TIED_IF if step.step != 2])
-    assert figures(once, "constant_fold") == ("563", "1,563", "1,063", "+500")
-    in_order = profiles.build([step for step in TIED_IF if step.name != "between transformers"])
-    assert not [row.label for row in phase_rows(in_order) if row.level]
-
-
 def with_phases(changes: dict[PhaseName, dict[str, Any]]) -> Profile:
     phases = tuple(replaced(phase, **changes.get(phase.name, {})) for phase in TIED.phases)
     return replaced(TIED, phases=phases)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "printed"),
-    [
-        # The mark may be that of constant folding, whose samples missed it.
-        ((1563, 1400), ["1,563", "~1,400", ""]),
-        ((1063, 1400), ["~1,400", "~1,400", "~1,063"]),
-    ],
-)
-def test_a_mark_is_not_given_to_other_steps_if_a_part_is_sampled(
-    sizes: tuple[int, int], printed: list[str]
-) -> None:
-    optimize, folding = (size * MIB for size in sizes)
-    sampled = {"peak_rss_bytes": folding, "peak_kind": "sampled"}
-    profile = with_phases({"optimize": {"peak_rss_bytes": optimize}, "constant_fold": sampled})
-    rows = profile_phase_table(profile).rows
-    assert [row.cells[3].text for row in rows[2:5]] == printed
+def with_peaks(optimize: int, folding: int) -> Profile:
+    """Return a profile with an exact peak of optimization and a sampled one of folding, in MiB."""
+    sampled = {"peak_rss_bytes": folding * MIB, "peak_kind": "sampled"}
+    return with_phases({"optimize": {"peak_rss_bytes": optimize * MIB}, "constant_fold": sampled})
 
 
-def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
-    mixed = with_phases({"start": {"peak_kind": "sampled"}})
-    table = profile_phase_table(mixed)
-    assert table.columns[3].heading == "peak (~ sampled)"
-    assert "~: the largest sample" in table.caption
-    assert [row.cells[3].text.startswith("~") for row in table.rows[:2]] == [True, False]
-    assert "~" not in profile_phase_table(mixed, is_compared=False).caption
-    assert "~" not in profile_phase_table(TIED).caption
-    assert headings(TIED)[3] == "peak (exact)"
-
-
-def test_small_sessions_get_a_digit_more() -> None:
-    assert figures(profiles.tiny(), "start")[2] == "45.9"
-    assert mebibytes_text(-40, 0, signed=True) == "0"
-
-
-def test_estimated_peaks_are_beside_the_measured_ones() -> None:
-    point = estimates.point()  # optimize 200 MiB, first_run 154 MiB, steady 158 MiB
-    profile = replaced(TIED, estimate=point)
-    assert headings(profile)[3:5] == ["peak (exact)", "estimated"]
-    above = {
-        row.label: row.estimated_bytes - 46 * MIB
-        for row in phase_rows(profile)
-        if row.estimated_bytes is not None  # parse is not in this estimate
-    }
-    # Optimization and constant folding have a row together, with the larger estimate.
-    assert above == {
-        label: size * MIB
-        for label, size in (
-            ("optimize", 200),
-            ("other steps", 200),
-            ("first_run", 154),
-            ("steady ×10", 158),
-        )
-    }
-    assert "estimated" not in headings(TIED)
-    caption = profile_phase_table(profile).caption
-    assert "keeps no freed blocks (--env MALLOC_MMAP_THRESHOLD_=131072)" in caption
-    pinned = replaced(profile, session__environment={"MALLOC_MMAP_THRESHOLD_": "131072"})
-    assert "memdiag estimate predicts." in profile_phase_table(pinned).caption
-
-
-def test_memory_on_devices_is_a_column_only_where_there_is_some() -> None:
-    assert "on device" not in headings(TIED)
-    assert "device memory" not in dict(sampling_facts(TIED))
-    sizes = {"optimize": 128, "constant_fold": 256}
-    profile = replaced(
-        with_phases(
-            {
-                phase.name: {"peak_device_bytes": sizes.get(phase.name, 64) * MIB}
-                for phase in TIED.phases
-            }
-        ),
-        device=DeviceMemory(
-            source="nvml", name="Scripted", peak_bytes=256 * MIB, steady_bytes=64 * MIB
-        ),
+def on_device() -> Profile:
+    sizes = {phase.name: 64 for phase in TIED.phases} | {"optimize": 128, "constant_fold": 256}
+    memory = {"peak_bytes": 256 * MIB, "steady_bytes": 64 * MIB}
+    return replaced(
+        with_phases({name: {"peak_device_bytes": size * MIB} for name, size in sizes.items()}),
+        device=DeviceMemory(source="nvml", name="Scripted", **memory),
     )
-    on_device = column(profile, "on device")
-    # The row of both phases that take turns, then each of them.
-    labels = ("start", "optimize", "constant_fold", "other steps")
-    assert [on_device[label] for label in labels] == ["64", "256", "256", "128"]
-    assert "on device: the largest sample" in profile_phase_table(profile).caption
-    fact = dict(sampling_facts(profile))["device memory"]
+
+
+ESTIMATED = replaced(TIED, estimate=estimates.point())  # of optimize, first_run and steady
+TABLES = {
+    "phases take turns": TIED,
+    "folding ran once": profiles.build([step for step in TIED_IF if step.step != 2]),
+    "phases follow each other": profiles.build(
+        [step for step in TIED_IF if step.name != "between transformers"]
+    ),
+    "all peaks are sampled": profiles.sampled(),
+    "the start's peak is sampled": with_phases({"start": {"peak_kind": "sampled"}}),
+    # The mark may be that of constant folding, whose samples missed it.
+    "folding is sampled, optimize higher": with_peaks(1563, 1400),
+    "folding is sampled, optimize lower": with_peaks(1063, 1400),
+    "small": profiles.tiny(),
+    "estimated": ESTIMATED,
+    "estimated for this malloc": replaced(
+        ESTIMATED, session__environment={"MALLOC_MMAP_THRESHOLD_": "131072"}
+    ),
+    "on a device": on_device(),
+}
+
+
+def test_phases_have_rows_and_columns_for_what_is_known() -> None:
+    """Phases that take turns are parts of one row, whose estimate is the larger one."""
+    lines = {case: table_lines(profile_phase_table(profile)) for case, profile in TABLES.items()}
+    assert_sentences_approved("profile_phases", lines)
+    mixed = TABLES["the start's peak is sampled"]
+    assert "~" not in profile_phase_table(mixed, is_compared=False).caption
+
+
+def test_memory_on_devices_is_a_fact_where_there_is_some() -> None:
+    fact = dict(sampling_facts(on_device()))["device memory"]
     assert fact == "Scripted: peak 256 MiB, sampled by NVML"
+    assert "device memory" not in dict(sampling_facts(TIED))
 
 
 def test_spans_are_sorted_by_what_they_moved() -> None:

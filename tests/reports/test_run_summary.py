@@ -1,13 +1,11 @@
 """What is told of recorded programs: the answer, remarks, tables, owners and the timeline."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from memdiag.detail import Detail
 from memdiag.growth.wording import CALIBRATORS_HAVE
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
@@ -37,7 +35,6 @@ from memdiag.reports.run.peaks import (
 from memdiag.reports.run.picture import draw
 from memdiag.reports.run.savings import sentences_after_findings
 from memdiag.reports.run.sessions import (
-    arena_text,
     peak_and_rise_sentences,
     session_table,
 )
@@ -50,6 +47,7 @@ from tests.reports.rendering import (
     markdown,
     printed,
     replaced,
+    section,
     words,
 )
 from tests.reports.runs import MIB, failed, memory, process, run, session, xray
@@ -333,41 +331,90 @@ def private(pid: int, *sizes: int) -> ProcessXray:
 
 def workers(
     second: int = 150, *, size: int = 200, path: str = "/models/a.onnx", **changes: Any
-) -> str:
-    """Return what is said of one more process like two workers, the second with other memory."""
+) -> ProgramRun:
+    """Return two workers with a session each, the second with other private memory.
+
+    One that ends last shares nothing any more, so that the figures differ.
+    """
     fields = {
         "processes": (process(100, 20), *(process(pid, size, parent=100) for pid in (101, 102))),
         "xrays": (private(101, 40, 2, 40, 33), private(102, 40, 2, 40, second)),
     }
-    record = run(session(1, pid=101), session(2, pid=102, path=path), **fields | changes)
-    return " ".join(text for text in session_remarks(record) if "One more" in text)
+    sessions = (session(1, pid=101), session(2, pid=102, path=path))
+    return run(*sessions, **fields | changes)
 
 
-def test_the_memory_of_one_more_process_is_its_private_memory() -> None:
-    """A worker that ends last shares nothing any more, so that the figures differ."""
-    assert workers() == (
-        "One more process like 101, 102 takes 115 MiB to 232 MiB: the memory that each shares with"
-        " no other process in its last X-ray."
-    )
-    assert workers(33).startswith("One more process like 101, 102 takes about 115 MiB: ")
-    at_peak = r"takes about 115 MiB, and up to \d+ MiB at its peak: the memory"
-    assert re.search(at_peak, workers(33, size=900))
-    assert workers(is_watched=True) == workers()
-    assert workers(xrays=(private(101, 40, 2, 40, 33),)) == ""
-    assert workers(path="/models/b.onnx") == ""
+FORKS = run(
+    session(1, run_count=0, forked_run_count=20),
+    session(2, forked_run_count=3),
+    session(3, run_count=0, path="/models/b.onnx"),
+)
+LOST_FIRST_RUN = run(session(1, run_count=0, first_run_s=2.2))
+REMARKS = {
+    "one session": run(session(1)),
+    "not finished": run(session(1, creation_s=None, run_count=0)),
+    "shared on one side": run(session(1, shared_with=(2,)), session(2)),
+    "many failed": run(*map(failed, range(1, 20))),
+    "ran in forks": FORKS,
+    "report of the first run was lost": LOST_FIRST_RUN,
+    "two workers": workers(),
+    "two workers, watched": workers(is_watched=True),
+    "two workers of about one size": workers(33),
+    "two workers with larger peaks": workers(33, size=900),
+    "one of two workers was examined": workers(xrays=(private(101, 40, 2, 40, 33),)),
+    "workers with different models": workers(path="/models/b.onnx"),
+}
 
 
-def test_sessions_that_need_a_word_get_a_sentence() -> None:
-    assert session_remarks(run(session(1))) == ()
-    unfinished = run(session(1, creation_s=None, run_count=0))
-    assert session_remarks(unfinished) == (
-        "Session 1 (a.onnx) was not finished in prepack when its process ended.",
-    )
-    (one_sided,) = session_remarks(run(session(1, shared_with=(2,)), session(2)))
-    assert one_sided.startswith("The peaks of session 1 are shared with session 2, created or run")
-    many = session_remarks(run(*map(failed, range(1, 20))))
-    assert len(many) == 6
-    assert many[-1] == "14 more sentences of this kind are in the report."
+def test_sessions_and_workers_that_need_a_word_get_a_sentence() -> None:
+    remarks = {case: session_remarks(record) for case, record in REMARKS.items()}
+    assert_sentences_approved("run_remarks", remarks)
+
+
+def sampled(made: ProgramSession) -> ProgramSession:
+    phases = tuple(replaced(phase, peak_kind="sampled") for phase in made.phases)
+    return replaced(made, phases=phases)
+
+
+def with_memory(used: int, slack: int, **resident: int) -> ProgramRun:
+    return run(session(1, memory=memory(10, used, slack, **resident)))
+
+
+IN_LIBRARY = session(
+    *(1,), library="rapidocr", created_at="ocr/engine.py:41", called_from="service/app_pre.py:118"
+)
+THREE = tuple(process(pid, 60, parent=101) for pid in (101, 102, 103))
+LAST_RUN = session(1, last_run_s=12.0, forked_run_count=6, forked_last_run_s=40.0)
+SAMPLED = run(
+    sampled(session(1, peak=257)), processes=(process(100, 20, 250, peak_rss_bytes=267 * MIB),)
+)
+TABLES = {
+    "many columns": (SERVER, 140),
+    "few columns": (SERVER, 76),
+    "one process": (run(session(1)), 80),
+    "processes in the order of sessions": (
+        run(session(1, pid=103), session(2, pid=102), processes=THREE),
+        80,
+    ),
+    "runs in forks": (FORKS, 80),
+    "last run in a fork": (run(LAST_RUN), 140),
+    "last run before that in a fork": (run(replaced(LAST_RUN, forked_last_run_s=4.0)), 140),
+    "report of the first run was lost": (LOST_FIRST_RUN, 80),
+    "sampled peak": (SAMPLED, 80),
+    "caller of a library": (run(IN_LIBRARY), 80),
+    "caller of a library, wide": (run(IN_LIBRARY), 100),
+    "slack partly resident": (with_memory(1, 100, resident=40), 80),
+    "values partly resident": (with_memory(64, 100, resident=40, resident_used=41), 80),
+    "all slack resident": (with_memory(1, 100), 80),
+}
+
+
+def test_sessions_are_listed_below_their_processes() -> None:
+    lines = {
+        case: section(record, "process / session", width=width)
+        for case, (record, width) in TABLES.items()
+    }
+    assert_sentences_approved("run_tables", lines)
 
 
 @pytest.mark.parametrize("build", runs.ALL, ids=lambda build: build.__name__)
@@ -376,96 +423,22 @@ def test_the_summary_fits_the_terminal(build: Callable[[], ProgramRun], width: i
     assert max(map(cell_len, printed(build(), width=width).splitlines())) <= width
 
 
-def test_runs_in_forks_are_runs() -> None:
-    forks = session(1, run_count=0, forked_run_count=20)
-    both = session(2, forked_run_count=3)
-    text = words(run(forks, both, session(3, run_count=0, path="/models/b.onnx")))
-    assert "Session 3 never ran (b.onnx)." in text
-    assert " 20 in forks" in text
-    assert " 6 + 3 in forks" in text
-
-
-def test_the_last_run_may_be_in_a_fork() -> None:
-    own = session(1, last_run_s=12.0)
-    later = replaced(own, forked_run_count=6, forked_last_run_s=40.0)
-    earlier = replaced(later, forked_last_run_s=4.0)
-    assert [made.latest_run_s for made in (own, later, earlier)] == [12.0, 40.0, 12.0]
-    text = printed(run(later), width=140)
-    assert "at 40 s" in text
-    assert "at 12 s" not in text
-
-
-def test_a_first_run_counts_although_its_report_was_lost() -> None:
-    lost = run(session(1, run_count=0, first_run_s=2.2))
-    assert "Session 1 never ran" not in printed(lost)
-    assert "≥ 1" in printed(lost)
-    assert "≥ 1" in markdown(lost)
-
-
 def test_a_sampled_peak_of_a_session_is_marked_and_the_process_keeps_its_own() -> None:
-    exact = session(1, peak=257)
-    sampled = tuple(replaced(phase, peak_kind="sampled") for phase in exact.phases)
-    peak_of_process = process(100, 20, 250, peak_rss_bytes=267 * MIB)
-    record = run(replaced(exact, phases=sampled), processes=(peak_of_process,))
-    text = words(record)
-    assert "session 1 (a.onnx) in process 100, ~+157 MiB to ~257 MiB" in text
-    assert "~ by the largest sample seen" in text
-    cells = [cell.text for cell in session_table(record).rows[0].cells]
+    assert "session 1 (a.onnx) in process 100, ~+157 MiB to ~257 MiB" in words(SAMPLED)
+    cells = [cell.text for cell in session_table(SAMPLED).rows[0].cells]
     assert [text for text in cells if "~" in text] == ["~257 MiB", "~157 MiB"]
-    (lane,) = run_timeline(record).lanes
+    (lane,) = run_timeline(SAMPLED).lanes
     assert lane.peak_bytes == 267 * MIB
     assert "peak ~257 MiB" in lane.bars[0].sentences
-    assert "~" not in printed(run(exact))
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_the_caller_of_a_library_is_named(width: int) -> None:
-    place = {"created_at": "ocr/engine.py:41", "called_from": "service/app_pre.py:118"}
-    record = run(session(1, library="rapidocr", **place))
-    assert "service/app_pre.py:118" in printed(record, width=width)
-    assert "(rapidocr)" in printed(record, width=width)
-    assert "| `ocr/engine.py:41` | `service/app_pre.py:118` |" in markdown(record)
-    assert "called from service/app_pre.py:118" in html(record)
-
-
-def test_processes_are_in_the_order_of_their_sessions() -> None:
-    processes = tuple(process(pid, 60, parent=101) for pid in (101, 102, 103))
-    lines = printed(run(session(1, pid=103), session(2, pid=102), processes=processes)).splitlines()
-    numbers = [line.partition(" ")[0] for line in lines]
-    assert [pid for pid in numbers if pid in ("101", "102", "103")] == ["103", "102", "101"]
-
-
-def test_wide_terminals_get_more_columns() -> None:
-    wide, narrow = words(SERVER, width=140), words(SERVER, width=76)
-    for heading in ("threads", "created in", "last run", "rise weights copies arena"):
-        assert heading in wide
-        assert heading not in narrow
-    assert "rise copies arena" in narrow
-
-
-def test_a_program_of_one_process_has_no_proportional_set() -> None:
-    assert " PSS " in printed(SERVER)
-    assert "PSS" not in printed(run(session(1)))
-
-
-@pytest.mark.parametrize(
-    ("record", "owners"),
-    [
-        pytest.param(
-            run(session(1), xrays=(xray(100),)),
-            "At end Python 116 MiB · arena slack 40 MiB · weights 40 MiB and 2 more.",
-            id="session",
-        ),
-        pytest.param(run(session(1)), "", id="no X-ray"),
-        pytest.param(runs.watched_with_xray(), "", id="watched, whose table is printed"),
-    ],
-)
-def test_the_largest_owners_are_told_where_no_table_is_printed(
-    record: ProgramRun, owners: str
-) -> None:
-    text = words(record, detail=Detail.USUAL)
-    assert owners in text
-    assert ("At end" in text) == bool(owners)
+def test_markdown_and_the_page_have_what_a_terminal_has() -> None:
+    assert "| `ocr/engine.py:41` | `service/app_pre.py:118` |" in markdown(run(IN_LIBRARY))
+    assert "called from service/app_pre.py:118" in html(run(IN_LIBRARY))
+    assert "≥ 1" in markdown(LOST_FIRST_RUN)
+    partly = with_memory(64, 100, resident=40, resident_used=41)
+    assert "| 40 MiB | 100 MiB | 41 MiB |" in markdown(partly)
+    assert "slack reserved" not in markdown(with_memory(1, 100))
 
 
 def test_the_weights_of_a_process_are_listed_by_model() -> None:
@@ -496,30 +469,6 @@ def test_every_process_has_a_table_of_owners() -> None:
     processes = (process(100, 60), *(process(each.pid, 60, parent=100) for each in xrays))
     text = words(run(session(1), processes=processes, xrays=xrays), width=120)
     assert text.count("resident copies: a.onnx 20 MiB") == 5
-
-
-@pytest.mark.parametrize(
-    ("used", "slack", "resident", "arena", "cells"),
-    [
-        pytest.param(
-            1, 100, {"resident": 40}, "1.0/40", "| 40 MiB | 100 MiB | 1.0 MiB |", id="slack"
-        ),
-        pytest.param(
-            *(64, 100, {"resident": 40, "resident_used": 41}, "41/40"),
-            "| 40 MiB | 100 MiB | 41 MiB |",
-            id="part of both",
-        ),
-        pytest.param(1, 100, {}, "1.0/100", "| 100 MiB | 1.0 MiB |", id="all is resident"),
-    ],
-)
-def test_slack_is_resident_and_reserved_slack_is_called_so(
-    used: int, slack: int, resident: dict[str, int], arena: str, cells: str
-) -> None:
-    record = run(session(1, memory=memory(10, used, slack, **resident)))
-    assert arena_text(record.sessions) == arena
-    assert cells in markdown(record)
-    headings = "| arena slack | slack reserved | arena in use |"
-    assert (headings in markdown(record)) == bool(resident)
 
 
 def test_the_session_that_raised_the_memory_most_is_shown_in_phases() -> None:
