@@ -29,6 +29,7 @@ from tests.reports.rendering import (
     assert_sentences_approved,
     printed,
     replaced,
+    table_lines,
     words,
 )
 
@@ -136,40 +137,37 @@ def test_sizes_at_which_the_model_does_not_run_have_no_figure() -> None:
     assert [grid.may_run(point) for point in grid.points] == [True, True, True, False, True, True]
 
 
-@pytest.mark.parametrize(
-    ("record", "marked"),
-    [(FLOOR, {"first_run", "steady"}), (SINGLE, set())],
-    ids=["floor", "known"],
-)
-def test_phases_with_values_of_unknown_size_are_marked(record: Estimate, marked: set[str]) -> None:
-    rows = [row.cells for row in estimated_phase_table(record).rows]
-    assert {name.text for name, peak, *_ in rows if peak.text.startswith("≥ ")} == marked
+def uncertain(*points: EstimatedPoint) -> tuple[EstimatedPoint, ...]:
+    """Return points with an interval that ends 60 MiB above the peak."""
+    return tuple(replaced(point, high_bytes=point.peak_bytes + 60 * MIB) for point in points)
 
 
-def fits_column(record: Estimate) -> list[str]:
-    return [row.cells[-1].text for row in point_table(record).rows]
+LINE, GRID = estimates.line(), estimates.grid()
+(SCORES,) = estimates.point().live
+FORMS = replaced(estimates.point(), live=(SCORES, replaced(SCORES, form="in blocks")))
+POINTS = [estimates.point(batch) for batch in (16, 24, 31)]
+WIDE_POINTS = [estimates.point(batch, tokens) for batch in (16, 24) for tokens in (128, 512)]
 
 
-def test_a_size_whose_values_are_not_known_is_not_said_to_fit() -> None:
-    assert {*fits_column(unknown(estimates.line()))} == {"unknown", "no"}
-    assert "yes" in fits_column(unknown(estimates.line(), is_bounded=True))
-
-
-def uncertain(point: EstimatedPoint) -> EstimatedPoint:
-    return replaced(point, high_bytes=point.peak_bytes + 60 * MIB)
-
-
-def test_a_size_whose_interval_ends_above_the_limit_fits_probably() -> None:
-    first, *others = (estimates.point(batch) for batch in (16, 24, 31))
-    record = replaced(estimates.line(), points=(first, *map(uncertain, others)))
-    assert fits_column(record) == ["yes", "probably", "probably not"]
-    points = (estimates.point(batch, tokens) for batch in (16, 24) for tokens in (128, 512))
-    text = words(replaced(estimates.grid(), points=tuple(map(uncertain, points))))
-    assert "batch 24 342 MiB ? " in text
-    assert "✗ does not fit; ? may not fit: the limit is inside the interval" in text
-    sure = replaced(estimates.grid(), points=estimates.grid().points[:1])
-    assert "? may not fit" not in words(sure)
-    assert point_grid(estimates.line()) is None
+def test_tables_mark_what_is_unknown_and_what_does_not_fit() -> None:
+    wide = point_grid(replaced(GRID, points=uncertain(*WIDE_POINTS)))
+    assert wide is not None
+    tables = {
+        "phases": estimated_phase_table(SINGLE),
+        "phases, values of unknown size": estimated_phase_table(FLOOR),
+        "sizes": point_table(LINE),
+        "sizes, values of unknown size": point_table(unknown(LINE)),
+        "sizes, values of limited size": point_table(unknown(LINE, is_bounded=True)),
+        "sizes, intervals end above the limit": point_table(
+            replaced(LINE, points=(POINTS[0], *uncertain(*POINTS[1:])))
+        ),
+        "grid, intervals end above the limit": wide,
+        "forms of one value": live_tensor_table(FORMS),
+    }
+    lines = {case: table_lines(table) for case, table in tables.items()}
+    assert_sentences_approved("estimate_tables", lines)
+    assert "? may not fit" not in words(replaced(GRID, points=GRID.points[:1]))
+    assert point_grid(LINE) is None
 
 
 def test_what_is_unknown_is_not_in_parts_and_reductions() -> None:
@@ -185,13 +183,6 @@ def test_what_is_unknown_is_not_in_parts_and_reductions() -> None:
     # A smaller size may well lower what is not known.
     assert "no smaller size lowers the peak" in words(SINGLE)
     assert "no smaller size lowers the peak" not in words(FLOOR)
-
-
-def test_forms_of_one_value_are_told_apart() -> None:
-    point = estimates.point()
-    (scores,) = point.live
-    table = live_tensor_table(replaced(point, live=(scores, replaced(scores, form="in blocks"))))
-    assert [row.cells[0].text for row in table.rows] == ["scores", "scores, in blocks"]
 
 
 @pytest.mark.parametrize(

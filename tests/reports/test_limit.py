@@ -13,7 +13,7 @@ from memdiag.reports.limit.rows import trial_table
 from memdiag.reports.limit.sentences import limit_headline, suggestion_reason
 from memdiag.units import MIB
 from tests.reports.limits import killed, limit, point, program, without_group
-from tests.reports.rendering import assert_sentences_approved, replaced
+from tests.reports.rendering import assert_sentences_approved, replaced, table_lines
 
 QUANTITY = re.compile(r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")
 """The pattern of a quantity in the schema of Kubernetes."""
@@ -63,47 +63,36 @@ def test_the_answer_has_the_limits_what_the_smaller_costs_and_the_margin() -> No
     assert_sentences_approved("limit_answers", texts)
 
 
-def test_the_table_has_a_row_for_each_limit() -> None:
-    table = trial_table(limit())
-    assert [(row.cells[0].text, row.cells[1].text, row.is_strong) for row in table.rows] == [
-        ("none", "works", False),
-        ("260 MiB", "works", True),
-        ("240 MiB", "slow", True),
-        ("230 MiB", "killed in prepack", False),
-    ]
+SOME_FAILED = limit(
+    points=(point(None), point(250), killed(250)), smallest_bytes=None, comfortable_bytes=None
+)
+TRIALS = {
+    "one of each": limit(),
+    # A busy machine makes trials slow as well, in which nothing is read again.
+    "slow with and without reading again": limit(
+        points=(
+            point(None, 0.13),
+            point(280, 0.1),
+            point(260, 0.161),
+            point(240, 0.16, **REREAD),
+            point(235, 0.101, load_s=3.0, load_refault_bytes=80 * MIB, is_slow=True),
+            point(230, 0.1),
+            point(230, 0.15, **REREAD),
+        )
+    ),
+    "nothing was read again": limit(points=(point(None), point(260, 0.161))),
+    "some failed": SOME_FAILED,
+}
 
 
-def test_only_a_limit_that_makes_it_slow_is_said_to_be_slower() -> None:
-    """A busy machine makes trials slow as well, in which nothing is read again."""
-    points = (
-        point(None, 0.13),
-        point(280, 0.1),
-        point(260, 0.161),
-        point(240, 0.16, **REREAD),
-        point(235, 0.101, load_s=3.0, load_refault_bytes=80 * MIB, is_slow=True),
-        point(230, 0.1),
-        point(230, 0.15, **REREAD),
+def test_trials_are_slower_only_where_contents_were_read_again() -> None:
+    tables = {case: trial_table(record) for case, record in TRIALS.items()}
+    assert_sentences_approved(
+        "limit_trials", {case: table_lines(table) for case, table in tables.items()}
     )
-    table = trial_table(limit(points=points))
-    cells = {
-        column.heading: [row.cells[index].text for row in table.rows]
-        for index, column in enumerate(table.columns)
-    }
-    assert cells["result"] == ["works", "works", "works", "slow", "slow", "slow 1 of 2"]
-    slower = ["latency × 1.60", "loading × 3.0", "latency × 1.50"]
-    assert cells["slower"] == ["", "", "", *slower]
-    assert cells["read again"] == ["", "", "", "80 MiB", "80 MiB", "80 MiB"]
-    assert "more than 1.05 × the shortest (loading: 2 ×)" in table.caption
-    quick = trial_table(limit(points=(point(None), point(260, 0.161))))
-    assert quick.caption.startswith("where nothing was read again, times differ")
-
-
-def test_a_limit_at_which_some_trials_failed_is_no_working_limit() -> None:
-    points = (point(None), point(250), killed(250))
-    record = limit(points=points, smallest_bytes=None, comfortable_bytes=None)
-    (row,) = trial_table(record).rows[1:]
-    assert row.cells[1].text == "works 1 of 2, else killed in prepack"
-    assert limit_chart(record).failed == (250 * MIB,)
+    strong = [row.cells[0].text for row in tables["one of each"].rows if row.is_strong]
+    assert strong == ["260 MiB", "240 MiB"]
+    assert limit_chart(SOME_FAILED).failed == (250 * MIB,)
 
 
 def test_kubernetes_gets_request_and_limit() -> None:
