@@ -46,24 +46,6 @@ def test_arenas_of_devices_are_beside_the_resident_memory() -> None:
     assert "in the memory of" not in words(attributions.attribution())
 
 
-def test_models_have_a_row_each_and_weights_name_theirs() -> None:
-    one, two = (SearchedModel(name=name, weight_bytes=4 * MIB) for name in ("a.onnx", "b.onnx"))
-    absent = SearchedModel(name="c.onnx", weight_bytes=MIB)
-    shared = attributions.copy("original", 2 * MIB, "s", models=(0, 1))
-    mine = attributions.copy("original", 3 * MIB, "w", models=(0,))
-    record = attributions.attribution(models=(one, two, absent), copies=(mine, mine, shared))
-    lines = [" ".join(line.split()) for line in printed(record).splitlines()]
-    start = lines.index("model weights copies size of copies ÷ weights shared")
-    assert lines[start + 1 : start + 3] == [
-        "a.onnx 4.0 MiB 3 8.0 MiB 2.0 × 2.0 MiB",
-        "b.onnx 4.0 MiB 1 2.0 MiB 0.5 × 2.0 MiB",
-    ]
-    assert "No weight was found of: c.onnx." in lines
-    assert "a.onnx: w 2 6.0" in lines
-    alone = replaced(record, models=(one,), copies=copies(2, 1))
-    assert "\nmodel " not in printed(alone)
-
-
 def test_long_names_are_shortened_in_the_middle_and_nothing_is_wider_than_the_terminal() -> None:
     name = "/model/" + "decoder/" * 30 + "q_proj.weight"
     named = {"weights": (name, "b"), "made_by": f"prepack · {name}"}
@@ -100,7 +82,3 @@ def test_an_incomplete_xray_says_so_with_its_notes() -> None:
     assert " is identified; not all memory could be read.\n" in lines
     assert "\nNote: it ended\\x1b[31m.\n" in lines
     assert "could be read" not in printed(TIED)
-
-
-def test_an_ascii_terminal_gets_ascii() -> None:
-    assert "original 506 MiB | transposed 500" in printed(TIED, encoding="ascii")

@@ -1,21 +1,32 @@
 """Charts of an X-ray: every byte is in the tiles, every copy in a row."""
 
-import msgspec
 import pytest
 
+from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile.charts import page_xrays
-from memdiag.reports.xray.charts import copy_list
-from memdiag.reports.xray.charts import xray_tiles as make_tiles
-from memdiag.reports.xray.memory_owners import owner_rows
-from memdiag.reports.xray.weight_copies import weight_rows
+from memdiag.reports.xray.charts import copy_list, xray_tiles
+from memdiag.reports.xray.owners import owner_rows
+from memdiag.reports.xray.weights import weight_rows
 from tests.reports import attributions, profiles, tied_xray
 from tests.reports.profiles import MIB
+from tests.reports.rendering import replaced
+
+MANY = tied_xray.attribution(100)
+
+
+def renamed(record: Attribution, names: str, *, count: int = 1) -> Attribution:
+    """Return `record` whose copies have `count` names each, formatted with two numbers."""
+    copies = (
+        replaced(copy, weights=tuple(names.format(place, i) for i in range(count)))
+        for place, copy in enumerate(record.copies)
+    )
+    return replaced(record, copies=tuple(copies))
 
 
 def test_the_tiles_hold_every_byte() -> None:
     record = tied_xray.attribution()
-    tiles = make_tiles(record)
+    tiles = xray_tiles(record)
     assert sum(tile.size_bytes for tile in tiles) == record.resident_bytes
     ids = {tile.id for tile in tiles}
     assert len(ids) == len(tiles)
@@ -28,8 +39,8 @@ def test_each_row_of_the_owner_table_is_a_tile_of_its_size(trimmed: int) -> None
     shared = attributions.copy("packed_fp32", 64 * MIB, "other")
     freed = attributions.copy("original", 4 * MIB, "gone", in_use=False)
     record = attributions.attribution(*attributions.SHARED)
-    record = msgspec.structs.replace(record, copies=(*record.copies, shared, freed))
-    tiles = make_tiles(record, trimmed_bytes=trimmed)
+    record = replaced(record, copies=(*record.copies, shared, freed))
+    tiles = xray_tiles(record, trimmed_bytes=trimmed)
     sizes: dict[str, int] = {}
     for tile in reversed(tiles):
         sizes[tile.id] = sizes.get(tile.id, 0) + tile.size_bytes
@@ -41,80 +52,51 @@ def test_each_row_of_the_owner_table_is_a_tile_of_its_size(trimmed: int) -> None
     assert not [tile for tile in tiles if tile.label == "gone"]
 
 
-def test_weights_beyond_the_largest_are_one_tile() -> None:
-    record = tied_xray.attribution(100)
-    few, all_of_them = make_tiles(record, max_weights=3), make_tiles(record, max_weights=200)
-    assert sum(tile.size_bytes for tile in few) == sum(tile.size_bytes for tile in all_of_them)
-    assert [(tile.label, tile.kind) for tile in few if tile.id == "rest"] == [
-        ("98 more", "original")
-    ]
-    all_kinds = make_tiles(record, max_weights=0)
-    assert [tile.kind for tile in all_kinds if tile.id == "rest"] == ["weights"]
-
-
-def test_a_profile_without_an_xray_has_none() -> None:
-    assert page_xrays(profiles.tied_if()) == ()
+@pytest.mark.parametrize(
+    ("most", "rest"), [(200, []), (3, [("98 more", "original")]), (0, [("101 more", "weights")])]
+)
+def test_weights_beyond_the_largest_are_one_tile(most: int, rest: list[tuple[str, str]]) -> None:
+    tiles = xray_tiles(MANY, max_weights=most)
+    assert sum(tile.size_bytes for tile in tiles) == MANY.resident_bytes
+    assert [(tile.label, tile.kind) for tile in tiles if tile.id == "rest"] == rest
 
 
 def test_the_steady_state_comes_first_and_has_more_room() -> None:
-    record = tied_xray.attribution(100)
-    earlier = PhaseAttribution(phase="parse", attribution=record)
-    profile = msgspec.structs.replace(
-        profiles.tied_if(), attribution=record, phase_attributions=(earlier,)
-    )
+    earlier = PhaseAttribution(phase="parse", attribution=MANY)
+    profile = replaced(profiles.tied_if(), attribution=MANY, phase_attributions=(earlier,))
     steady, parse = page_xrays(profile)
     assert [steady.moment, parse.moment] == ["steady", "end of parse"]
     assert len(steady.rows.rows) > len(parse.rows.rows) > 0
     assert len(steady.charts["tiles"]["id"]) > len(parse.charts["tiles"]["id"])
     assert len(steady.copies.rows) == 104
+    assert page_xrays(profiles.tied_if()) == ()
 
 
 def test_no_more_rows_are_shown_than_are_listed() -> None:
-    record = tied_xray.attribution(50)
-    named = tuple(
-        msgspec.structs.replace(copy, weights=tuple(f"{place}.{i}" + "x" * 99 for i in range(400)))
-        for place, copy in enumerate(record.copies)
-    )
-    record = msgspec.structs.replace(record, copies=named)
-    (steady,) = page_xrays(msgspec.structs.replace(profiles.tied_if(), attribution=record))
-    assert len(steady.rows.rows) == len(steady.copies.rows) < len(named)
+    named = renamed(tied_xray.attribution(50), "{}.{}" + "x" * 99, count=400)
+    (steady,) = page_xrays(replaced(profiles.tied_if(), attribution=named))
+    assert len(steady.rows.rows) == len(steady.copies.rows) < len(named.copies)
     assert steady.copies.rest
 
 
 def test_every_copy_is_a_row_with_its_weight_and_what_it_shares_with_others() -> None:
-    weights = weight_rows(tied_xray.attribution(100))
+    weights = weight_rows(MANY)
     table = copy_list(weights, max_bytes=100_000)
     assert table.rest == ""
     assert len(table.weights) == len(weights) == 102
     assert len(table.rows) == 104  # the tied weight has three
     titles = [table.weights[row[0]][0] for row in table.rows]
     assert titles[:3] == ["model.shared.weight +1 more"] * 3
-    assert {table.variants[row[1]][0] for row in table.rows[:3]} == {
-        "original", "transposed", "packed",
-    }  # fmt: skip
+    kinds = {table.variants[row[1]][0] for row in table.rows[:3]}
+    assert kinds == {"original", "transposed", "packed"}
     assert len(table.variants) == 5  # of the tied weight, freed, and mapped from the file
-
-
-def test_a_weight_is_found_by_every_name_that_it_has() -> None:
-    (first, *_) = copy_list(weight_rows(tied_xray.attribution()), max_bytes=10_000).weights
-    assert "lm_head.weight" in first[2]
+    assert "lm_head.weight" in table.weights[0][2]  # each name finds it
 
 
 def test_what_there_is_no_room_for_is_counted() -> None:
-    weights = weight_rows(tied_xray.attribution(100))
-    table = copy_list(weights, max_bytes=0)
-    assert len(table.weights) == 1
-    assert len(table.rows) == 3
+    table = copy_list(weight_rows(MANY), max_bytes=0)
+    assert (len(table.weights), len(table.rows)) == (1, 3)
     assert table.rest.startswith("101 weights more: 101 copies, 102 MiB, which are neither")
-
-
-def test_long_names_take_the_room_that_they_take() -> None:
-    record = tied_xray.attribution(100)
-    named = [
-        msgspec.structs.replace(copy, weights=(f"{place}/" + "x" * 150,))
-        for place, copy in enumerate(record.copies)
-    ]
-    long = weight_rows(msgspec.structs.replace(record, copies=tuple(named)))
-    short = weight_rows(record)
-    listed = [len(copy_list(each, max_bytes=5000).weights) for each in (long, short)]
-    assert 5 < listed[0] < listed[1]
+    long = copy_list(weight_rows(renamed(MANY, "{}/" + "x" * 150)), max_bytes=5000)
+    short = copy_list(weight_rows(MANY), max_bytes=5000)
+    assert 5 < len(long.weights) < len(short.weights)

@@ -49,3 +49,18 @@ def test_the_memory_that_belongs_to_no_model_is_named_beneath_the_table(
     record = replaced(several, models=several.models[:models], copies=copies)
     for text in (printed(record, width=300), markdown(record), html(record)):
         assert text.count("Only weights are attributed to a model: arena slack") == times
+
+
+def test_models_have_a_row_each_and_weights_name_theirs() -> None:
+    absent = SearchedModel(name="c.onnx", weight_bytes=MIB)
+    made = xray(shared=True)
+    (mine, shared) = made.copies
+    record = replaced(made, models=(*made.models, absent), copies=(mine, mine, shared))
+    lines = [" ".join(line.split()) for line in printed(record).splitlines()]
+    start = lines.index("model weights copies size of copies ÷ weights shared")
+    assert lines[start + 1 : start + 3] == [
+        "a.onnx 4.0 MiB 3 8.0 MiB 2.0 × 2.0 MiB",
+        "b.onnx 4.0 MiB 1 2.0 MiB 0.5 × 2.0 MiB",
+    ]
+    assert "No weight was found of: c.onnx." in lines
+    assert "a.onnx: w 2 6.0" in lines
