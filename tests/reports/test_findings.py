@@ -1,6 +1,5 @@
 from typing import Any
 
-import msgspec
 import pytest
 
 from memdiag.reports.findings import (
@@ -12,6 +11,7 @@ from memdiag.reports.findings import (
 from memdiag.reports.rule_pages import all_detectors
 from memdiag.rules.rule import Detector
 from tests.reports.findings import TIED
+from tests.reports.rendering import replaced
 
 
 def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
@@ -49,5 +49,5 @@ def test_what_is_no_rule_here_has_no_text(name: str) -> None:
     ],
 )
 def test_the_share_of_the_estimated_peak_follows_the_cost(share: float, words: str) -> None:
-    assert words in finding_text(msgspec.structs.replace(TIED, peak_share=share)).facts
+    assert words in finding_text(replaced(TIED, peak_share=share)).facts
     assert "estimated peak" not in finding_text(TIED).facts

@@ -1,45 +1,32 @@
 import re
 
-import msgspec
-
-from memdiag.budgets.evaluation import judge_budget
-from memdiag.records.budget import Budget
 from memdiag.reports import github
 from tests.reports import profiles
 from tests.reports.profiles import MIB
-from tests.reports.test_budget import grown, tied_finding
+from tests.reports.rendering import replaced
+from tests.reports.test_budget import grown, judged, tied_finding
 
 
 def test_a_breach_is_an_error_with_its_reasons_in_one_line() -> None:
-    profile = profiles.tied_if()
-    (line,) = github.profile_annotations(profile, grown()).splitlines()
+    (line,) = github.profile_annotations(profiles.tied_if(), grown()).splitlines()
     start = "::error file=models/tied_if.onnx,title=memory baseline::models/tied_if.onnx: 500 MiB"
     assert line.startswith(start)
     assert "%0A  onnxruntime 1.31.1; the baseline is of 1.24.4%0A" in line
 
 
 def test_what_holds_is_a_notice_and_findings_are_warnings() -> None:
-    profile = msgspec.structs.replace(profiles.tied_if(), findings=(tied_finding(),))
-    kept = judge_budget([profile], Budget(limits={"peak": 10_000 * MIB}))
+    profile = replaced(profiles.tied_if(), findings=(tied_finding(),))
+    kept = judged(profile, peak=10_000 * MIB)
     first, second = github.profile_annotations(profile, kept).splitlines()
     assert first.startswith("::notice file=models/tied_if.onnx,title=memory budget::")
     assert second.startswith("::warning file=models/tied_if.onnx,title=shared-weight-transposed::")
-    refuted = msgspec.structs.replace(tied_finding(), evidence="refuted")
-    profile = msgspec.structs.replace(profile, findings=(refuted,))
-    assert github.profile_annotations(profile) == ""
+    refuted = replaced(profile, findings=(replaced(tied_finding(), evidence="refuted"),))
+    assert github.profile_annotations(refuted) == ""
 
 
 def test_a_run_that_failed_is_an_error() -> None:
     (line,) = github.profile_annotations(profiles.failed()).splitlines()
     assert line.startswith("::error file=models/broken.onnx,title=memory profile::Failed in parse")
-
-
-def test_no_name_can_end_its_command_or_start_another() -> None:
-    model = msgspec.structs.replace(profiles.hostile().model, path="a,b:c%\n::error::x.onnx")
-    hostile = msgspec.structs.replace(profiles.hostile(), model=model)
-    lines = github.profile_annotations(hostile).splitlines()
-    assert len(lines) == 1
-    assert "file=a%2Cb%3Ac%25%0A%3A%3Aerror%3A%3Ax.onnx,title=" in lines[0]
 
 
 def test_the_summary_has_the_judgement_before_the_report() -> None:

@@ -3,7 +3,6 @@
 import json
 from xml.etree import ElementTree as ET
 
-import msgspec
 import pytest
 
 from memdiag.records.codec import escaped_record
@@ -11,6 +10,7 @@ from memdiag.records.sweep import Sweep
 from memdiag.reports.github import sweep_annotations
 from memdiag.reports.sweep.machine_formats import junit_xml, smaller_is_better_json
 from tests.reports import sweeps
+from tests.reports.rendering import replaced
 from tests.reports.sweeps import MIB
 
 FORMATS = {
@@ -19,6 +19,7 @@ FORMATS = {
     "smaller-is-better": smaller_is_better_json,
 }
 HOSTILE = 'a"b\\c\n\x1b\uffff<b>&]]>\udcff.onnx'
+GREW = "albert.onnx, +212 MiB at the peak, first in prepack"
 
 
 def machine_format(record: Sweep, name: str) -> str:
@@ -26,54 +27,60 @@ def machine_format(record: Sweep, name: str) -> str:
     return FORMATS[name](escaped_record(record))
 
 
-def hostile() -> Sweep:
-    """Return a sweep with a name of characters that formats reserve."""
-    return sweeps.sweep(
-        against="x", series=(sweeps.with_step(HOSTILE, 5, 9, at=1, is_new=True),), findings=()
-    )
+def suites(record: Sweep) -> ET.Element:
+    root = ET.fromstring(machine_format(record, "junit"))
+    for kind in ("error", "failure"):
+        counts = [len([*suite.iter(kind)]) for suite in root]
+        assert [suite.get(f"{kind}s") for suite in root] == [str(count) for count in counts]
+    return root
 
 
-def test_junit_has_a_case_for_each_job_with_errors_and_regressions() -> None:
-    root = ET.fromstring(machine_format(sweeps.sweep(), "junit"))
-    assert [(s.get("tests"), s.get("errors"), s.get("failures")) for s in root] == [
-        ("5", "1", "0")
-    ] * 3
-    assert {e.get("message") for e in root.iter("error")} == {
-        "zoo/broken.onnx: the file ends inside initializer 'w'."
-    }
-    assert [case.get("name") for case in root[0]][-1] == "vits.onnx · tokens=512"
+def failures(record: Sweep) -> list[tuple[str | None, str | None, str | None]]:
+    """Return suite, case and message of each failure."""
+    return [
+        (suite.get("name"), case.get("name"), failure.get("message"))
+        for suite in suites(record)
+        for case in suite
+        for failure in case.iter("failure")
+    ]
 
 
 def requesting(record: Sweep, *requested: tuple[str, str]) -> Sweep:
     """Return `record` of a sweep that names only jobs with these models and releases."""
-    return msgspec.structs.replace(
-        record,
-        series=tuple(
-            msgspec.structs.replace(
-                series,
-                points=tuple(
-                    msgspec.structs.replace(
-                        point, is_requested=(series.model, point.onnxruntime) in requested
-                    )
-                    for point in series.points
-                ),
-            )
-            for series in record.series
-        ),
-    )
+    series = [
+        replaced(
+            each,
+            points=tuple(
+                replaced(point, is_requested=(each.model, point.onnxruntime) in requested)
+                for point in each.points
+            ),
+        )
+        for each in record.series
+    ]
+    return replaced(record, series=tuple(series))
+
+
+def test_junit_has_a_case_for_each_job_with_errors() -> None:
+    root = suites(sweeps.sweep())
+    assert [(suite.get("tests"), suite.get("errors")) for suite in root] == [("5", "1")] * 3
+    assert {error.get("message") for error in root.iter("error")} == {
+        "zoo/broken.onnx: the file ends inside initializer 'w'."
+    }
+    assert root[0][-1].get("name") == "vits.onnx · tokens=512"
+    assert failures(sweeps.sweep()) == []
 
 
 def test_the_formats_have_the_requested_jobs_and_no_others_of_the_store() -> None:
-    record = requesting(
-        sweeps.sweep(), ("albert.onnx", "1.24.4"), ("albert.onnx", "1.22.1"), ("vits.onnx", "9.9")
-    )
-    suites = ET.fromstring(machine_format(record, "junit"))
-    assert [(s.get("name"), [case.get("name") for case in s]) for s in suites] == [
+    requested = (("albert.onnx", "1.24.4"), ("albert.onnx", "1.22.1"), ("vits.onnx", "9.9"))
+    record = requesting(sweeps.sweep(), *requested)
+    assert [
+        (suite.get("name"), [case.get("name") for case in suite]) for suite in suites(record)
+    ] == [
         ("onnxruntime 1.22.1", ["albert.onnx"]),
         ("onnxruntime 1.24.4", ["albert.onnx"]),
     ]
     entries = json.loads(machine_format(record, "smaller-is-better"))
-    assert [(each["name"], each["value"], each["extra"]) for each in entries] == [
+    assert [(entry["name"], entry["value"], entry["extra"]) for entry in entries] == [
         ("albert.onnx · peak", 500 * MIB, "onnxruntime 1.24.4"),
         ("albert.onnx · steady", 450 * MIB, "onnxruntime 1.24.4"),
     ]
@@ -85,18 +92,10 @@ def test_the_formats_have_the_requested_jobs_and_no_others_of_the_store() -> Non
 def test_a_regression_is_a_failure_of_the_first_requested_job_after_it() -> None:
     grown = sweeps.with_step("albert.onnx", 500, 712, 712, at=1, is_new=True)
     record = sweeps.sweep(against="nightly", series=(grown,))
-    message = "albert.onnx, +212 MiB at the peak, first in prepack, 1.22.1 → 1.24.4"
-
-    def failures(record: Sweep) -> list[tuple[str | None, str | None]]:
-        suites = ET.fromstring(machine_format(record, "junit"))
-        assert [s.get("failures") for s in suites] == [
-            str(len(list(s.iter("failure")))) for s in suites
-        ]
-        return [(s.get("name"), f.get("message")) for s in suites for f in s.iter("failure")]
-
-    assert failures(record) == [("onnxruntime 1.24.4", message)]
+    message = f"{GREW}, 1.22.1 → 1.24.4"
+    assert failures(record) == [("onnxruntime 1.24.4", "albert.onnx", message)]
     later = requesting(record, ("albert.onnx", "1.32.0"))
-    assert failures(later) == [("onnxruntime 1.32.0", message)]
+    assert failures(later) == [("onnxruntime 1.32.0", "albert.onnx", message)]
 
 
 def test_benchmark_trackers_get_the_newest_figures() -> None:
@@ -113,8 +112,8 @@ def test_benchmark_trackers_get_the_newest_figures() -> None:
 def test_github_gets_an_error_for_a_regression_and_a_warning_for_failures() -> None:
     lines = machine_format(sweeps.sweep(against="nightly"), "github").splitlines()
     assert lines[0] == (
-        "::error file=zoo/albert.onnx,title=memory regression::albert.onnx, +212 MiB at the peak,"
-        " first in prepack (500 MiB → 712 MiB), 1.24.4 → 1.32.0"
+        f"::error file=zoo/albert.onnx,title=memory regression::{GREW} (500 MiB → 712 MiB),"
+        " 1.24.4 → 1.32.0"
     )
     assert lines[1].startswith("::warning title=not completed::broken.onnx: the file ends")
     assert lines[2].startswith("::notice title=memory sweep::Regression: 1 model needs")
@@ -123,27 +122,20 @@ def test_github_gets_an_error_for_a_regression_and_a_warning_for_failures() -> N
 
 def test_an_exceeded_budget_is_a_failure_and_an_error() -> None:
     record = sweeps.over_budget(sweeps.sweep(against="nightly"))
-    root = ET.fromstring(machine_format(record, "junit"))
-    assert [suite.get("failures") for suite in root] == ["0", "0", "2"]
-    failed = {
-        case.get("name"): failure.get("message")
-        for case in root.iter("testcase")
-        for failure in case.iter("failure")
-    }
-    assert failed == {
-        "albert.onnx": "albert.onnx, +212 MiB at the peak, first in prepack, 1.24.4 → 1.32.0",
-        "vits.onnx · tokens=512": "peak 899 MiB exceeds 500 MiB by 399 MiB",
-    }
-    first = machine_format(record, "github").splitlines()[0]
-    assert first == (
-        "::error file=zoo/vits.onnx,title=budget exceeded::vits.onnx · tokens=512 · onnxruntime"
-        " 1.32.0: peak 899 MiB exceeds 500 MiB by 399 MiB"
-    )
+    exceeded = "peak 899 MiB exceeds 500 MiB by 399 MiB"
+    release = "onnxruntime 1.32.0"
+    assert failures(record) == [
+        (release, "albert.onnx", f"{GREW}, 1.24.4 → 1.32.0"),
+        (release, "vits.onnx · tokens=512", exceeded),
+    ]
+    place = f"file=zoo/vits.onnx,title=budget exceeded::vits.onnx · tokens=512 · {release}"
+    assert machine_format(record, "github").splitlines()[0] == f"::error {place}: {exceeded}"
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_hostile_names_break_no_format(name: str) -> None:
-    text = machine_format(hostile(), name)
+    series = (sweeps.with_step(HOSTILE, 5, 9, at=1, is_new=True),)
+    text = machine_format(sweeps.sweep(against="x", series=series, findings=()), name)
     text.encode()
     if name == "junit":
         ET.fromstring(text)

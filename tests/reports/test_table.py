@@ -32,10 +32,11 @@ TABLE = Table(
 )
 
 
-def printed(table: Table, width: int = 60) -> list[str]:
-    out = io.StringIO()
-    print_table(Console(file=out, width=width), table)
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+def printed(table: Table, width: int = 60, encoding: str = "utf-8") -> list[str]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_table(Console(file=file, width=width), table)
+    file.seek(0)
+    return [line.rstrip() for line in file.read().splitlines()]
 
 
 def page(table: Table) -> str:
@@ -65,9 +66,8 @@ def test_markdown_gets_its_own_columns_escaped_and_aligned() -> None:
 
 def test_a_page_gets_headings_of_rows_titles_sort_keys_and_bars() -> None:
     html = page(TABLE)
-    assert re.findall(r"<th scope=\"col\"([^>]*)>", html) == [
-        "", ' class="n less"', ' class="wide"', "",
-    ]  # fmt: skip
+    headings = re.findall(r"<th scope=\"col\"([^>]*)>", html)
+    assert headings == ["", ' class="n less"', ' class="wide"', ""]
     assert '<tr class="peak"><th scope="row" class="name">' in html
     assert '<th scope="row" class="name part">part</th>' in html
     assert "a|b&lt;c" in html
@@ -92,6 +92,12 @@ def test_long_texts_lose_their_middle_on_a_terminal_only() -> None:
     assert printed(table)[1] == "ab…ij"
     assert "abcdefghij" in markdown_table(table)
     assert "abcdefghij" in page(table)
+
+
+@pytest.mark.parametrize(("encoding", "text"), [("utf-8", "abcde…"), ("ascii", "abcdef")])
+def test_what_is_wider_than_the_terminal_is_cut_in_its_characters(encoding: str, text: str) -> None:
+    table = Table(columns=(Column("x"),), rows=(Row("abcdefghij"),))
+    assert printed(table, 6, encoding)[1] == text
 
 
 def test_a_table_without_rows_is_nothing() -> None:

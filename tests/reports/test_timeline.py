@@ -2,7 +2,6 @@
 
 import itertools
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from memdiag.reports.profile.timeline import budget_limits, profile_timeline
 from memdiag.thinning import thinned_indices
 from tests.reports import profiles
 from tests.reports.profiles import MIB
+from tests.reports.rendering import replaced
 
 
 def test_a_long_timeline_keeps_its_spike() -> None:
@@ -59,11 +59,8 @@ def test_a_process_that_is_gone_is_not_drawn_as_zero() -> None:
 
 def test_memory_that_is_not_split_has_no_parts() -> None:
     whole = profile_timeline(profiles.build(profiles.TIED_IF, runs=1, split=False))
-    assert (whole.anonymous_bytes, whole.file_bytes, whole.baseline_file_bytes) == (
-        None,
-        None,
-        None,
-    )
+    parts = (whole.anonymous_bytes, whole.file_bytes, whole.baseline_file_bytes)
+    assert parts == (None, None, None)
     assert profile_timeline(profiles.tied_if()).baseline_file_bytes == profiles.FILE_MIB * MIB
 
 
@@ -99,13 +96,8 @@ def test_every_phase_gets_a_share_of_the_width_it_can_be_seen_in() -> None:
 
 
 def test_time_never_runs_backwards_on_the_scale() -> None:
-    for profile in (
-        profiles.tied_if(),
-        profiles.tiny(),
-        profiles.nothing_seen(),
-        profiles.failed(),
-    ):
-        view = profile_timeline(profile)
+    for build in (profiles.tied_if, profiles.tiny, profiles.nothing_seen, profiles.failed):
+        view = profile_timeline(build())
         times = time_scale(view)
         places = [times.position(t) for t in view.t_s]
         assert places == sorted(places)
@@ -114,9 +106,8 @@ def test_time_never_runs_backwards_on_the_scale() -> None:
 
 
 def test_even_phases_are_not_stretched() -> None:
-    steps = tuple(
-        profiles.Step(name, name, 0.1, 50, 50) for name in ("parse", "optimize", "prepack")
-    )
+    names = ("parse", "optimize", "prepack")
+    steps = tuple(profiles.Step(name, name, 0.1, 50, 50) for name in names)
     assert not time_scale(profile_timeline(profiles.build(steps))).has_several_scales
 
 
@@ -153,7 +144,7 @@ def test_a_limit_is_drawn_over_the_phases_it_is_for() -> None:
         budget=Budget(limits=wanted),
         breaches=(breach,),
     )
-    peak, steady, process = budget_limits(msgspec.structs.replace(profile, judgement=judgement))
+    peak, steady, process = budget_limits(replaced(profile, judgement=judgement))
     assert (peak.rss_bytes, peak.is_exceeded) == (1046 * MIB, True)
     assert (peak.start_s, peak.end_s) == (profile.spans[0].start_s, profile.spans[-1].end_s)
     assert (steady.start_s, steady.is_exceeded) == (profile.spans[-1].start_s, False)
