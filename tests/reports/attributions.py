@@ -3,10 +3,12 @@
 import msgspec
 
 from memdiag.records.attribution import (
+    ATTRIBUTION_SCHEMA,
     Attribution,
     Backing,
     Copy,
     Owner,
+    OwnerKind,
     ScanTiming,
     Unidentifiable,
 )
@@ -30,20 +32,25 @@ def copy(layout: str, size: int, name: str = "shared", **changes: object) -> Cop
     return msgspec.structs.replace(made, **changes)
 
 
+def owner(kind: OwnerKind, name: str, size: int) -> Owner:
+    """Return an owner of private memory."""
+    return Owner(kind=kind, name=name, bytes=size, private_bytes=size)
+
+
 def attribution(*copies: Copy, **changes: object) -> Attribution:
-    weights = sum(one.resident_bytes for one in copies)
+    weights = sum(copy.resident_bytes for copy in copies)
     made = Attribution(
-        schema="memdiag.attribution/1",
+        schema=ATTRIBUTION_SCHEMA,
         pid=42,
         resident_bytes=weights + 100 * MIB,
         baseline_bytes=40 * MIB,
         named_share=0.99996,
         owners=(
-            Owner(kind="weights", name="original", bytes=weights, private_bytes=weights),
-            Owner(kind="python", name="objects", bytes=30 * MIB, private_bytes=30 * MIB),
-            Owner(kind="python", name="interpreter", bytes=60 * MIB, private_bytes=60 * MIB),
-            Owner(kind="other_heap", name="blocks in use", bytes=9 * MIB, private_bytes=9 * MIB),
-            Owner(kind="unnamed", name="unnamed", bytes=1 * MIB, private_bytes=1 * MIB),
+            owner("weights", "original", weights),
+            owner("python", "objects", 30 * MIB),
+            owner("python", "interpreter", 60 * MIB),
+            owner("other_heap", "blocks in use", 9 * MIB),
+            owner("unnamed", "unnamed", 1 * MIB),
         ),
         copies=copies,
         indistinct=(

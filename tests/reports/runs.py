@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from memdiag.records.attribution import ArenaUsage, Owner
+from memdiag.records.attribution import ArenaUsage
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Memory, Phase, Samples
 from memdiag.records.run import (
@@ -23,6 +23,7 @@ from memdiag.records.run import (
     TreeSamples,
 )
 from tests.program_records import attribution, environment
+from tests.reports.attributions import owner
 
 MIB = 1 << 20
 
@@ -147,13 +148,13 @@ def process(pid: int, *sizes: int, parent: int = 1, **changes: Any) -> ProgramPr
 
 def xray(pid: int, *arenas: ArenaUsage, used: int = 2, slack: int = 40) -> ProcessXray:
     """Return an X-ray of 200 MiB."""
-    sizes = {"original": 40, "in use": used, "slack": slack, "objects": 158 - used - slack}
-    kinds: Any = ("weights", "arena", "arena", "python")
-    owners = [
-        Owner(kind=kind, name=name, bytes=size * MIB, private_bytes=size * MIB)
-        for kind, (name, size) in zip(kinds, sizes.items(), strict=True)
-    ]
-    owners.append(Owner(kind="unnamed", name="unnamed", bytes=2 * MIB, private_bytes=2 * MIB))
+    owners = (
+        owner("weights", "original", 40 * MIB),
+        owner("arena", "in use", used * MIB),
+        owner("arena", "slack", slack * MIB),
+        owner("python", "objects", (158 - used - slack) * MIB),
+        owner("unnamed", "unnamed", 2 * MIB),
+    )
     return ProcessXray(
         pid=pid,
         t_s=9.5,
@@ -162,6 +163,17 @@ def xray(pid: int, *arenas: ArenaUsage, used: int = 2, slack: int = 40) -> Proce
         attribution=attribution(
             pid, owners, arenas, named_share=0.99, notes=("some memory could not be read",)
         ),
+    )
+
+
+def arena(session: int, slack: int) -> ArenaUsage:
+    """Return the arena of a session with 1 MiB in use and `slack` MiB free, all resident."""
+    return ArenaUsage(
+        session=session,
+        used_bytes=MIB,
+        slack_bytes=slack * MIB,
+        resident_slack_bytes=slack * MIB,
+        resident_used_bytes=MIB,
     )
 
 
@@ -260,28 +272,7 @@ def server() -> ProgramRun:
                 latency_s=0.5,
             ),
         ),
-        xrays=(
-            xray(
-                100,
-                ArenaUsage(
-                    session=1,
-                    used_bytes=MIB,
-                    slack_bytes=30 * MIB,
-                    resident_slack_bytes=30 * MIB,
-                    resident_used_bytes=MIB,
-                ),
-            ),
-            xray(
-                101,
-                ArenaUsage(
-                    session=4,
-                    used_bytes=MIB,
-                    slack_bytes=100 * MIB,
-                    resident_slack_bytes=100 * MIB,
-                    resident_used_bytes=MIB,
-                ),
-            ),
-        ),
+        xrays=(xray(100, arena(1, 30)), xray(101, arena(4, 100))),
         findings=(
             ProgramFinding(
                 name="duplicate-sessions",

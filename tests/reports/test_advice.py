@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import pytest
 
-from memdiag.records.attribution import Owner
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.profile import EndCause, Outcome, Profile
@@ -13,6 +12,7 @@ from memdiag.reports.profile.advice import profile_advice
 from memdiag.runner.failure_text import failure_text
 from memdiag.units import MIB
 from tests.reports import attributions, profiles, tied_xray
+from tests.reports.attributions import owner
 from tests.reports.findings import TIED
 from tests.reports.rendering import assert_sentences_approved, replaced
 
@@ -38,18 +38,14 @@ def tied(profile: Profile = XRAYED, **changes: Any) -> Profile:
     return with_findings(profile, replaced(TIED, **changes))
 
 
-def owner(kind: Any, name: str, mebibytes: float) -> Owner:
-    size = round(mebibytes * MIB)
-    return Owner(kind=kind, name=name, bytes=size, private_bytes=size)
-
-
 def peaking(peak: float, slack: float, retained: float = 0, **changes: Any) -> Profile:
     """Return a profile without findings: sizes in MiB above the baseline, 50 of them at the end."""
     steps = (
         profiles.Step("imports", "start", 0.1, 46, 46),
         profiles.Step("runs", "steady", 0.1, 46 + peak, 96),
     )
-    owners = (owner("arena", "slack", slack), owner("python", "objects", 96 - slack))
+    free = round(slack * MIB)
+    owners = (owner("arena", "slack", free), owner("python", "objects", 96 * MIB - free))
     return replaced(
         profiles.build(steps, weights=40, runs=3),
         attribution=attributions.attribution(owners=owners, resident_bytes=96 * MIB),

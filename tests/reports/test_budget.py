@@ -5,13 +5,13 @@ import pytest
 from memdiag.budgets.baselines import baseline_entry
 from memdiag.budgets.estimates import judge_estimate
 from memdiag.budgets.evaluation import judge_budget
-from memdiag.records.attribution import Owner
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile, Run
 from memdiag.reports.budget import judgement_lines, judgement_result_line, judgement_verdict
 from tests.reports import estimates, profiles, tied_xray
+from tests.reports.attributions import owner
 from tests.reports.findings import TIED
 from tests.reports.profiles import MIB
 from tests.reports.rendering import assert_sentences_approved, replaced
@@ -84,8 +84,7 @@ def at_runs(peak: int, *, estimated: int | None) -> Judgement:
 
 
 def with_slack(mebibytes: int) -> Judgement:
-    size = mebibytes * MIB
-    slack = Owner(kind="arena", name="slack", bytes=size, private_bytes=size)
+    slack = owner("arena", "slack", mebibytes * MIB)
     return replaced(judged(XRAYED, steady=1), suspect=None, owners=(slack,))
 
 

@@ -6,21 +6,15 @@ from memdiag.records.attribution import (
     WHOLE_FILE_COPY_NAME,
     Attribution,
     Owner,
-    OwnerKind,
     Unidentifiable,
 )
 from memdiag.reports.xray import owners
 from tests.reports import tied_xray
-from tests.reports.attributions import SHARED, attribution, copy
+from tests.reports.attributions import SHARED, attribution, copy, owner
 from tests.reports.profiles import MIB
 from tests.reports.rendering import assert_sentences_approved, replaced
 
 TIED = tied_xray.attribution()
-
-
-def owner(kind: OwnerKind, name: str, mebibytes: int = 1) -> Owner:
-    size = mebibytes * MIB
-    return Owner(kind=kind, name=name, bytes=size, private_bytes=size)
 
 
 def owned(*parts: Owner, **changes: object) -> Attribution:
@@ -41,15 +35,15 @@ def constant(mebibytes: int) -> Attribution:
 
 
 def heap(allocator: str | None, name: str = "blocks in use") -> Attribution:
-    return owned(owner("other_heap", name), allocator=allocator)
+    return owned(owner("other_heap", name, MIB), allocator=allocator)
 
 
-PYTHON = owner("python", "objects")
+PYTHON = owner("python", "objects", MIB)
 RECORDS: dict[str, tuple[Attribution, int]] = {
     "tied weight": (TIED, 0),
-    "unnamed memory is last": (owned(owner("unnamed", "unnamed", 9), PYTHON), 0),
+    "unnamed memory is last": (owned(owner("unnamed", "unnamed", 9 * MIB), PYTHON), 0),
     "owners of a kind are added up": (attribution(*SHARED), 0),
-    "whole arena": (owned(owner("arena", "in use or slack", 16)), 0),
+    "whole arena": (owned(owner("arena", "in use or slack", 16 * MIB)), 0),
     # A program loaded the model from bytes and keeps them.
     "bytes of the file": (original(WHOLE_FILE_COPY_NAME), 0),
     "bytes of the file, and a weight": (original("w", WHOLE_FILE_COPY_NAME), 0),

@@ -1,8 +1,8 @@
 """The lines that `memdiag xray FOLDER` prints."""
 
 from memdiag.programs.xrays.xray_requests import XrayAnswer, XrayedProcess, XrayedSession
-from memdiag.records.attribution import Owner
 from memdiag.reports.run.requested import xray_answer_lines
+from tests.reports.attributions import owner
 from tests.reports.runs import MIB, memory
 
 
@@ -11,10 +11,10 @@ def test_owners_are_listed_by_process_and_session() -> None:
         pid=7,
         command=("/usr/bin/python", "/app/main.py"),
         owners=(
-            Owner(kind="weights", name="packed", bytes=40 * MIB, private_bytes=40 * MIB),
-            Owner(kind="weights", name="original", bytes=20 * MIB, private_bytes=20 * MIB),
-            Owner(kind="arena", name="slack", bytes=30 * MIB, private_bytes=30 * MIB),
-            Owner(kind="python", name="objects", bytes=10 * MIB, private_bytes=10 * MIB),
+            owner("weights", "packed", 40 * MIB),
+            owner("weights", "original", 20 * MIB),
+            owner("arena", "slack", 30 * MIB),
+            owner("python", "objects", 10 * MIB),
         ),
         sessions=(
             XrayedSession(number=1, model="a.onnx", memory=memory(60, 1, 300, resident=30)),

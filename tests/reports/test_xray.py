@@ -5,7 +5,7 @@ import re
 import pytest
 
 from memdiag.detail import MAX_LINES, Detail
-from memdiag.records.attribution import Copy, DeviceArena, Owner, OwnerKind, SearchedModel
+from memdiag.records.attribution import Copy, DeviceArena, OwnerKind, SearchedModel
 from memdiag.units import MIB
 from tests.reports import attributions, tied_xray
 from tests.reports.rendering import printed, replaced, words
@@ -72,8 +72,8 @@ def test_a_process_without_a_weight_says_what_to_check() -> None:
     ("kind", "command"), [("runtime_libraries", "leak"), ("other_heap", "watch")]
 )
 def test_only_a_process_with_onnxruntime_is_sent_to_leak(kind: OwnerKind, command: str) -> None:
-    owner = Owner(kind=kind, name="", bytes=MIB, private_bytes=MIB)
-    record = attributions.attribution(owners=(owner,), resident_bytes=MIB)
+    owners = (attributions.owner(kind, "", MIB),)
+    record = attributions.attribution(owners=owners, resident_bytes=MIB)
     assert f"memdiag {command} 42 tells whether it grows." in words(record)
 
 
