@@ -136,17 +136,17 @@ def nothing_helps() -> Fix:
     return fix(DEFAULTS, (DEFAULTS,), remedies=(rejected,), latencies=())
 
 
-def _unsearched(**changes: Any) -> Fix:
-    return Fix(
-        schema=FIX_SCHEMA, model="dir/m.onnx", onnxruntime="1.31.1", duration_s=3.0, **changes
-    )
-
-
 def unmeasured() -> Fix:
-    left = (remedy("good-one", "w", status="untried"),)
-    command = ("memdiag", "fix", "dir/m.onnx", "--time-limit", "60")
-    return _unsearched(
-        remedies=left, untried=("arena-off",), ended_by="time_limit", command=command
+    """Return a search that ended before the original itself was measured."""
+    return Fix(
+        schema=FIX_SCHEMA,
+        model="dir/m.onnx",
+        onnxruntime="1.31.1",
+        duration_s=3.0,
+        remedies=(remedy("good-one", "w", status="untried"),),
+        untried=("arena-off",),
+        ended_by="time_limit",
+        command=("memdiag", "fix", "dir/m.onnx", "--time-limit", "60"),
     )
 
 

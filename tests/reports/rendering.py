@@ -2,7 +2,8 @@
 
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,17 +35,15 @@ def replaced(record: R, **changes: Any) -> R:
     return msgspec.structs.replace(record, **values)
 
 
-def printed(
-    record: ReportedRecord,
+def captured(
+    show: Callable[[Console], None],
     *,
-    detail: Detail = Detail.ALL,
     width: int = 80,
-    written: tuple[Path, ...] = (),
     encoding: str = "utf-8",
     is_terminal: bool = False,
     is_colored: bool = False,
 ) -> str:
-    """Return the summary of `record`, as a pipe, a terminal or one with colours gets it."""
+    """Return what `show` prints, as a pipe, a terminal or one with colours gets it."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(
         file=file,
@@ -53,9 +52,21 @@ def printed(
         force_terminal=is_terminal or is_colored,
         color_system="standard" if is_colored else None,
     )
-    report_of(record).print_summary(record, console, written=written, detail=detail)
+    show(console)
     file.seek(0)
     return file.read()
+
+
+def printed(
+    record: ReportedRecord,
+    *,
+    detail: Detail = Detail.ALL,
+    written: tuple[Path, ...] = (),
+    **terminal: Any,
+) -> str:
+    """Return the summary of `record` on a `terminal`."""
+    summary = partial(report_of(record).print_summary, record, written=written, detail=detail)
+    return captured(summary, **terminal)
 
 
 def words(record: ReportedRecord, *, detail: Detail = Detail.ALL, width: int = 80) -> str:
@@ -73,10 +84,7 @@ def section(record: ReportedRecord, title: str, *, width: int = 80) -> list[str]
 
 def table_lines(table: Table, *, width: int = 120) -> list[str]:
     """Return the lines of `table` and of its caption, as a terminal shows them."""
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    print_table(console, table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    return captured(lambda console: print_table(console, table), width=width).splitlines()
 
 
 def markdown(record: ReportedRecord) -> str:

@@ -1,11 +1,10 @@
 """What a document shows on a terminal, in Markdown and on a page, whatever the record is."""
 
-import io
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
-from rich.console import Console
 
 from memdiag.detail import Detail
 from memdiag.reports.blocks import (
@@ -26,6 +25,7 @@ from memdiag.reports.blocks import (
 from memdiag.reports.findings import FindingText
 from memdiag.reports.page import document_page
 from tests.reports import limits
+from tests.reports.rendering import captured
 
 FINDINGS = [
     FindingText(rule="MD1", name="rule", message=f"finding {n}", detail="why") for n in range(4)
@@ -38,10 +38,8 @@ def document(*blocks: Block) -> Document:
 
 
 def printed(made: Document, detail: Detail) -> list[str]:
-    console = Console(file=io.StringIO(), width=80, highlight=False)
-    print_document(made, console, written=(), detail=detail)
-    assert isinstance(console.file, io.StringIO)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    text = captured(partial(print_document, made, written=(), detail=detail))
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def page(made: Document) -> str:

@@ -1,24 +1,20 @@
 """A check on a terminal and in Markdown."""
 
-import io
+from functools import partial
 
 import pytest
-from rich.console import Console
 
 from memdiag.detail import MAX_LINES, Detail
 from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import Check, CheckedModel
 from memdiag.reports.check import check_markdown, print_check_report
 from tests.reports.checks import MIB, check, finding
-from tests.reports.rendering import APPROVED, assert_sentences_approved
+from tests.reports.rendering import APPROVED, assert_sentences_approved, captured
 from tests.snapshots import assert_approved
 
 
 def printed(result: Check, *, detail: Detail = Detail.ALL, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    print_check_report(result, console, detail=detail)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return captured(partial(print_check_report, result, detail=detail), width=width)
 
 
 MODEL = CheckedModel(

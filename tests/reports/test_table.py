@@ -1,13 +1,12 @@
 """One table, rendered on a terminal, in Markdown and in HTML."""
 
-import io
 import re
 
 import pytest
-from rich.console import Console
 
 from memdiag.reports.page import breakable_parts, template_environment
 from memdiag.reports.table import BarPart, Cell, Column, Row, Table, markdown_table, print_table
+from tests.reports.rendering import captured
 
 TABLE = Table(
     columns=(
@@ -33,10 +32,8 @@ TABLE = Table(
 
 
 def printed(table: Table, width: int = 60, encoding: str = "utf-8") -> list[str]:
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_table(Console(file=file, width=width), table)
-    file.seek(0)
-    return [line.rstrip() for line in file.read().splitlines()]
+    text = captured(lambda console: print_table(console, table), width=width, encoding=encoding)
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def page(table: Table) -> str:
