@@ -216,6 +216,10 @@ TABLES = {
     "measured once and three times": models(measured(times=1), measured(times=3)),
     "outputs were not compared": profiles_of(*UNCOUNTED),
     "outputs are equal": profiles_of(UNCOUNTED[0], replaced(UNCOUNTED[1], largest_difference=0.0)),
+    "outputs have other shapes": profiles_of(
+        UNCOUNTED[0], replaced(UNCOUNTED[1], difference="other shapes")
+    ),
+    "sampled peak": ANSWERS["sampled peak, larger"],
     "growth": compared(
         column("1.20.1", growth=growth(2000)), column("1.21.0", growth=growth()), kind="onnxruntime"
     ),

@@ -19,7 +19,7 @@ from memdiag.reports.fix.sentences import (
 from memdiag.units import MIB
 from tests.reports import fix_records
 from tests.reports.fix_records import CHOSEN, DEFAULTS, POINTS, fix, latency, point, remedy
-from tests.reports.rendering import assert_sentences_approved, markdown, printed, replaced
+from tests.reports.rendering import assert_sentences_approved, markdown, printed, replaced, section
 
 
 def kept(*others: Point, **changes: Any) -> Fix:
@@ -77,6 +77,7 @@ FIXES = {
     "options": fix(),
     "rewritten, with a program": fix_records.verified(program="x"),
     "not written": fix(write_problem=NO_SPACE, program=""),
+    "no program": fix(program=""),
     "measured once": fix(measured_once=True),
     "largest of two ratios": fix(
         latencies=(latency("size 1", 1.01, 0.97, 2.07), latency("size 4", 1.02, 0.97, 1.07))
@@ -253,47 +254,29 @@ def test_a_rewrite_that_was_not_tried_is_named(status: str, is_named: bool) -> N
     assert (text in " ".join(usual(record))) == is_named
 
 
-ASKED_FOR = {
-    "good-one": "not kept: because",
-    "no-one": "not possible: because",
-    "one-thread": "slower: peak 200 MiB → 150 MiB, steady 150 MiB → 75 MiB,"
-    " latency 1.30 × (1.25–1.35)",
-    "arena-off": "not kept (peak 200 MiB → 200 MiB, steady 150 MiB → 150 MiB)",
-    "mmap-threshold": "saves memory, but its latency was not compared"
-    " (peak 200 MiB → 150 MiB, steady 150 MiB → 75 MiB)",
-    "jemalloc": "measured together with others only",
-    "mimalloc": "cannot be used: it ends",
-    "patterns-off": "not tried: the search ended before",
-    "a-rule good-one": "not kept: because",
-    "a-rule no-one": "not possible: because",
-    "a-rule other-one": "verified: because",
-    "onnxslim": "wrote no model: why",
-    "onnxsim": "nothing to try in this model",
-    "tied-weights": "nothing to try in this model",
-}
-
-
 def test_everything_that_was_asked_for_by_name_has_a_row() -> None:
     slow = point("one-thread", at=(150, 75), ratio=1.3)
-    lines = usual(
-        kept(
-            slow,
-            point("arena-off", at=(200, 150)),
-            offered("mmap-threshold"),
-            point("jemalloc", "malloc-arenas", at=(150, 75), ratio=1.3),
-            point("mimalloc", at=None, problem="it ends"),
-            remedies=(
-                remedy("good-one", "w", status="rejected"),
-                remedy("no-one", status="refused"),
-                remedy("other-one", "w"),
-            ),
-            untried=("patterns-off", "save-prepacked"),
-            notes=("onnxsim is a name that this note begins with",),
-            failed_optimizers={"onnxslim": "wrote no model: why"},
-            only=(*dict.fromkeys(name.partition(" ")[0] for name in ASKED_FOR), "options"),
-        )
+    points = (
+        slow,
+        point("arena-off", at=(200, 150)),
+        offered("mmap-threshold"),
+        point("jemalloc", "malloc-arenas", at=(150, 75), ratio=1.3),
+        point("mimalloc", at=None, problem="it ends"),
     )
-    start = lines.index("asked for result")
-    end = next(i for i in range(start, len(lines)) if lines[i].startswith("With -v"))
-    assert lines[start + 1 : end] == [f"{name} {result}" for name, result in ASKED_FOR.items()]
-    assert "asked for" not in " ".join(usual(kept(slow)))
+    remedies = (
+        remedy("good-one", "w", status="rejected"),
+        remedy("no-one", status="refused"),
+        remedy("other-one", "w"),
+    )
+    rewrites, settings = "good-one no-one a-rule tied-weights", "one-thread arena-off options"
+    others = "mmap-threshold jemalloc mimalloc patterns-off onnxslim onnxsim"
+    record = kept(
+        *points,
+        remedies=remedies,
+        untried=("patterns-off", "save-prepacked"),
+        notes=("onnxsim is a name that this note begins with",),
+        failed_optimizers={"onnxslim": "wrote no model: why"},
+        only=tuple(f"{rewrites} {settings} {others}".split()),
+    )
+    assert_sentences_approved("fix_asked_for", {"": section(record, "asked for", width=160)})
+    assert "asked for" not in printed(kept(slow))
