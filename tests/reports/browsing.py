@@ -71,8 +71,8 @@ def hover_text(page: Any, curve: str, point: int, *, find: str = "findLastIndex"
         curve,
         point,
     )
-    found: str = wait_for(lambda: page.execute_script(text))
-    return found
+    label: str = wait_for(lambda: page.execute_script(text))
+    return label
 
 
 def requested(browser: Any) -> set[str]:

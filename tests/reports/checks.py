@@ -31,15 +31,15 @@ def finding(**changes: object) -> Finding:
 
 def check(*findings: Finding, models: tuple[CheckedModel, ...] | None = None) -> Check:
     """Return a check with `findings`, of the models that they are in unless `models` says."""
-    paths = dict.fromkeys(one.model for one in findings) or {"models/tied.onnx": None}
-    found = tuple(
+    paths = dict.fromkeys(finding.model for finding in findings) or {"models/tied.onnx": None}
+    checked = tuple(
         CheckedModel(path=path, file_bytes=MIB, external_bytes=0, weight_bytes=MIB, node_count=4)
         for path in paths
     )
     return Check(
         schema=CHECK_SCHEMA,
         onnxruntime="1.31.1",
-        models=found if models is None else models,
+        models=checked if models is None else models,
         findings=findings,
         duration_s=0.31,
     )

@@ -67,7 +67,7 @@ def point(batch: int = 1, tokens: int = 128) -> EstimatedPoint:
         phase("first_run", run, run, "layer/MatMul"),
         phase("steady", steady, steady),
     )
-    largest = max(phases, key=lambda each: each.peak_bytes)
+    largest = max(phases, key=lambda phase: phase.peak_bytes)
     return EstimatedPoint(
         dims={"batch": batch, "tokens": tokens},
         peak_bytes=largest.peak_bytes,

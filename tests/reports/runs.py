@@ -240,11 +240,11 @@ def run(*sessions: ProgramSession, **changes: Any) -> ProgramRun:
 
 def watched(*, earlier_peak: int | None = None) -> ProgramRun:
     """Return the recording of a running process with a mark of `earlier_peak` MiB before."""
-    found = run(is_watched=True)
+    recording = run(is_watched=True)
     mark = None if earlier_peak is None else earlier_peak * MIB
-    (process,) = found.processes
+    (process,) = recording.processes
     process = msgspec.structs.replace(process, earlier_peak_rss_bytes=mark)
-    return msgspec.structs.replace(found, processes=(process,))
+    return msgspec.structs.replace(recording, processes=(process,))
 
 
 def server() -> ProgramRun:

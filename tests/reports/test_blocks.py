@@ -105,8 +105,8 @@ def test_what_is_folded_shows_its_title() -> None:
 def test_a_terminal_prints_as_many_findings_as_are_asked_for(
     detail: Detail, count: int, more: list[str]
 ) -> None:
-    found = FindingsBlock(title="Findings", findings=FINDINGS, max_rows=3, detail=Detail.ANSWER)
-    lines = printed(document(found), detail)
+    block = FindingsBlock(title="Findings", findings=FINDINGS, max_rows=3, detail=Detail.ANSWER)
+    lines = printed(document(block), detail)
     assert sum(line.endswith(" [rule]") for line in lines) == count
     assert [line for line in lines if "more finding" in line] == more
 

@@ -98,8 +98,8 @@ def test_the_first_line_is_the_answer() -> None:
 def test_a_line_names_the_explanation_of_every_rule_found(
     rules: list[str], hints: list[str]
 ) -> None:
-    found = [finding(name=name, weights=(f"w{i}",)) for i, name in enumerate(rules)]
-    lines = printed(check(*found), width=200).splitlines()
+    findings = [finding(name=name, weights=(f"w{i}",)) for i, name in enumerate(rules)]
+    lines = printed(check(*findings), width=200).splitlines()
     assert [line for line in lines if "memdiag explain" in line] == hints
 
 
@@ -114,8 +114,8 @@ def test_usually_the_costliest_findings_are_printed_without_details() -> None:
 
 @pytest.mark.parametrize("count", [5, 6])
 def test_of_many_findings_of_a_rule_the_first_are_shown(count: int) -> None:
-    found = [finding(weights=(f"w{i}",), message=f"w{i} is copied.") for i in range(count)]
-    text = printed(check(*found))
+    findings = [finding(weights=(f"w{i}",), message=f"w{i} is copied.") for i in range(count)]
+    text = printed(check(*findings))
     assert "w4 is copied." in text
     assert "w5 is copied." not in text
     assert ("and 1 more of shared-weight-transposed, 64 MiB together" in text) is (count == 6)

@@ -54,7 +54,7 @@ def models(before: ColumnFigures, after: ColumnFigures) -> Comparison:
 def profiled(*steady: float, **changes: Any) -> list[ComparisonColumn]:
     """Return saved profiles of one process each, with changes of the second."""
     figures = (measured(1000, size, times=1, spread=0, phases=()) for size in steady)
-    columns = [column(f"{label}.json", each) for label, each in zip("abc", figures, strict=False)]
+    columns = [column(f"{label}.json", taken) for label, taken in zip("abc", figures, strict=False)]
     columns[1] = replaced(columns[1], **{f"profile__{name}": to for name, to in changes.items()})
     return columns
 
@@ -77,10 +77,10 @@ def every_change() -> Comparison:
 def small() -> Comparison:
     """Return saved profiles of small models, whose latencies did not race."""
     slower = {"latency__median_s": 0.03, "latency__low_s": 0.029, "latency__high_s": 0.031}
-    one = column("a.json", measured(20, 10))
+    first = column("a.json", measured(20, 10))
     other = replaced(column("b.json", measured(60, 50, load=2.0)), **slower)
     excluded = ComparableFigures(excluded={"latency": "they were not taken in turn"})
-    return profiles_of(one, other, changes=column_changes(one, other, excluded)[0])
+    return profiles_of(first, other, changes=column_changes(first, other, excluded)[0])
 
 
 def retained(before: int, after: int) -> Comparison:

@@ -69,10 +69,10 @@ def test_what_is_known_is_told_first() -> None:
 
 
 def test_fp16_that_is_in_memory_in_fp32_is_a_sentence() -> None:
-    found = finding("half-precision-cast", remedies=("model-to-fp32",))
-    found = replaced(found, message="3 fp16 weights are kept in fp32")
+    cast = finding("half-precision-cast", remedies=("model-to-fp32",))
+    cast = replaced(cast, message="3 fp16 weights are kept in fp32")
     told = "fp16 3 fp16 weights are kept in fp32. memdiag fix tries model-to-fp32."
-    assert told in words(replaced(SINGLE, findings=(found,)))
+    assert told in words(replaced(SINGLE, findings=(cast,)))
     assert "fp16" not in words(SINGLE)
 
 

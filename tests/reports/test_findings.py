@@ -25,7 +25,7 @@ def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize("detector", all_detectors(), ids=lambda each: each.rule.name)
+@pytest.mark.parametrize("detector", all_detectors(), ids=lambda detector: detector.rule.name)
 def test_no_rule_is_left_with_markup(detector: Detector[Any, Any]) -> None:
     shown = rule_documentation(detector.rule.name)
     assert shown == tuple(rule_text_blocks(detector.documentation))

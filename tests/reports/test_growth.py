@@ -104,7 +104,7 @@ def test_an_early_end_is_stated() -> None:
 
 def test_layers_sum_up_to_the_resident_set() -> None:
     growth = growths.high_water()
-    layers = (each.resident_bytes for each in owner_series(growth))
+    layers = (layer.resident_bytes for layer in owner_series(growth))
     sums = [sum(sizes) for sizes in zip(*layers, strict=True)]
     assert sums == [moment.resident_bytes for moment in growth.moments]
 

@@ -99,7 +99,7 @@ def test_kubernetes_gets_request_and_limit() -> None:
     text = limit_kubernetes_yaml(limit())
     resources = yaml.safe_load(text)["resources"]
     assert resources == {"requests": {"memory": "270Mi"}, "limits": {"memory": "324Mi"}}
-    assert all(QUANTITY.match(each["memory"]) for each in resources.values())
+    assert all(QUANTITY.match(amounts["memory"]) for amounts in resources.values())
     assert text.startswith("# encoder.onnx, onnxruntime 1.32.0: found with real limits by memdiag")
 
 

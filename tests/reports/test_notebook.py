@@ -175,8 +175,8 @@ def test_data_frames_have_a_row_for_each_part() -> None:
     assert frame["resident_slack_bytes"] == [30 * MIB, None, None, 40 * MIB, None]
     fix = fix_records.verified()
     assert fix.to_dataframe()["options"] == [point.options for point in fix.points]
-    for found in (CHECK, Findings((FOUND,)), FOUND):
-        frame = found.to_dataframe()
+    for record in (CHECK, Findings((FOUND,)), FOUND):
+        frame = record.to_dataframe()
         assert (frame["name"], frame["bytes"]) == ([FOUND.name], [FOUND.bytes])
     xray = tied_xray.attribution()
     assert xray.to_dataframe()["layout"] == [copy.layout for copy in xray.copies]

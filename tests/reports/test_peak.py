@@ -46,7 +46,7 @@ def estimate(
         estimates.phase(phase, terms(peak), terms({"weights": 100}), cause),
         estimates.phase("steady", steady, steady),
     )
-    largest = max(phases, key=lambda each: each.peak_bytes)
+    largest = max(phases, key=lambda phase: phase.peak_bytes)
     return replaced(
         estimates.point(),
         phases=phases,
@@ -79,7 +79,7 @@ PEAKS = {
 
 def test_what_only_the_peak_needs_is_named() -> None:
     """Where the estimate misses the peak, the measured step is named."""
-    sentences = {case: transient_peak_sentence(found) for case, found in PEAKS.items()}
+    sentences = {case: transient_peak_sentence(peaking) for case, peaking in PEAKS.items()}
     assert_sentences_approved(
         "profile_peaks", {case: (sentence,) for case, sentence in sentences.items()}
     )
@@ -109,7 +109,7 @@ def test_growth_in_the_second_run_is_the_planned_block_if_it_is_as_large(
 ) -> None:
     lasting = {"weights": 100, "activations": 54, "planned block": 30}
     predicted = estimate("optimize", "w", {"weights": 100}, lasting)
-    found = profile("optimize", 100, predicted, after_run=STEADY + added)
-    assert found.planned_block_bytes == (added * MIB if is_block else 0)
-    growth = runs_summary(found).growth
+    growing = profile("optimize", 100, predicted, after_run=STEADY + added)
+    assert growing.planned_block_bytes == (added * MIB if is_block else 0)
+    growth = runs_summary(growing).growth
     assert ("(the block that the memory pattern plans)" in growth) is is_block

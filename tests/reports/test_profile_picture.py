@@ -24,9 +24,9 @@ def texts(profile: Profile) -> list[str]:
 
 
 def legend(figure: Figure) -> set[str]:
-    found = figure.axes[0].get_legend()
-    assert found is not None
-    return {text.get_text() for text in found.get_texts()}
+    box = figure.axes[0].get_legend()
+    assert box is not None
+    return {text.get_text() for text in box.get_texts()}
 
 
 def test_it_is_a_picture_of_two_to_one_that_is_not_blank() -> None:

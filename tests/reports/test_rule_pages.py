@@ -10,7 +10,9 @@ from memdiag.rules import find_detector, model_detectors
 from memdiag.rules.rule import Detector, find_by_name
 
 FOLDER = Path(__file__).parents[2] / "docs" / "rules"
-BY_NAME = pytest.mark.parametrize("detector", all_detectors(), ids=lambda each: each.rule.name)
+BY_NAME = pytest.mark.parametrize(
+    "detector", all_detectors(), ids=lambda detector: detector.rule.name
+)
 
 
 def test_the_kept_pages_are_the_rules_own() -> None:

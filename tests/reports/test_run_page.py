@@ -38,9 +38,11 @@ def titles(run: ProgramRun) -> list[str]:
 
 
 def test_the_page_has_a_section_for_each_part() -> None:
-    found = titles(runs.server())
-    assert [title for title in found if " of " not in title and " in " not in title] == [*SECTIONS]
-    assert found.count("Phases of session 4 (a.onnx)") == 1
+    headings = titles(runs.server())
+    assert [title for title in headings if " of " not in title and " in " not in title] == [
+        *SECTIONS
+    ]
+    assert headings.count("Phases of session 4 (a.onnx)") == 1
     assert "Timeline" not in titles(runs.empty())
 
 
@@ -85,8 +87,8 @@ def test_marks_of_runs_and_shapes_are_on_the_page() -> None:
 
 def test_a_finding_has_the_documentation_of_its_rule() -> None:
     known, unknown = "duplicate-session", "no-such-rule"
-    (found,) = runs.server().findings
-    findings = tuple(replaced(found, name=rule) for rule in (known, unknown))
+    (finding,) = runs.server().findings
+    findings = tuple(replaced(finding, name=rule) for rule in (known, unknown))
     page = html(replaced(runs.server(), findings=findings))
     assert f'<details id="rule-{known}">' in page
     assert f'<details id="rule-{unknown}">' not in page

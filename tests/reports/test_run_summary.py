@@ -270,8 +270,8 @@ def test_the_mark_of_a_whole_creation_counts_where_its_phases_are_sampled() -> N
     (activity,) = session_activities(record, 1.4)
     assert activity.short_text == "the creation of session 1"
     # The phases have it already: a page more is no other peak.
-    found = session(1, creation_peak_rss_bytes=160 * MIB + 4096)
-    assert (session_rise_text(found), session_peak_phase(found)) == ("+60 MiB", "constant_fold")
+    seen = session(1, creation_peak_rss_bytes=160 * MIB + 4096)
+    assert (session_rise_text(seen), session_peak_phase(seen)) == ("+60 MiB", "constant_fold")
 
 
 def finding(size: int | None, *sessions: int) -> ProgramFinding:
@@ -311,7 +311,7 @@ def test_what_could_be_saved_follows_the_findings() -> None:
     texts = {case: sentences_after_findings(record) for case, record in SAVINGS.items()}
     assert_sentences_approved("run_savings", texts)
     calibrators = f"{CALIBRATORS_HAVE[:1].upper()}{CALIBRATORS_HAVE[1:]} (session 1)."
-    assert [case for case, found in texts.items() if calibrators in found] == ["calibration"]
+    assert [case for case, told in texts.items() if calibrators in told] == ["calibration"]
     (sentence,) = texts["many copies"]
     record = SAVINGS["many copies"]
     assert sentence in words(record)
@@ -448,14 +448,14 @@ def test_the_weights_of_a_process_are_listed_by_model() -> None:
         copy("packed", 30 * MIB, models=(1,)),
         copy("packed", 50 * MIB, models=(0,), in_use=False),
     )
-    for found, text in (
+    for weights, text in (
         (
             attribution(copy("original", 50 * MIB), models=models, copies=copies),
             "b.onnx 40 MiB, a.onnx 10 MiB",
         ),
         (attribution(copy("original", 20 * MIB), models=models[:1]), "a.onnx 20 MiB"),
     ):
-        xrayed = run(is_watched=True, xrays=(replaced(xray(100), attribution=found),))
+        xrayed = run(is_watched=True, xrays=(replaced(xray(100), attribution=weights),))
         (owners,) = process_owners(xrayed)
         assert [row.sentence for row in owners.rows if row.kind == "weights"] == [
             f"resident copies: {text}"
@@ -464,9 +464,9 @@ def test_the_weights_of_a_process_are_listed_by_model() -> None:
 
 def test_every_process_has_a_table_of_owners() -> None:
     model = SearchedModel(name="a.onnx", weight_bytes=20 * MIB)
-    found = attribution(copy("packed", 20 * MIB), models=(model,))
-    xrays = tuple(replaced(xray(pid), attribution=found) for pid in range(101, 106))
-    processes = (process(100, 60), *(process(each.pid, 60, parent=100) for each in xrays))
+    weights = attribution(copy("packed", 20 * MIB), models=(model,))
+    xrays = tuple(replaced(xray(pid), attribution=weights) for pid in range(101, 106))
+    processes = (process(100, 60), *(process(made.pid, 60, parent=100) for made in xrays))
     text = words(run(session(1), processes=processes, xrays=xrays), width=120)
     assert text.count("resident copies: a.onnx 20 MiB") == 5
 
@@ -579,8 +579,8 @@ def test_bars_of_a_row_do_not_overlap() -> None:
     assert packed_rows([(0, 2), (1, 3), (2, 4), (5, 6)]) == [0, 1, 0, 0]
     lane = run_timeline(runs.pool()).lanes[0]
     for bar in lane.bars:
-        others = [each for each in lane.bars if each.row == bar.row and each is not bar]
-        assert all(each.start_s >= bar.end_s or each.end_s <= bar.start_s for each in others)
+        others = [other for other in lane.bars if other.row == bar.row and other is not bar]
+        assert all(other.start_s >= bar.end_s or other.end_s <= bar.start_s for other in others)
     assert len(lane.bars) + lane.left_out == 30
 
 
@@ -643,7 +643,7 @@ def test_a_picture_names_the_number_of_sessions_that_it_does_not_draw(
 ) -> None:
     sessions = [session(number, created_s=number / 10) for number in range(1, count + 1)]
     figure = draw(run(*sessions, duration_s=60.0))
-    assert [text for each in figure.texts if (text := each.get_text()).startswith("and ")] == texts
+    assert [text for part in figure.texts if (text := part.get_text()).startswith("and ")] == texts
 
 
 def test_a_picture_has_the_whole_answer_and_its_legend_above_the_curves() -> None:

@@ -30,7 +30,7 @@ def test_a_result_has_message_place_and_bytes() -> None:
     assert result["message"]["text"].endswith("remedy: gemm-transposed, overridable-weight.")
     (location,) = result["locations"]
     assert location["physicalLocation"]["artifactLocation"]["uri"] == "models/tied.onnx"
-    assert [one["fullyQualifiedName"] for one in location["logicalLocations"]] == [
+    assert [place["fullyQualifiedName"] for place in location["logicalLocations"]] == [
         "embed/Gather",
         "lm/MatMul",
     ]

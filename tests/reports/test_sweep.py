@@ -37,7 +37,7 @@ def compared(*is_failed: bool, is_new: bool = True) -> Sweep:
         sweeps.series(f"{number}.onnx", 9, None if failed else 9)
         for number, failed in enumerate(is_failed)
     )
-    marked = tuple(with_point(each, 1, is_new=is_new) for each in series)
+    marked = tuple(with_point(jobs, 1, is_new=is_new) for jobs in series)
     return sweeps.sweep(against="nightly", series=marked)
 
 

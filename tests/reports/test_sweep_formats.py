@@ -49,13 +49,13 @@ def requesting(record: Sweep, *requested: tuple[str, str]) -> Sweep:
     """Return `record` of a sweep that names only jobs with these models and releases."""
     series = [
         replaced(
-            each,
+            jobs,
             points=tuple(
-                replaced(point, is_requested=(each.model, point.onnxruntime) in requested)
-                for point in each.points
+                replaced(point, is_requested=(jobs.model, point.onnxruntime) in requested)
+                for point in jobs.points
             ),
         )
-        for each in record.series
+        for jobs in record.series
     ]
     return replaced(record, series=tuple(series))
 

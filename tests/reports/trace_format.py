@@ -66,7 +66,7 @@ def _slices(events: list[TraceEvent]) -> Iterator[str]:
     for track in tracks.values():
         # The importer sorts by time; of the same time, what comes first in the file starts first.
         ends: list[float] = []
-        for event in sorted(track, key=lambda each: each["ts"]):
+        for event in sorted(track, key=lambda slice_: slice_["ts"]):
             while ends and ends[-1] <= event["ts"]:
                 ends.pop()
             end = event["ts"] + event["dur"]
