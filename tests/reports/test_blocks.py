@@ -33,8 +33,14 @@ FINDINGS = [
 
 
 def document(*blocks: Block) -> Document:
-    answer = {"answer": "it is large.", "rest": "It ended.", "facts": "2 CPUs"}
-    return Document(subject="m.onnx", kind="report", blocks=blocks, **answer)
+    return Document(
+        subject="m.onnx",
+        kind="report",
+        answer="it is large.",
+        rest="It ended.",
+        facts="2 CPUs",
+        blocks=blocks,
+    )
 
 
 def printed(made: Document, detail: Detail) -> list[str]:

@@ -58,8 +58,7 @@ def test_the_answer_has_the_limits_what_the_smaller_costs_and_the_margin() -> No
     texts = {}
     for case, record in ANSWERS.items():
         answer = limit_headline(record)
-        sentences = (answer.line, answer.second, answer.ended, suggestion_reason(record))
-        texts[case] = tuple(text for text in sentences if text is not None)
+        texts[case] = (answer.line, answer.second, answer.ended, suggestion_reason(record))
     assert_sentences_approved("limit_answers", texts)
 
 

@@ -53,7 +53,7 @@ from tests.reports.rendering import (
 from tests.reports.runs import MIB, failed, memory, process, run, session, xray
 
 CALIBRATOR = "onnxruntime/quantization/calibrate.py:320"
-SHAPES = {"x": (1, 3, 640, 640)}
+SHAPES: dict[str, tuple[int, ...]] = {"x": (1, 3, 640, 640)}
 
 
 def with_one_shape(number: int, **changes: int) -> ProgramSession:

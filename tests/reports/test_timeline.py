@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memdiag.records.budget import Breach, Budget, Judgement
+from memdiag.records.phases import PhaseName
 from memdiag.reports.picture import label_centres
 from memdiag.reports.profile.picture import time_scale
 from memdiag.reports.profile.timeline import budget_limits, profile_timeline
@@ -106,7 +107,7 @@ def test_time_never_runs_backwards_on_the_scale() -> None:
 
 
 def test_even_phases_are_not_stretched() -> None:
-    names = ("parse", "optimize", "prepack")
+    names: tuple[PhaseName, ...] = ("parse", "optimize", "prepack")
     steps = tuple(profiles.Step(name, name, 0.1, 50, 50) for name in names)
     assert not time_scale(profile_timeline(profiles.build(steps))).has_several_scales
 
