@@ -8,7 +8,7 @@ from memdiag.records.attribution import (
     Owner,
     Unidentifiable,
 )
-from memdiag.reports.xray import owners
+from memdiag.reports.xray import memory_owners
 from tests.reports import tied_xray
 from tests.reports.attributions import SHARED, attribution, copy, owner
 from tests.reports.profiles import MIB
@@ -63,7 +63,7 @@ RECORDS: dict[str, tuple[Attribution, int]] = {
 def test_owners_have_a_size_a_sentence_and_parts() -> None:
     lines = {}
     for case, (record, trimmed) in RECORDS.items():
-        rows = owners.owner_rows(record, trimmed_bytes=trimmed)
+        rows = memory_owners.owner_rows(record, trimmed_bytes=trimmed)
         assert sum(row.size_bytes for row in rows) == record.resident_bytes + trimmed
         lines[case] = [
             f"{row.size_bytes / MIB:6.1f} MiB  {row.label:18}  {row.sentence:45}  {row.parts}"
@@ -73,10 +73,10 @@ def test_owners_have_a_size_a_sentence_and_parts() -> None:
 
 
 def test_without_a_baseline_the_share_is_of_all_that_is_resident() -> None:
-    share = owners.identified_share(TIED)
+    share = memory_owners.identified_share(TIED)
     assert share == "99.6 % of the memory above the baseline is identified"
     whole = replaced(TIED, baseline_bytes=None)
-    assert owners.identified_share(whole) == "99.6 % of the resident memory is identified"
+    assert memory_owners.identified_share(whole) == "99.6 % of the resident memory is identified"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_without_a_baseline_the_share_is_of_all_that_is_resident() -> None:
     [(1.0, "100 %"), (0.99999, "99.9 %"), (0.5, "50 %"), (0.0004, "< 0.1 %"), (0.0, "0 %")],
 )
 def test_shares_are_never_rounded_up(share: float, text: str) -> None:
-    assert percent_text(share) == text
+    assert memory_owners.percent_text(share) == text
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_shares_are_never_rounded_up(share: float, text: str) -> None:
     [(0, 0, "0"), (1, 0, "<1"), (MIB, 0, "1"), (1, 1, "<0.1"), (MIB // 2, 1, "0.5"), (0, 1, "0.0")],
 )
 def test_a_little_is_not_nothing(size: int, digits: int, text: str) -> None:
-    assert owners.rounded_mebibytes(size, digits) == text
+    assert memory_owners.rounded_mebibytes(size, digits) == text

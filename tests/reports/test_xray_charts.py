@@ -6,8 +6,8 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile.charts import page_xrays
 from memdiag.reports.xray.charts import copy_list, xray_tiles
-from memdiag.reports.xray.owners import owner_rows
-from memdiag.reports.xray.weights import weight_rows
+from memdiag.reports.xray.memory_owners import owner_rows
+from memdiag.reports.xray.weight_copies import weight_rows
 from tests.reports import attributions, profiles, tied_xray
 from tests.reports.profiles import MIB
 from tests.reports.rendering import replaced
