@@ -1,135 +1,98 @@
 """Convolutions of integers: the executed nodes in order, and the memory that they take."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 
-from memdiag.model.model_file import open_model
 from memdiag.ort.activations import executed_nodes, simulate_run
-from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import CHUNK_ALIGNMENT, planned_block
 from memdiag.ort.prepacking import channel_block
-from memdiag.ort.runtime import Runtime
 from memdiag.runner.machine import machine_class
+from tests.builders import build, cases, noise, saved
+from tests.ort.executing import INSTALLED, analysed, in_use_before, most_in_use, profiled_nodes
 
-HEADER = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>'
-IMAGE = "(float[n, 16, 12, 10] x) => (float[n, c, h, w] y)"
+DOMAINS = {"com.microsoft": 1}
 IMAGES = 16
 """So many that the sizes of all values are aligned."""
 
-X = "xq = QuantizeLinear (x, s1, z) xd = DequantizeLinear (xq, s1, z) "
-
 
 def quantized(value: str, scale: str) -> str:
-    given = f"({value}q, {scale}, z)"
-    return f"{value}q = QuantizeLinear ({value}, {scale}, z) {value}d = DequantizeLinear {given} "
+    """Return the nodes that quantize a value, and dequantize it to a value with a d appended."""
+    dequantized = f"{value}d = DequantizeLinear ({value}q, {scale}, z)"
+    return f"{value}q = QuantizeLinear ({value}, {scale}, z) {dequantized}"
 
 
-A = f"{X}a = Conv <pads=[1,1,1,1]> (xd, k0d) {quantized('a', 's3')}"
-B = f"b = Conv <pads=[1,1,1,1]> (ad, k1d) {quantized('b', 's4')}"
-GRAPHS = {
-    "one": f"{A} y = Sin (ad)",
-    "two": f"{A}{B} y = Sin (bd)",
-    "a sum": f"{A}{B} c = Add (ad, bd) {quantized('c', 's1')} y = Sin (cd)",
-    "a sum with what is not convolved": (
-        f"{A} c = Add (ad, xd) {quantized('c', 's1')} y = Sin (cd)"
-    ),
-    "a sum of floats, of which one is convolved": f"{A} v = Sin (x) y = Add (ad, v)",
-    "a sum of floats, both convolved": f"{A}{B} y = Sub (ad, bd)",
-    "a sum of floats before another": (
-        f"{A} v = Sin (x) c = Sub (ad, v) {quantized('c', 's1')} "
-        f"d = Conv (cd, k1d) {quantized('d', 's4')} y = Sin (dd)"
-    ),
-    "concatenation": f"{A}{B} c = Concat <axis=1> (ad, bd) {quantized('c', 's1')} y = Sin (cd)",
-    "pooling": (
-        f"{A} p = MaxPool <kernel_shape=[2,2]> (ad) {quantized('p', 's3')} "
-        f"d = Conv (pd, k1d) {quantized('d', 's4')} y = Sin (dd)"
-    ),
-    "pooling of floats": f"{A} p = Sin (ad) y = MaxPool <kernel_shape=[2,2]> (p)",
-    "the mean of a channel": f"{A} g = GlobalAveragePool (ad) {quantized('g', 's3')} y = Sin (gd)",
-    "a number for each channel": (
-        f"{A} g = GlobalAveragePool (ad) {quantized('g', 's3')} e = Conv (gd, k2d) "
-        f"{quantized('e', 's4')} f = Sigmoid (ed) {quantized('f', 's1')} c = Mul (ad, fd) "
-        f"{quantized('c', 's1')} d = Conv (cd, k1d) {quantized('d', 's4')} y = Sin (dd)"
-    ),
-    "in int8, read twice": f"{A}{B} c = Add (ad, bd) {quantized('c', 's1')} y = Sin (cd)".replace(
-        "z)", "t)"
-    ),
-    "pooling in int8, read twice": (
-        f"{A} p = MaxPool <kernel_shape=[2,2]> (ad) {quantized('p', 's3')} "
-        f"d = Conv (pd, k2d) {quantized('d', 's4')} e = Add (pd, dd) {quantized('e', 's1')} "
-        "y = Sin (ed)"
-    ).replace("z)", "t)"),
-    "in the model already": (
-        "q = QuantizeLinear (x, s1, z) a = QLinearConv (q, s1, z, k2, s2, t, s3, z) "
-        "b = QLinearConv (a, s3, z, k2, s2, t, s4, z) y = DequantizeLinear (b, s4, z)"
-    ),
+# "int8": quantized with the zero point t instead of z.
+GRAPHS = cases(
+    """
+one | $A y = Sin (ad)
+two | $A $B y = Sin (bd)
+a sum | $A $B c = Add (ad, bd) $C y = Sin (cd)
+a sum with what is not convolved | $A c = Add (ad, xd) $C y = Sin (cd)
+a sum of floats, of which one is convolved | $A v = Sin (x) y = Add (ad, v)
+a sum of floats, both convolved | $A $B y = Sub (ad, bd)
+a sum of floats before another:
+    $A v = Sin (x) c = Sub (ad, v) $C d = Conv (cd, k1d) $D y = Sin (dd)
+concatenation | $A $B c = Concat <axis=1> (ad, bd) $C y = Sin (cd)
+pooling | $A p = MaxPool <kernel_shape=[2,2]> (ad) $P d = Conv (pd, k1d) $D y = Sin (dd)
+pooling of floats | $A p = Sin (ad) y = MaxPool <kernel_shape=[2,2]> (p)
+the mean of a channel | $A g = GlobalAveragePool (ad) $G y = Sin (gd)
+a number for each channel:
+    $A g = GlobalAveragePool (ad) $G e = Conv (gd, k2d) $E f = Sigmoid (ed) $F
+    c = Mul (ad, fd) $C d = Conv (cd, k1d) $D y = Sin (dd)
+in int8, read twice: int8 | $A $B c = Add (ad, bd) $C y = Sin (cd)
+pooling in int8, read twice: int8
+    $A p = MaxPool <kernel_shape=[2,2]> (ad) $P d = Conv (pd, k2d) $D f = Add (pd, dd) $F
+    y = Sin (fd)
+in the model already:
+    q = QuantizeLinear (x, s1, z) a = QLinearConv (q, s1, z, k2, s2, t, s3, z)
+    b = QLinearConv (a, s3, z, k2, s2, t, s4, z) y = DequantizeLinear (b, s4, z)
+""",
+    A=f"{quantized('x', 's1')} a = Conv <pads=[1,1,1,1]> (xd, k0d) {quantized('a', 's3')}",
+    B=f"b = Conv <pads=[1,1,1,1]> (ad, k1d) {quantized('b', 's4')}",
+    **{
+        value.upper(): quantized(value, scale)
+        for value, scale in zip("cdefgp", ("s1", "s4", "s4", "s1", "s3", "s3"), strict=True)
+    },
+)
+WEIGHTS = {f"s{n}": np.float32(n / 100) for n in range(1, 5)} | {
+    "z": np.uint8(128),
+    "t": np.int8(0),
+    "k0": noise(16, 16, 3, 3, dtype=np.int8),
+    "k1": noise(16, 16, 3, 3, dtype=np.int8, seed=1),
+    "k2": noise(16, 16, 1, 1, dtype=np.int8),
 }
 
 
-def save(body: str, path: Path) -> Path:
-    filters = [name for name in ("k0", "k1", "k2") if f"{name}d" in body]
-    dequantized = "".join(f"{name}d = DequantizeLinear ({name}, s2, t) " for name in filters)
-    proto = onnx.parser.parse_model(f"{HEADER} g {IMAGE} {{{dequantized}{body}}}")
-    weights: dict[str, Any] = {f"s{n}": np.float32(n / 100) for n in range(1, 5)}
-    weights |= {"z": np.uint8(128), "t": np.int8(0)}
-    generator = np.random.default_rng(0)
-    for name, side in (("k0", 3), ("k1", 3), ("k2", 1)):
-        weights[name] = generator.integers(-100, 100, (16, 16, side, side)).astype(np.int8)
-    for name, values in weights.items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(values), name))
-    onnx.save(proto, path)
-    return path
-
-
-def executed(path: Path, folder: Path, images: int) -> tuple[list[str], int, int]:
-    """Return the operators in order, and the most bytes in use for values in the first run and at
-    the start of the second."""
-    options = onnxruntime.SessionOptions()
-    options.enable_profiling = True
-    options.log_severity_level = 3
-    options.profile_file_prefix = str(folder / "run")
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    for _ in range(2):
-        session.run(None, {"x": np.ones((images, 16, 12, 10), np.float32)})
-    written = session.end_profiling()
-    events = [each.get("args", {}) for each in json.loads(Path(written).read_text())]
-    os.remove(written)
-    nodes = [each for each in events if "mem_bytes_requested_in_use" in each]
-    if not nodes:
-        pytest.skip("this onnxruntime does not say what its arena has in use")
-
-    def before(index: int) -> int:
-        node = nodes[index]
-        used, delta = node["mem_bytes_requested_in_use"], node["mem_requested_in_use_delta"]
-        return int(used) - int(delta)
-
-    half = len(nodes) // 2
-    first, start = nodes[:half], before(0)
-    most = max(int(node["mem_bytes_requested_in_use"]) for node in first) - start
-    return [node["op_name"] for node in first], most, before(half) - start
+def save(name: str, folder: Path) -> Path:
+    kind, body = GRAPHS[name]
+    body = body.replace("z)", "t)") if kind == "int8" else body
+    filters = "".join(
+        f"{name}d = DequantizeLinear ({name}, s2, t) "
+        for name in ("k0", "k1", "k2")
+        if f"{name}d" in body
+    )
+    graph = f"(float[n, 16, 12, 10] x) => (float[n, c, h, w] y) {{ {filters} {body} }}"
+    return saved(build(graph, opset=20, ir=10, domains=DOMAINS, weights=WEIGHTS), folder)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_runtime_executes_the_same_nodes_in_order(name: str, tmp_path: Path) -> None:
-    path = save(GRAPHS[name], tmp_path / "model.onnx")
-    operators, most, block = executed(path, tmp_path, images=IMAGES)
-    runtime = Runtime.installed()
-    with open_model(path) as opened:
-        ctx = AnalysisContext(opened, runtime, sizes={"n": IMAGES})
+    path, sizes = save(name, tmp_path), {"n": IMAGES}
+    profiled = profiled_nodes(path, sizes, tmp_path, runs=2)
+    first, second = profiled[: len(profiled) // 2], profiled[len(profiled) // 2 :]
+    with analysed(path, sizes) as ctx:
         channels = channel_block(machine_class())
-        nodes = executed_nodes(ctx.graphs, ctx.shapes, ctx.folds, runtime, channels)
+        nodes = executed_nodes(ctx.graphs, ctx.shapes, ctx.folds, INSTALLED, channels)
         run = simulate_run(ctx.graphs, ctx.shapes, ctx.folds, block=channels)
-    assert [node.op_type for node in nodes] == operators
-    assert run.peak.peak_bytes == most
+    assert [node.op_type for node in nodes] == [node["op_name"] for node in first]
+    assert run.peak.peak_bytes == most_in_use(first)
+    # The second run starts with the planned block.
+    block = in_use_before(second[0]) - in_use_before(first[0])
     assert planned_block(run.requests) == block
 
 
@@ -192,14 +155,10 @@ def test_the_kernel_takes_as_much_beside_its_result(name: str, tmp_path: Path) -
     groups = int(attributes.partition("group=")[2] or 1)
     channels = shape[1] * groups
     node = f"y = QLinearConv <{attributes}> (x, s, z, k, s, t, s, z)"
-    graph = f"g ({dtype}[n, {channels}, 32, 32] x) => ({dtype}[n, c, h, w] y) {{{node}}}"
-    proto = onnx.parser.parse_model(f"{HEADER} {graph}")
-    values: dict[str, Any] = {"s": np.float32(0.1), "z": np.array(3, dtype)}
-    values |= {"t": np.array(zero, filters), "k": np.ones(shape, filters)}
-    for each, value in values.items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), each))
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
+    graph = f"({dtype}[n, {channels}, 32, 32] x) => ({dtype}[n, c, h, w] y) {{ {node} }}"
+    weights = {"s": np.float32(0.1), "z": np.array(3, dtype)}
+    weights |= {"t": np.array(zero, filters), "k": np.ones(shape, filters)}
+    path = saved(build(graph, opset=20, ir=10, weights=weights), tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         input=json.dumps([str(path), optimizes, dtype, [4, channels, 32, 32]]),
@@ -210,8 +169,7 @@ def test_the_kernel_takes_as_much_beside_its_result(name: str, tmp_path: Path) -
     )
     if not done.stdout:
         pytest.skip("this onnxruntime does not say what its arena has in use")
-    with open_model(path) as opened:
-        ctx = AnalysisContext(opened, Runtime.installed(), sizes={"n": 4})
+    with analysed(path, {"n": 4}) as ctx:
         run = simulate_run(ctx.graphs, ctx.shapes, ctx.folds, optimizes=optimizes)
     taken: dict[int, int] = {}
     most = 0
