@@ -1,15 +1,10 @@
 """The arena's regions, chunks and planned block, beside the runtime's own log."""
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import onnx
+import numpy as np
 import pytest
 
-from memdiag.model.model_file import open_model
-from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import (
     FIRST_REGION_BYTES,
     HANDLE_BYTES,
@@ -17,8 +12,9 @@ from memdiag.ort.arena import (
     SimulatedArena,
     planned_block,
 )
-from memdiag.ort.runtime import Runtime
 from memdiag.units import KIB, MIB
+from tests.builders import build, cases, saved
+from tests.ort.executing import analysed, held_by_arena
 
 TABLE = HANDLE_BYTES / 256  # of a region, for each of its bytes
 
@@ -42,6 +38,10 @@ def served(*sizes: int) -> SimulatedArena:
         ((50 * MIB,), 64),
         # A larger request sets the size of the next region as well; the one after it doubles.
         ((50 * MIB, 20 * MIB, 65 * MIB), 64 + 64 + 128),
+        # A chunk is split only if it is twice as large: the rest of 14 MiB is none of its own.
+        ((50 * MIB, 14 * MIB), 64 + 64),
+        ((32 * MIB, 32 * MIB), 32 + 32),
+        ((2 * MIB, 1 * MIB, 1 * MIB), 2 + 2),
     ],
 )
 def test_regions_double(sizes: tuple[int, ...], held: int) -> None:
@@ -55,13 +55,6 @@ def test_only_what_is_written_is_resident() -> None:
     assert arena.resident_bytes == 50 * MIB + 64 * MIB * TABLE
     arena.take(1, 60 * MIB)
     assert arena.resident_bytes == 60 * MIB + 64 * MIB * TABLE
-
-
-def test_a_chunk_is_split_only_if_it_is_twice_as_large() -> None:
-    # The rest of 14 MiB is no chunk of its own, so a second region is needed.
-    assert served(50 * MIB, 14 * MIB).held_bytes == 128 * MIB
-    assert served(32 * MIB, 32 * MIB).held_bytes == 32 * MIB + 32 * MIB
-    assert served(2 * MIB, 1 * MIB, 1 * MIB).held_bytes == 2 * MIB + 2 * MIB
 
 
 def test_freed_neighbours_become_one_chunk() -> None:
@@ -102,62 +95,57 @@ def test_values_that_are_not_planned_have_no_place() -> None:
     assert planned_block([ArenaRequest(1, 64), ArenaRequest(2, 512, is_planned=False)]) == 64
 
 
-CHAIN = """a = Erf (x) b = Sin (a) c = Concat <axis = 1> (a, b) d = Cos (c) e = Tan (d)
-    y = ReduceSum <keepdims = 1> (e, axes)"""
-LOOP = "yMORE = Loop (times, yes, x) <body = b (int64 i, bool c, float[k, 4096] a) => "
-GROWING = """(bool d, float[l, 4096] eMORE) { d = Identity (c) s = Sin (a)
-    t = ReduceSum <keepdims = 1> (s, rows) e = Concat <axis = 0> (a, t) }>"""
-GRAPHS = {
-    "a chain": CHAIN,
-    # In a later run an iteration has a block for s and t. Its result stays for the next one.
-    "a list that grows": (LOOP + GROWING).replace("MORE", ""),
-    "a list that grows, and its rows": LOOP.replace("MORE", ", z")
-    + GROWING.replace("MORE", ", float[1, 4096] t"),
-    "equal iterations": LOOP.replace("MORE", ", z")
-    + """(bool d, float[k, 4096] e, float[k, 4096] f) {
-    d = Identity (c) g = Erf (a) h = Cos (g) e = Add (g, h) f = Tan (e) }>""",
-}
-SCRIPT = """
-import sys
-import numpy
-import onnxruntime
-onnxruntime.set_default_logger_severity(0)
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-for _ in range(2):
-    session.run(None, {"x": numpy.ones((int(sys.argv[2]), 4096), numpy.float32)})
-"""
+GRAPHS = cases(
+    """
+a chain
+    a = Erf (x) b = Sin (a) c = Concat <axis = 1> (a, b) d = Cos (c) e = Tan (d)
+    y = ReduceSum <keepdims = 1> (e, axes)
+# In a later run an iteration has a block for s and t. Its result stays for the next one.
+a list that grows | y = $LOOP (bool d, float[l, 4096] e) { $GROWING }>
+a list that grows, and its rows
+    y, z = $LOOP (bool d, float[l, 4096] e, float[1, 4096] t) { $GROWING }>
+equal iterations
+    y, z = $LOOP (bool d, float[k, 4096] e, float[k, 4096] f)
+    { d = Identity (c) g = Erf (a) h = Cos (g) e = Add (g, h) f = Tan (e) }>
+""",
+    LOOP="Loop (times, yes, x) <body = b (int64 i, bool c, float[k, 4096] a) =>",
+    GROWING="d = Identity (c) s = Sin (a) t = ReduceSum <keepdims = 1> (s, rows) "
+    "e = Concat <axis = 0> (a, t)",
+)
+ROWS = (10, 60, 250, 700)
 
 
-@pytest.mark.parametrize("rows", [10, 60, 250, 700])
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[int, int]]]:
+    """The path of each graph, and the bytes of the regions that two runs take by rows of x."""
+    folder = tmp_path_factory.mktemp("graphs")
+    weights = {"axes": [1], "rows": [0], "times": 8, "yes": np.bool_(True)}
+    paths = {}
+    for name, (_, body) in GRAPHS.items():
+        outputs = "float y, float z" if "y, z" in body else "float y"
+        model = build(f"(float[n, 4096] x) => ({outputs}) {{ {body} }}", weights=weights)
+        for output in model.graph.output:
+            output.type.tensor_type.ClearField("shape")
+        paths[name] = saved(model, folder, f"{name}.onnx")
+    jobs = [(path, (rows, 4096), 2) for path in paths.values() for rows in ROWS]
+    regions = iter(held_by_arena(jobs))
+    return {name: (path, {rows: next(regions) for rows in ROWS}) for name, path in paths.items()}
+
+
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_runtime_takes_the_same_regions(tmp_path: Path, name: str, rows: int) -> None:
-    path = tmp_path / "model.onnx"
-    outputs = "float y, float z" if "y, z" in GRAPHS[name] else "float y"
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4096] x) => ({outputs})
-        <int64[1] axes = {{1}}, int64[1] rows = {{0}}, int64 times = {{20}}, bool yes = {{1}}>
-        {{ {GRAPHS[name]} }}"""
-    )
-    for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")
-    onnx.save(model, path)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(path), str(rows)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"ORT_DISABLE_TELEMETRY": "1"},
-    )
-    extended = re.findall(r"Extended allocation by (\d+) bytes", done.stderr)
-    with open_model(path) as opened:
-        sizes = {"n": rows}
-        runtime = Runtime.installed()
-        ctx = AnalysisContext(opened, runtime, sizes=sizes, reads_weights=False)
-        run = ctx.run(sizes)
-    arena = SimulatedArena()
-    arena.serve(run.requests)
-    arena.serve_again(run.later.requests, 1)
-    assert arena.held_bytes == sum(map(int, extended))
+def test_the_runtime_takes_the_same_regions(
+    name: str, taken: dict[str, tuple[Path, dict[int, int]]]
+) -> None:
+    path, expected = taken[name]
+    held = {}
+    for rows in ROWS:
+        with analysed(path, {"n": rows}) as ctx:
+            run = ctx.run({"n": rows})
+        arena = SimulatedArena()
+        arena.serve(run.requests)
+        arena.serve_again(run.later.requests, 1)
+        held[rows] = arena.held_bytes
+    assert held == expected
 
 
 @pytest.mark.parametrize(
