@@ -28,11 +28,16 @@ INSTALLED = Runtime.installed()
 
 @contextmanager
 def analysed(
-    path: Path, sizes: Mapping[str, int] | None = None, runtime: Runtime = INSTALLED, **more: Any
+    path: Path,
+    sizes: Mapping[str, int] | None = None,
+    runtime: Runtime = INSTALLED,
+    *,
+    reads_weights: bool = False,
+    block: int = NCHWC_BLOCK,
 ) -> Iterator[AnalysisContext]:
     """Open the model at `path` for an analysis with these sizes of its dimensions."""
     with open_model(path) as model:
-        yield AnalysisContext(model, runtime, sizes=sizes or {}, reads_weights=False, **more)
+        yield AnalysisContext(model, runtime, sizes=sizes, reads_weights=reads_weights, block=block)
 
 
 def predicted_operators(

@@ -2,7 +2,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import onnx
 import pytest
 
 from memdiag.model.graph_index import GraphIndex, Scope
@@ -10,199 +9,158 @@ from memdiag.model.model_file import open_model
 from memdiag.model.shapes import ModelShapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.activations import ActivationPeak, simulate_run, total_value_bytes
-from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold, Folds
 from memdiag.ort.releases import NEWEST_MEASURED_RELEASE
+from tests.builders import build, cases, saved
+from tests.ort.executing import analysed
 
-HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
+
+def write(body: str, folder: Path, functions: str = "") -> Path:
+    """Write a graph from x to y, or with other inputs and outputs, and return its path."""
+    graph = body if body.startswith("(") else f"(float[N] x) => (float[N] y) {{ {body} }}"
+    return saved(build(graph, ir=10, domains={"f": 1}, functions=functions), folder)
 
 
 def alive(
-    text: str, sizes: Mapping[str, int], folder: Path, *, folded: Iterable[str] = ()
+    body: str,
+    sizes: Mapping[str, int],
+    folder: Path,
+    *,
+    folded: Iterable[str] = (),
+    functions: str = "",
 ) -> ActivationPeak:
     """Return the liveness of a model whose values have so many bytes, wherever they are."""
-    path = folder / "m.onnx"
-    onnx.save(onnx.parser.parse_model(HEADER + text), path)
-    with open_model(path) as model:
+    with open_model(write(body, folder, functions)) as model:
         graphs = GraphIndex(model)
         types: dict[Scope, dict[str, TensorType]] = defaultdict(dict)
+        folds = []
         for _, scope in graphs:
-            for name in (*scope.inputs, *scope.producers):
-                if name in sizes:
-                    types[scope][name] = TensorType("uint8", (sizes[name],))
-        shapes = ModelShapes(types)
-        folds = Folds(
-            [
-                Fold(
-                    scope,
-                    scope.producers[name],
-                    name,
-                    "uint8",
-                    (sizes[name],),
-                    sizes[name],
-                    (),
-                    stays=True,
-                )
-                for _, scope in graphs
-                for name in folded
-                if name in scope.producers
-            ]
-        )
-        return simulate_run(graphs, shapes, folds).peak
-
-
-def graph(body: str) -> str:
-    return f"g (float[N] x) => (float[N] y) {{ {body} }}"
+            for name in sizes.keys() & {*scope.inputs, *scope.producers}:
+                types[scope][name] = TensorType("uint8", (sizes[name],))
+            for name in scope.producers.keys() & folded:
+                size = sizes[name]
+                node = scope.producers[name]
+                folds.append(Fold(scope, node, name, "uint8", (size,), size, (), stays=True))
+        return simulate_run(graphs, ModelShapes(types), Folds(folds)).peak
 
 
 def test_a_chain_keeps_two_values_at_a_time(tmp_path: Path) -> None:
-    text = graph("a = Erf(x) b = Erf(a) y = Erf(b)")
-    found = alive(text, {"a": 10, "b": 30, "y": 5, "x": 1000}, tmp_path)
-    assert found.peak_bytes == 40
+    sizes = {"a": 10, "b": 30, "y": 5, "x": 1000}
+    found = alive("a = Erf(x) b = Erf(a) y = Erf(b)", sizes, tmp_path)
+    assert (found.peak_bytes, found.unknown) == (40, 0)
     assert found.node is not None
     assert list(found.node.output) == ["b"]
     assert [value.name for value in found.live] == ["b", "a"]
     assert found.largest is not None
     assert found.largest.name == "b"
-    assert found.unknown == 0
 
 
-def test_a_value_lives_until_its_last_reader(tmp_path: Path) -> None:
-    text = graph("a = Erf(x) b = Erf(a) c = Erf(b) d = Erf(c) y = Concat(d, a)")
-    sizes = {"a": 100, "b": 10, "c": 10, "d": 10, "y": 1}
-    assert alive(text, sizes, tmp_path).peak_bytes == 120
+# The bytes of values, and at the peak.
+PEAKS = cases(
+    """
+a value lives until its last reader: a100 b10 c10 d10 y1 = 120
+    a = Erf(x) b = Erf(a) c = Erf(b) d = Erf(c) y = Concat(d, a)
+outputs of the graph live to the end: a100 b10 c10 y10 = 120
+    (float[N] x) => (float[N] y, float[N] a) { a = Erf(x) b = Erf(a) c = Erf(b) y = Erf(c) }
+what nobody reads is freed at once: a1 u100 b50 y1 = 101
+    a, u = Split(x) b = Erf(a) y = Erf(b)
+operators that hand on or write over take nothing: a10 b10 c10 d10 y10 = 20
+    a = Erf(x) b = Reshape(a, s) c = Relu(b) d = Softmax(c) y = Erf(d)
+a value that is read later is not written over: a10 b10 y1 = 21
+    a = Erf(x) b = Relu(a) y = Concat(a, b)
+an input is not written over: x10 y10 = 10 | y = Relu(x)
+a graph output is not written over: a10 y10 = 20
+    (float[N] x) => (float[N] y, float[N] a) { a = Erf(x) y = Relu(a) }
+a buffer of another size is not written over: a10 b20 y1 = 30
+    a = Erf(x) b = Relu(a) y = Erf(b)
+handing on keeps the first name alive: a100 b100 c10 d10 y1 = 120
+    a = Erf(x) b = Reshape(a, s) c = Erf(a) d = Erf(c) y = Concat(d, b)
+a normalization becomes part of the convolution before it: a10 b10 y1 = 11
+    a = Conv(x, w) b = BatchNormalization(a, s, s, s, s) y = Erf(b)
+a normalization after a product does not: a10 b10 y1 = 20
+    a = MatMul(x, w) b = BatchNormalization(a, s, s, s, s) y = Erf(b)
+constants are no activations: k4 a1000 y10 = 1010
+    k = Constant <value = float {1.0}> () a = Expand(k, s) y = Add(x, a)
+# Both branches start in the file before either ends; the runtime ends the second one first.
+nodes come in the runtime's order: a100 b100 c1 d1 y1 = 102
+    a = Erf(x) b = Sin(x) c = Erf(a) d = Erf(b) y = Concat(c, d)
+a captured value lives until the node that holds the subgraph: a100 b10 c10 p5 r5 y5 = 115
+    a = Erf(x) b = Sin(x) c = Erf(b)
+    y = If (c) <then_branch = t () => (float[N] p) { p = Erf(a) },
+    else_branch = e () => (float[N] r) { r = Erf(c) }>
+an empty graph takes nothing: = 0 | (float[N] x) => () { }
+a TopK without inputs takes what it puts out: y5 = 5 | y = TopK()
+a QLinearConv without inputs takes what it puts out: y5 = 5 | y = QLinearConv()
+a Transpose without inputs takes what it puts out: y5 = 5 | y = Transpose()
+a NonZero without inputs takes what it puts out: y5 = 5 | y = NonZero()
+a Softmax without inputs takes what it puts out: y5 = 5 | y = Softmax()
+"""
+)
 
 
-def test_outputs_of_the_graph_live_to_the_end(tmp_path: Path) -> None:
-    text = (
-        "g (float[N] x) => (float[N] y, float[N] a){ a = Erf(x) b = Erf(a) c = Erf(b) y = Erf(c) }"
-    )
-    assert alive(text, {"a": 100, "b": 10, "c": 10, "y": 10}, tmp_path).peak_bytes == 120
+@pytest.mark.parametrize("case", PEAKS)
+def test_the_peak(case: str, tmp_path: Path) -> None:
+    expected, body = PEAKS[case]
+    *values, _, peak = expected.split()
+    found = alive(body, {value[0]: int(value[1:]) for value in values}, tmp_path)
+    assert (found.peak_bytes, found.unknown) == (int(peak), 0)
+    assert (found.node is None) == (peak == "0")
 
 
-def test_what_nobody_reads_is_freed_at_once(tmp_path: Path) -> None:
-    text = graph("a, unread = Split(x) b = Erf(a) y = Erf(b)")
-    sizes = {"a": 1, "unread": 100, "b": 50, "y": 1}
-    assert alive(text, sizes, tmp_path).peak_bytes == 101
-
-
-def test_operators_that_hand_on_or_write_over_take_nothing(tmp_path: Path) -> None:
-    text = graph("a = Erf(x) b = Reshape(a, s) c = Relu(b) d = Softmax(c) y = Erf(d)")
-    sizes = dict.fromkeys("abcdy", 10)
-    assert alive(text, sizes, tmp_path).peak_bytes == 20
-
-
-def test_a_value_that_is_read_later_is_not_written_over(tmp_path: Path) -> None:
-    text = graph("a = Erf(x) b = Relu(a) y = Concat(a, b)")
-    assert alive(text, {"a": 10, "b": 10, "y": 1}, tmp_path).peak_bytes == 21
-
-
-def test_a_graph_output_and_an_input_are_not_written_over(tmp_path: Path) -> None:
-    assert alive(graph("y = Relu(x)"), {"x": 10, "y": 10}, tmp_path).peak_bytes == 10
-    text = "g (float[N] x) => (float[N] y, float[N] a) { a = Erf(x) y = Relu(a) }"
-    assert alive(text, {"a": 10, "y": 10}, tmp_path).peak_bytes == 20
-
-
-def test_a_buffer_of_another_size_is_not_written_over(tmp_path: Path) -> None:
-    text = graph("a = Erf(x) b = Relu(a) y = Erf(b)")
-    assert alive(text, {"a": 10, "b": 20, "y": 1}, tmp_path).peak_bytes == 30
-
-
-def test_handing_on_keeps_the_first_name_alive(tmp_path: Path) -> None:
-    text = graph("a = Erf(x) b = Reshape(a, s) c = Erf(a) d = Erf(c) y = Concat(d, b)")
-    sizes = {"a": 100, "b": 100, "c": 10, "d": 10, "y": 1}
-    assert alive(text, sizes, tmp_path).peak_bytes == 120
-
-
-def test_a_normalization_becomes_part_of_the_convolution_before_it(tmp_path: Path) -> None:
-    text = graph("a = {} (x, w) b = BatchNormalization(a, s, s, s, s) y = Erf(b)")
-    sizes = {"a": 10, "b": 10, "y": 1}
-    assert alive(text.replace("{}", "Conv"), sizes, tmp_path).peak_bytes == 11
-    assert alive(text.replace("{}", "MatMul"), sizes, tmp_path).peak_bytes == 20
-
-
-def test_folded_nodes_and_constants_are_no_activations(tmp_path: Path) -> None:
-    text = graph("k = Constant <value = float {1.0}> () a = Expand(k, s) y = Add(x, a)")
+def test_folded_nodes_are_no_activations(tmp_path: Path) -> None:
+    body = PEAKS["constants are no activations"][1]
     sizes = {"k": 4, "a": 1000, "y": 10}
-    assert alive(text, sizes, tmp_path).peak_bytes == 1010
-    assert alive(text, sizes, tmp_path, folded=["a"]).peak_bytes == 10
-
-
-def test_nodes_come_in_the_runtimes_order(tmp_path: Path) -> None:
-    # Both branches start in the file before either ends; the runtime ends the second one first.
-    text = graph("a = Erf(x) b = Sin(x) c = Erf(a) d = Erf(b) y = Concat(c, d)")
-    sizes = {"a": 100, "b": 100, "c": 1, "d": 1, "y": 1}
-    assert alive(text, sizes, tmp_path).peak_bytes == 102
+    assert alive(body, sizes, tmp_path, folded=["a"]).peak_bytes == 10
 
 
 def test_of_branches_the_larger_one_counts_at_its_node(tmp_path: Path) -> None:
-    text = graph(
+    body = (
         "a = Erf(x) c = Cast(x) "
         "b = If (c) <then_branch = t () => (float[N] p) { q = Erf(a) p = Erf(q) },"
         " else_branch = e () => (float[N] r) { r = Erf(a) }> y = Erf(b)"
     )
     sizes = {"a": 100, "c": 1, "q": 50, "p": 10, "r": 20, "b": 10, "y": 1}
-    found = alive(text, sizes, tmp_path)
+    found = alive(body, sizes, tmp_path)
     assert found.peak_bytes == 161
     assert found.node is not None
     assert found.node.op_type == "If"
     assert [value.name for value in found.live] == ["a", "q", "p", "c"]
 
 
-def test_a_captured_value_lives_until_the_node_that_holds_the_subgraph(tmp_path: Path) -> None:
-    text = graph(
-        "a = Erf(x) b = Sin(x) c = Erf(b) "
-        "y = If (c) <then_branch = t () => (float[N] p) { p = Erf(a) },"
-        " else_branch = e () => (float[N] r) { r = Erf(c) }>"
-    )
-    sizes = {"a": 100, "b": 10, "c": 10, "p": 5, "r": 5, "y": 5}
-    assert alive(text, sizes, tmp_path).peak_bytes == 115
-
-
 def test_a_function_counts_at_each_call(tmp_path: Path) -> None:
-    text = graph("a = f.Twice(x) y = f.Twice(a)") + (
-        '<domain: "f", opset_import: ["": 17]> Twice (u) => (w) { v = Erf(u) w = Erf(v) }'
-    )
+    twice = '<domain: "f", opset_import: ["": 17]> Twice (u) => (w) { v = Erf(u) w = Erf(v) }'
     sizes = {"a": 10, "y": 10, "v": 50, "w": 10}
-    assert alive(text, sizes, tmp_path).peak_bytes == 70
+    found = alive("a = f.Twice(x) y = f.Twice(a)", sizes, tmp_path, functions=twice)
+    assert found.peak_bytes == 70
 
 
 def test_functions_that_call_each_other_end(tmp_path: Path) -> None:
-    text = graph("y = f.A(x)") + (
-        '<domain: "f", opset_import: ["": 17, "f": 1]> A (u) => (w) { v = B(u) w = f.B(v) }\n'
-        '<domain: "f", opset_import: ["": 17, "f": 1]> B (u) => (w) { v = f.A(u) w = f.A(v) }'
+    header = '<domain: "f", opset_import: ["": 17, "f": 1]>'
+    functions = (
+        f"{header} A (u) => (w) {{ v = B(u) w = f.B(v) }}\n"
+        f"{header} B (u) => (w) {{ v = f.A(u) w = f.A(v) }}"
     )
-    assert alive(text, {"y": 10}, tmp_path).unknown > 0
+    assert alive("y = f.A(x)", {"y": 10}, tmp_path, functions=functions).unknown > 0
 
 
-def test_unknown_sizes_are_told(tmp_path: Path) -> None:
-    text = graph("a = NonZero(x) b = Erf(a) y = Erf(b)")
-    found = alive(text, {"y": 10}, tmp_path)
-    assert (found.peak_bytes, found.unknown) == (10, 2)
-
-
-def test_values_that_no_machine_holds_are_unknown(tmp_path: Path) -> None:
-    text = graph("a = Erf(x) y = Erf(a)")
-    found = alive(text, {"a": 2**50, "y": 10}, tmp_path)
-    assert (found.peak_bytes, found.unknown) == (2**50 + 10, 0)
-    found = alive(text, {"a": 2**50 + 1, "y": 10}, tmp_path)
-    assert (found.peak_bytes, found.unknown) == (10, 1)
+@pytest.mark.parametrize(
+    ("body", "sizes", "peak", "unknown"),
+    [
+        ("a = NonZero(x) b = Erf(a) y = Erf(b)", {}, 10, 2),
+        ("a = Erf(x) y = Erf(a)", {"a": 2**50}, 2**50 + 10, 0),
+        ("a = Erf(x) y = Erf(a)", {"a": 2**50 + 1}, 10, 1),  # no machine holds it
+    ],
+)
+def test_unknown_sizes_are_told(
+    body: str, sizes: dict[str, int], peak: int, unknown: int, tmp_path: Path
+) -> None:
+    found = alive(body, {"y": 10} | sizes, tmp_path)
+    assert (found.peak_bytes, found.unknown) == (peak, unknown)
 
 
 @pytest.mark.parametrize("body", ["a = Add(a, x) y = Relu(a)", "a = Relu(b) b = Relu(a)"])
 def test_circles_end(tmp_path: Path, body: str) -> None:
-    assert alive(graph(body), {"a": 1, "b": 1, "y": 1}, tmp_path).peak_bytes <= 2
-
-
-@pytest.mark.parametrize("operator", ["TopK", "QLinearConv", "Transpose", "NonZero", "Softmax"])
-def test_operators_without_inputs_take_what_they_put_out(operator: str, tmp_path: Path) -> None:
-    assert alive(graph(f"y = {operator}()"), {"y": 5}, tmp_path).peak_bytes == 5
-
-
-def test_an_empty_graph_takes_nothing(tmp_path: Path) -> None:
-    found = alive("g (float[N] x) => () { }", {}, tmp_path)
-    assert found.peak_bytes == 0
-    assert found.node is None
+    assert alive(body, {"a": 1, "b": 1, "y": 1}, tmp_path).peak_bytes <= 2
 
 
 @pytest.mark.parametrize(
@@ -224,9 +182,7 @@ def test_an_empty_graph_takes_nothing(tmp_path: Path) -> None:
 def test_all_values_together_are_added_up_by_the_symbols_of_their_types(
     body: str, total: int | None, tmp_path: Path
 ) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(HEADER + graph(body)), path)
-    with open_model(path) as model:
+    with open_model(write(body, tmp_path)) as model:
         graphs = GraphIndex(model)
         shapes = infer_shapes(model, graphs, {}, [])
         assert total_value_bytes(graphs, shapes, {"N": 10}) == total
@@ -237,31 +193,20 @@ def test_all_values_together_are_added_up_by_the_symbols_of_their_types(
             assert simulate_run(graphs, given, Folds([])).peak.peak_bytes <= total
 
 
-def values_in_order(text: str, folder: Path, **sizes: int) -> list[str]:
+def values_in_order(graph: str, folder: Path, **sizes: int) -> list[str]:
     """Return the names of the values in the order in which a run asks for their memory."""
-    path = folder / "m.onnx"
-    onnx.save(onnx.parser.parse_model(text), path)
-    with open_model(path) as model:
-        run = AnalysisContext(model, NEWEST_MEASURED_RELEASE, sizes=sizes, reads_weights=False).run(
-            sizes
-        )
-        return [request.name for request in run.requests if request.nbytes]
+    with analysed(write(graph, folder), sizes, NEWEST_MEASURED_RELEASE) as ctx:
+        return [request.name for request in ctx.run(sizes).requests if request.nbytes]
 
 
 def test_a_transposed_operand_is_computed_when_its_product_needs_it(tmp_path: Path) -> None:
     # The Transpose is the last node before the product in the file; the runtime merges both.
-    text = """<ir_version: 9, opset_import: ["": 17]>
-    g (float[n, 8] x, int64[m] source, int64[m] target) => (float[n, 8] y) {
-        size = Shape <start=0, end=1> (x)
-        values = Constant <value = float[2] {0, 1}> ()
-        chosen = OneHot (target, size, values)
-        sent = Erf (x)
-        all = Gather (sent, source)
-        turned = Transpose <perm=[1, 0]> (chosen)
-        sums = MatMul (turned, all)
-        y = Erf (sums)
+    graph = """(float[n, 8] x, int64[m] source, int64[m] target) => (float[n, 8] y) {
+        size = Shape <start=0, end=1> (x) values = Constant <value = float[2] {0, 1}> ()
+        chosen = OneHot (target, size, values) sent = Erf (x) all = Gather (sent, source)
+        turned = Transpose <perm=[1, 0]> (chosen) sums = MatMul (turned, all) y = Erf (sums)
     }"""
-    found = values_in_order(text, tmp_path, n=64, m=256)
+    found = values_in_order(graph, tmp_path, n=64, m=256)
     assert found == ["sent", "all", "size", "chosen", "sums", "y"]
 
 
@@ -269,17 +214,12 @@ def test_a_transposed_operand_is_computed_when_its_product_needs_it(tmp_path: Pa
 def test_a_loop_asks_for_its_values_in_each_iteration(
     tmp_path: Path, times: int, iterations: int
 ) -> None:
-    text = f"""<ir_version: 9, opset_import: ["": 17]>
-    g (float[n] x) => (float[n] y) {{
-        times = Constant <value = int64 {{{times}}}> ()
-        true = Constant <value = bool {{1}}> ()
-        y = Loop (times, true, x) <body = b (int64 i, bool c, float[n] a) => (bool d, float[n] e) {{
-            d = Identity (c)
-            inner = Erf (a)
-            e = Sin (inner)
-        }}>
+    graph = f"""(float[n] x) => (float[n] y) {{
+        times = Constant <value = int64 {{{times}}}> () true = Constant <value = bool {{1}}> ()
+        y = Loop (times, true, x) <body = b (int64 i, bool c, float[n] a) => (bool d, float[n] e)
+        {{ d = Identity (c) inner = Erf (a) e = Sin (inner) }}>
     }}"""
-    found = values_in_order(text, tmp_path, n=64)
+    found = values_in_order(graph, tmp_path, n=64)
     # After many iterations the places of the values repeat. All but the first one have a block.
     assert found.count("e") == iterations
     assert found.count("inner") == 1
