@@ -58,8 +58,9 @@ def saved(
 ) -> Path:
     """Write `model` to `folder`, its weights to another file if `external`; return the path."""
     path = folder / name
-    whole = ModelProto.FromString(model.SerializeToString())  # `save` would empty its weights
-    onnx.save(whole, path, save_as_external_data=external, location="data", size_threshold=0)
+    if external:
+        model = ModelProto.FromString(model.SerializeToString())  # `save` empties its weights
+    onnx.save(model, path, save_as_external_data=external, location="data", size_threshold=0)
     return path
 
 

@@ -4,30 +4,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import memdiag
 from memdiag.errors import UsageError
-from memdiag.model.model_file import open_model
-from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import ORT_FILE_MAPPED_SINCE
-from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import WHOLE_FILE_COPY_NAME
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
+from tests.builders import build, noise
+from tests.ort.executing import INSTALLED, analysed
 from tests.ort.ort_files import convert
+from tests.ort.profiling import PINNED, assert_as_estimated
 
-TEXT = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (int64[n] ids, float[1, 64, 16, 16] image) => (float[n, 4096] y, float[1, 256, 16, 16] z) {
+GRAPH = """
+(int64[n] ids, float[1, 64, 16, 16] image) => (float[n, 4096] y, float[1, 256, 16, 16] z) {
     rows = Gather(table, ids)
     y = MatMul(rows, weight)
     z = Conv <pads=[1, 1, 1, 1]> (image, filter)
-}
-"""
+}"""
 SHAPES = {"table": (8192, 1024), "weight": (1024, 4096), "filter": (256, 64, 3, 3)}
-PINNED = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 IN_PLACE = {
     "session.use_memory_mapped_ort_model": "1",
     "session.use_ort_model_bytes_for_initializers": "1",
@@ -36,12 +32,9 @@ IN_PLACE = {
 
 @pytest.fixture(scope="module")
 def ort_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    proto = onnx.parser.parse_model(TEXT)
-    rng = np.random.default_rng(0)
-    for name, shape in SHAPES.items():
-        values = rng.standard_normal(shape, np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    return convert(proto, tmp_path_factory.mktemp("ort") / "m.ort", "ORT_ENABLE_ALL")
+    weights = {name: noise(*shape) for name, shape in SHAPES.items()}
+    folder = tmp_path_factory.mktemp("ort")
+    return convert(build(GRAPH, weights=weights), folder / "m.ort", "ORT_ENABLE_ALL")
 
 
 def profiled(path: Path, **session: Any) -> Profile:
@@ -60,21 +53,9 @@ def copies(profile: Profile) -> dict[tuple[str, str], tuple[str, float]]:
     }
 
 
-def check_estimate(profile: Profile) -> None:
-    base = profile.baseline_rss_bytes
-    assert profile.estimate is not None
-    assert profile.estimate.peak_bytes == pytest.approx(
-        profile.peak_rss_bytes - base, rel=0.06, abs=4 * MIB
-    )
-    assert profile.steady_rss_bytes is not None
-    assert profile.estimate.steady_bytes == pytest.approx(
-        profile.steady_rss_bytes - base, rel=0.06, abs=4 * MIB
-    )
-
-
 def test_the_file_is_in_memory_until_the_session_is_ready(ort_model: Path) -> None:
     profile = profiled(ort_model)
-    check_estimate(profile)
+    assert_as_estimated(profile, rel=0.06, mebibytes=4)
     assert copies(profile) == {
         ("table", "original"): ("anonymous", 32),
         ("weight", "packed"): ("anonymous", 16),
@@ -88,7 +69,7 @@ def test_the_file_is_in_memory_until_the_session_is_ready(ort_model: Path) -> No
 
 def test_python_keeps_the_bytes_of_a_file(ort_model: Path) -> None:
     profile = profiled(ort_model, load_from="bytes")
-    check_estimate(profile)
+    assert_as_estimated(profile, rel=0.06, mebibytes=4)
     found = copies(profile)
     backing, size = found[WHOLE_FILE_COPY_NAME, "original"]
     assert backing == "anonymous"
@@ -97,7 +78,7 @@ def test_python_keeps_the_bytes_of_a_file(ort_model: Path) -> None:
 
 
 @pytest.mark.skipif(
-    Runtime.installed() < ORT_FILE_MAPPED_SINCE, reason="this onnxruntime does not map such files"
+    INSTALLED < ORT_FILE_MAPPED_SINCE, reason="this onnxruntime does not map such files"
 )
 def test_a_mapped_file_stays_with_weights_in_place(ort_model: Path) -> None:
     profile = profiled(ort_model, session_options=IN_PLACE)
@@ -115,8 +96,8 @@ def test_a_mapped_file_stays_with_weights_in_place(ort_model: Path) -> None:
 
 
 def test_nothing_is_folded_fused_or_reordered(ort_model: Path) -> None:
-    with open_model(ort_model) as file:
-        ctx = AnalysisContext(file, Runtime.installed())
+    with analysed(ort_model, reads_weights=True) as ctx:
+        file = ctx.model_file
         assert not ctx.folds
         steps = ctx.run({"n": 4}).steps
         assert {node.index for _, node in steps} == {node.index for node in file.graph.nodes}
@@ -129,11 +110,9 @@ def test_nothing_is_folded_fused_or_reordered(ort_model: Path) -> None:
 
 
 def test_a_mapped_file_is_the_remedy_where_the_release_has_it(tmp_path: Path) -> None:
-    proto = onnx.parser.parse_model(TEXT)
-    for name, shape in {**SHAPES, "table": (16384, 1024)}.items():
-        values = np.zeros(shape, np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    path = convert(proto, tmp_path / "m.ort", "ORT_ENABLE_ALL")
+    shapes = SHAPES | {"table": (16384, 1024)}
+    weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    path = convert(build(GRAPH, weights=weights), tmp_path / "m.ort", "ORT_ENABLE_ALL")
     (found,) = memdiag.check(path, for_onnxruntime="1.32.0", select=["embedded-weights"])
     assert found.remedies == ("map-ort-file",)
     assert "mapped instead of copied, with the file" in found.message
