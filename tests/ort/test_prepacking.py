@@ -1,20 +1,19 @@
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
 
 import memdiag
 from memdiag.attribution.layout import BlockQuantization, LayoutHints
 from memdiag.attribution.layouts import all_layouts
 from memdiag.model.graph_index import GraphIndex, Use
-from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.model_file import open_model
 from memdiag.ort.prepacking import (
     NCHWC_BLOCK,
     PackedBuffer,
@@ -24,89 +23,28 @@ from memdiag.ort.prepacking import (
     nbits_blocks,
     packed_buffer,
 )
-from memdiag.ort.runtime import Runtime
-from tests.ort.prepacking_cases import (
-    BYTE,
-    CASES,
-    FLOAT,
-    MS,
-    NEWEST,
-    SCALE,
-    ZERO,
-    Case,
-    Open,
-    Takes,
-)
+from tests.builders import build, saved
+from tests.ort.prepacking_cases import CASES, NEWEST
 
 
-def noise(shape: tuple[int, ...], dtype: Any, seed: int = 1) -> Any:
-    random = np.random.default_rng(seed)
-    if dtype in (np.int8, np.uint8):
-        return random.integers(0, 256, shape).astype(np.uint8).view(dtype)
-    return random.standard_normal(shape).astype(dtype)
-
-
-def proto(case: Case, **more: Any) -> onnx.ModelProto:
-    constants = {"w": noise(case.shape, case.dtype), "scale": SCALE, "byte": BYTE, "zero": ZERO}
-    if case.operator == "LSTM":
-        constants["small"] = noise((1, 120, 30), np.float32, 2)
-    if case.operator == "GRU":
-        constants["small"] = noise((1, 120, 8), np.float32, 2)
-    if "b" in case.inputs:
-        constants["b"] = noise((case.shape[1],), np.float32, 3)
-    inputs = ["x" if name == "v" else name for name in case.inputs]
-    takes: Takes = (FLOAT, ["s", "b", 8]) if case.operator == "GRU" else case.takes
-    constants |= more
-    node = helper.make_node(
-        case.operator, inputs, ["y"], name="node", domain=case.domain, **case.attributes
-    )
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", *takes)],
-        [helper.make_tensor_value_info("y", case.gives, None)],
-        [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()],
-    )
-    return made(graph)
-
-
-def made(graph: onnx.GraphProto, ir_version: int = 10) -> onnx.ModelProto:
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Open:
-    def save_and_open(of: onnx.ModelProto | str, **options: Any) -> ModelFile:
-        if isinstance(of, str):
-            of = onnx.parser.parse_model(of)
-        path = tmp_path / "model.onnx"
-        onnx.save(of, path, **options)
-        return open_model(path)
-
-    return save_and_open
-
-
-def predicted(
-    of: ModelFile, slot: int, runtime: Runtime = NEWEST, block: int = NCHWC_BLOCK
-) -> PackedBuffer | None:
-    """What the last node of the main graph packs its weight at `slot` into."""
-    graphs = GraphIndex(of)
-    _, scope = next(iter(graphs))
-    node = scope.nodes[-1]
-    weight = graphs.weight(scope, node.input[slot])
-    assert weight is not None
-    use = Use(scope, node, slot)
-    return packed_buffer(graphs, runtime, use, weight.dtype, weight.shape, block)
+def predicted(path: Path, block: int = NCHWC_BLOCK) -> PackedBuffer | None:
+    """Return what the node of the model at `path` packs its weight w into."""
+    with open_model(path) as model:
+        graphs = GraphIndex(model)
+        (node,) = graphs.main.nodes
+        slot = list(node.input).index("w")
+        weight = graphs.weight(graphs.main, "w")
+        assert weight is not None
+        use = Use(graphs.main, node, slot)
+        return packed_buffer(graphs, NEWEST, use, weight.dtype, weight.shape, block)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_session_holds_what_was_predicted(opened: Open, name: str) -> None:
-    case = CASES[name]
-    of = opened(proto(case))
-    profile = memdiag.profile(of.path, run=False, session_options={"intra_op_num_threads": "1"})
-    foreseen = predicted(of, case.slot, block=channel_block(profile.environment.machine))
+def test_a_session_holds_what_was_predicted(tmp_path: Path, name: str) -> None:
+    path = saved(CASES[name].model(), tmp_path)
+    profile = memdiag.profile(path, run=False, session_options={"intra_op_num_threads": "1"})
+    foreseen = predicted(path, channel_block(profile.environment.machine))
     found = profile.attribution
     assert found is not None
     copies = [copy for copy in found.copies if copy.weights == ("w",) and copy.in_use is not False]
@@ -164,76 +102,86 @@ def test_blocks_that_no_kernel_knows() -> None:
     assert nbits_blocks(512, 256, 2, 32, 4) == 65662
 
 
+Packing = Callable[..., PackedBuffer | None]
+
+
+@pytest.fixture
+def packing(tmp_path: Path) -> Packing:
+    """A function: a node, the slot, the type and the shape of a weight to its packed buffer."""
+
+    def pack(
+        node: str, shape: tuple[int, ...], *, slot: int = 1, dtype: str = "float"
+    ) -> PackedBuffer | None:
+        domains = {"com.microsoft": 1, "custom": 1}
+        path = saved(build(f"(x) => (y) {{ y = {node} }}", opset=21, domains=domains), tmp_path)
+        with open_model(path) as model:
+            graphs = GraphIndex(model)
+            use = Use(graphs.main, graphs.main.nodes[0], slot)
+            return packed_buffer(graphs, NEWEST, use, dtype, shape)
+
+    return pack
+
+
 @pytest.mark.parametrize(
-    ("operator", "slot", "shape"),
+    ("node", "slot", "dtype", "shape"),
     [
-        ("MatMul", 0, (260, 40)),
-        ("MatMul", 1, (0, 40)),
-        ("MatMul", 1, (40,)),
-        ("Gather", 0, (260, 40)),
-        ("LSTM", 1, (260, 40)),
-        ("Conv", 1, (0, 1, 3, 3)),
-        ("ConvTranspose", 1, (1, 20, 3, 3)),
-        ("ConvTranspose", 1, (16, 1, 1, 1)),
-        ("ConvTranspose", 1, (16, 1)),
-        ("ConvTranspose", 1, ()),
-        ("GRU", 2, (1, 120, 0)),
+        ("MatMul (x, x, x)", 0, "float", (260, 40)),
+        ("MatMul (x, x, x)", 1, "float", (0, 40)),
+        ("MatMul (x, x, x)", 1, "float", (40,)),
+        ("MatMul (x, x)", 1, "double", (260, 40)),
+        ("MatMul (x, x)", 1, "float16", (260, 40)),  # two inputs read it: it is cast in each run
+        ("custom.MatMul (x, x)", 1, "float", (260, 40)),
+        ("Gather (x, x, x)", 0, "float", (260, 40)),
+        ("LSTM (x, x, x)", 1, "float", (260, 40)),
+        ("GRU (x, x, x)", 2, "float", (1, 120, 0)),
+        ("Conv (x, x, x)", 1, "float", (0, 1, 3, 3)),
+        ("ConvTranspose (x, x, x)", 1, "float", (1, 20, 3, 3)),
+        ("ConvTranspose (x, x, x)", 1, "float", (16, 1, 1, 1)),
+        ("ConvTranspose (x, x, x)", 1, "float", (16, 1)),
+        ("ConvTranspose (x, x, x)", 1, "float", ()),
+        # Heads and groups that make no sense, and an operator of another domain.
+        ("com.microsoft.Attention (x, x)", 1, "float", (260, 48)),
+        ("com.microsoft.Attention <num_heads = -1> (x, x)", 1, "float", (260, 48)),
+        ("com.microsoft.Attention <num_heads = 5> (x, x)", 1, "float", (260, 48)),
+        (
+            "com.microsoft.Attention <num_heads = 2, qkv_hidden_sizes = [4, 4]> (x, x)",
+            *(1, "float", (260, 48)),
+        ),
+        ("Attention <num_heads = 2> (x, x)", 1, "float", (260, 48)),
+        *((f"Conv <group = {n}> (x, x)", 1, "float", (16, 2, 3, 3)) for n in (0, -1, 3)),
+        *((f"ConvTranspose <group = {n}> (x, x)", 1, "float", (16, 2, 3, 3)) for n in (0, -1, 3)),
+        *(
+            (f"QLinearConv <group = {n}> (x, x, x, x, x)", 3, "int8", (16, 2, 3, 3))
+            for n in (0, -1, 3)
+        ),
     ],
 )
 def test_operands_that_are_not_packed(
-    opened: Open, operator: str, slot: int, shape: tuple[int, ...]
+    packing: Packing, node: str, slot: int, dtype: str, shape: tuple[int, ...]
 ) -> None:
-    graphs, scope, node = a_node(opened, operator, ["x", "x", "x"])
-    assert packed_buffer(graphs, NEWEST, Use(scope, node, slot), "float", shape) is None
-
-
-def a_node(opened: Open, operator: str, inputs: list[str], **more: Any) -> Any:
-    node = helper.make_node(operator, inputs, ["y"], **more)
-    info = helper.make_tensor_value_info
-    of = opened(made(helper.make_graph([node], "g", [info("x", 1, None)], [info("y", 1, None)])))
-    graphs = GraphIndex(of)
-    _, scope = next(iter(graphs))
-    return graphs, scope, scope.nodes[0]
-
-
-def test_an_operator_of_another_domain_is_another_operator(opened: Open) -> None:
-    graphs, scope, node = a_node(opened, "MatMul", ["x", "x"], domain="custom")
-    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", (260, 40)) is None
-    graphs, scope, node = a_node(opened, "Attention", ["x", "x"], num_heads=2)
-    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", (260, 48)) is None
-
-
-def test_other_types_are_not_packed(opened: Open) -> None:
-    graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
-    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "double", (260, 40)) is None
-    half = packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float16", (260, 40))
-    assert half is None  # two inputs read the constant: it is cast in each run
-    graphs, scope, node = a_node(opened, "MatMul", ["x", "w"])
-    half = packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float16", (260, 40))
-    assert half == PackedBuffer("packed", fp32_panels(260, 40))
+    assert packing(node, shape, slot=slot, dtype=dtype) is None
 
 
 @pytest.mark.parametrize(
-    "attributes",
-    [{}, {"num_heads": -1}, {"num_heads": 5}, {"num_heads": 2, "qkv_hidden_sizes": [4, 4]}],
+    ("node", "slot", "dtype", "shape"),
+    [
+        ("MatMul (x, w)", 1, "float16", (260, 40)),
+        ("MatMul (x, x)", 1, "float", (1 << 40, 1 << 40)),  # no session is needed
+        ("com.microsoft.Attention <num_heads = 2> (x, x)", 1, "float", (260, 48)),
+        ("Conv <group = 2> (x, x)", 1, "float", (32, 16, 3, 3)),
+        ("ConvTranspose <group = 4> (x, x)", 1, "float", (16, 2, 3, 3)),
+        ("QLinearConv <group = 4> (x, x, x, x, x)", 3, "int8", (16, 4, 3, 3)),
+    ],
 )
-def test_attention_of_odd_heads_is_not_packed(opened: Open, attributes: dict[str, Any]) -> None:
-    graphs, scope, node = a_node(opened, "Attention", ["x", "x"], domain=MS, **attributes)
-    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", (260, 48)) is None
-
-
-@pytest.mark.parametrize("group", [0, -1, 3])
-@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "QLinearConv"])
-def test_groups_that_make_no_sense(opened: Open, operator: str, group: int) -> None:
-    graphs, scope, node = a_node(opened, operator, ["x"] * 8, group=group)
-    slot = 3 if operator == "QLinearConv" else 1
-    dtype = "int8" if operator == "QLinearConv" else "float"
-    assert packed_buffer(graphs, NEWEST, Use(scope, node, slot), dtype, (16, 2, 3, 3)) is None
-
-
-def test_no_session_is_needed_for_absurd_shapes(opened: Open) -> None:
-    graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
-    shape = (1 << 40, 1 << 40)
-    found = packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", shape)
+def test_operands_that_are_packed(
+    packing: Packing, node: str, slot: int, dtype: str, shape: tuple[int, ...]
+) -> None:
+    found = packing(node, shape, slot=slot, dtype=dtype)
     assert found is not None
-    assert found.nbytes == prod(shape) * 4
+    if "MatMul" in node:
+        assert found == PackedBuffer("packed", fp32_panels(*shape))
+
+
+def test_panels_of_floats_have_16_columns() -> None:
+    assert fp32_panels(260, 40) == 260 * 48 * 4
+    assert fp32_panels(1 << 40, 1 << 40) == prod((1 << 40, 1 << 40)) * 4
