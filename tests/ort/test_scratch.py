@@ -42,6 +42,7 @@ Softmax of the last axis | a = Sin (x) y = Softmax <axis = 1> (a)
 LogSoftmax, before a larger value: takes
     a = LogSoftmax <axis = 0> (x) b2 = Concat <axis = 1> (a, x) c = Sin (b2) y = Cos (c)
 Min of three: takes | a = Sin (x) c = Cos (x) y = Min (x, a, c)
+Min of three, of which the first is the smallest: takes | a = Sin (x) c = Cos (x) y = Min (b, a, c)
 Sum of five: takes | a = Sin (x) c = Cos (x) d = Tan (x) e = Erf (x) y = Sum (x, a, c, d, e)
 Max of two | a = Sin (x) y = Max (x, a)
 Mean, of which the last is the largest | a = Sin (x) y = Mean (b, b, a)
