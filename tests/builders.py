@@ -1,6 +1,6 @@
 """Models from ONNX text and weights, and tables of cases in text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import DTypeLike, NDArray
-from onnx import GraphProto, ModelProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 
 def build(
@@ -93,3 +93,22 @@ def cases(table: str, **parts: str) -> dict[str, tuple[str, str]]:
             assert name not in found, f"two cases are called {name}"
             found[name] = expected.strip(), text
     return found
+
+
+def of_tensors(
+    tensors: Iterable[TensorProto] | Mapping[str, NDArray[Any]], *nodes: NodeProto
+) -> ModelProto:
+    """Return a model of these initializers and nodes, without inputs and outputs."""
+    if isinstance(tensors, Mapping):
+        tensors = [numpy_helper.from_array(values, name) for name, values in tensors.items()]
+    graph = helper.make_graph(nodes, "g", [], [], list(tensors))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def external_tensor(name: str, shape: Sequence[int], **entries: object) -> TensorProto:
+    """Return a tensor of floats whose data is where `entries` say: location, offset, length."""
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
