@@ -4,61 +4,51 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, parser
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from memdiag.errors import UsageError
 from memdiag.model.inputs import InputPlan, make_array, plan_inputs
 from memdiag.model.model_file import open_model
+from tests.builders import build, saved
 
 Arrays = dict[str, np.ndarray]
 
 
 def plans_of(
+    model: ModelProto,
     folder: Path,
-    proto: ModelProto,
+    *,
     dims: dict[str, int] | None = None,
     given: Arrays | None = None,
     free_dim: int = 1,
 ) -> tuple[InputPlan, ...]:
-    path = folder / "m.onnx"
-    path.write_bytes(proto.SerializeToString())
-    with open_model(path) as model:
-        return plan_inputs(model, dims=dims or {}, given=given or {}, free_dim=free_dim)
+    with open_model(saved(model, folder)) as opened:
+        return plan_inputs(opened, dims=dims or {}, given=given or {}, free_dim=free_dim)
 
 
-def with_inputs(*values: ValueInfoProto, nodes: list[Any] | None = None) -> ModelProto:
-    return helper.make_model(GraphProto(name="g", input=values, node=nodes or []))
-
-
-def single(folder: Path, element: int, shape: list[int | str], **kwargs: Any) -> InputPlan:
-    value = helper.make_tensor_value_info("x", element, shape)
-    [plan] = plans_of(folder, with_inputs(value), **kwargs)
+def only(inputs: str, nodes: str, folder: Path, **weights: Any) -> InputPlan:
+    """Return the plan of the only input of a graph of these nodes."""
+    [plan] = plans_of(build(f"({inputs}) => () {{ {nodes} }}", weights=weights), folder)
     return plan
 
 
-EMBEDDING = """
-<ir_version: 9, opset_import: ["": 17]>
-g (int64[batch, seq] ids, float[batch, seq] mask, int64 rate) => (float[batch, seq, 4] y)
-<float[30, 4] W>
-{
-    fast = Constant <value_int = 16000> ()
-    slow = Constant <value_int = 8000> ()
-    a = Equal (rate, fast)
-    b = Equal (rate, slow)
-    y = Gather (W, ids)
-}
-"""
+def single(folder: Path, element: int, shape: list[int | str] | None, **options: Any) -> InputPlan:
+    """Return the plan of an input x, which no node reads."""
+    value = helper.make_tensor_value_info("x", element, shape)
+    [plan] = plans_of(helper.make_model(GraphProto(name="g", input=[value])), folder, **options)
+    return plan
 
 
-def embedding() -> ModelProto:
-    model = parser.parse_model(EMBEDDING)
-    weight = numpy_helper.from_array(np.zeros((30, 4), np.float32), "W")
-    model.graph.initializer.append(weight)
-    return model
+EMBEDDING = build(
+    """(int64[batch, seq] ids, float[batch, seq] mask, int64 rate) => (float[batch, seq, 4] y) {
+    fast = Constant <value_int = 16000> () slow = Constant <value_int = 8000> ()
+    a = Equal (rate, fast) b = Equal (rate, slow) y = Gather (W, ids) }""",
+    weights={"W": np.zeros((30, 4), np.float32)},
+)
 
 
 def test_a_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
-    ids, mask, rate = plans_of(tmp_path, embedding(), {"seq": 50})
+    ids, mask, rate = plans_of(EMBEDDING, tmp_path, dims={"seq": 50})
     assert (ids.shape, ids.fill, ids.low, ids.high) == ((1, 50), "uniform", 0, 30)
     assert ids.note == "indices below 30 (rows of W)"
     assert (mask.shape, mask.dtype, mask.note) == ((1, 50), "float", "ones, of a mask")
@@ -72,90 +62,62 @@ def test_a_plan_says_what_was_chosen_and_why(tmp_path: Path) -> None:
 
 
 def test_a_table_of_unknown_size_is_indexed_at_its_start(tmp_path: Path) -> None:
-    node = helper.make_node("Gather", ["h", "i"], ["y"])
-    index = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    [plan] = plans_of(tmp_path, with_inputs(index, nodes=[node]))
+    plan = only("int64 i", "y = Gather (h, i)", tmp_path)
     assert (plan.fill, plan.value) == ("constant", 0)
     assert plan.note == "0, an index into rows of h"
 
 
 def test_a_table_of_one_row_is_indexed_there(tmp_path: Path) -> None:
-    model = with_inputs(
-        helper.make_tensor_value_info("i", TensorProto.INT64, [2]),
-        nodes=[helper.make_node("Gather", ["W", "i"], ["y"])],
-    )
-    model.graph.initializer.append(helper.make_tensor("W", TensorProto.FLOAT, [1], [1.0]))
-    [plan] = plans_of(tmp_path, model)
+    plan = only("int64[2] i", "y = Gather (W, i)", tmp_path, W=np.ones(1, np.float32))
     assert make_array(plan, 0).tolist() == [0, 0]
 
 
 def test_a_table_larger_than_the_index_type_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
-    model = with_inputs(
-        helper.make_tensor_value_info("i", TensorProto.UINT8, [200]),
-        nodes=[
-            helper.make_node("Cast", ["i"], ["j"], to=7),
-            helper.make_node("Gather", ["W", "j"], ["y"]),
-        ],
-    )
-    model.graph.initializer.append(helper.make_tensor("W", 1, [1000], [0.0] * 1000))
-    [plan] = plans_of(tmp_path, model)
+    nodes = "j = Cast <to = 7> (i) y = Gather (W, j)"
+    plan = only("uint8[200] i", nodes, tmp_path, W=np.zeros(1000, np.float32))
     assert plan.high == 256
     assert make_array(plan, 0).dtype == np.uint8
 
 
-def test_only_single_numbers_take_what_they_are_compared_with(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Constant", [], ["pad"], value_int=7),
-        helper.make_node("Equal", ["x", "pad"], ["e"]),
-    ]
-    for shape, value in (([], 7), ([1], 7), ([2], 1), (["n"], 1)):
-        info = helper.make_tensor_value_info("x", TensorProto.INT64, shape)
-        [plan] = plans_of(tmp_path, with_inputs(info, nodes=nodes))
-        assert plan.value == value
-
-
-def test_a_number_that_the_type_cannot_hold_is_not_taken(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Constant", [], ["c"], value_float=2.5),
-        helper.make_node("Cast", ["x"], ["f"], to=1),
-        helper.make_node("Equal", ["f", "c"], ["e"]),
-    ]
-    info = helper.make_tensor_value_info("x", TensorProto.INT64, [])
-    assert plans_of(tmp_path, with_inputs(info, nodes=nodes))[0].value == 1
-    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [])
-    assert plans_of(tmp_path, with_inputs(info, nodes=nodes))[0].value == 2.5
+@pytest.mark.parametrize(
+    ("inputs", "nodes", "value"),
+    [
+        # Only single numbers take what they are compared with, and only if they can hold it.
+        ("int64 x", "c = Constant <value_int = 7> () e = Equal (x, c)", 7),
+        ("int64[1] x", "c = Constant <value_int = 7> () e = Equal (x, c)", 7),
+        ("int64[2] x", "c = Constant <value_int = 7> () e = Equal (x, c)", 1),
+        ("int64[n] x", "c = Constant <value_int = 7> () e = Equal (x, c)", 1),
+        (
+            "int64 x",
+            "c = Constant <value_float = 2.5> () f = Cast <to = 1> (x) e = Equal (f, c)",
+            1,
+        ),
+        ("float x", "c = Constant <value_float = 2.5> () e = Equal (x, c)", 2.5),
+    ],
+)
+def test_numbers_that_an_input_is_compared_with(
+    tmp_path: Path, inputs: str, nodes: str, value: float
+) -> None:
+    assert only(inputs, nodes, tmp_path).value == value
 
 
 def test_free_dimensions_grow_and_batches_do_not(tmp_path: Path) -> None:
-    assert [plan.shape for plan in plans_of(tmp_path, embedding(), free_dim=8)] == [
-        (1, 8),
-        (1, 8),
-        (),
-    ]
-    fixed = with_inputs(helper.make_tensor_value_info("x", 1, [2, 3]))
-    assert plans_of(tmp_path, fixed, free_dim=8) == plans_of(tmp_path, fixed)
+    plans = plans_of(EMBEDDING, tmp_path, free_dim=8)
+    assert [plan.shape for plan in plans] == [(1, 8), (1, 8), ()]
+    assert single(tmp_path, 1, [2, 3], free_dim=8) == single(tmp_path, 1, [2, 3])
 
 
 def test_inputs_with_a_default_are_left_out(tmp_path: Path) -> None:
-    model = with_inputs(
-        helper.make_tensor_value_info("x", 1, [2]),
-        helper.make_tensor_value_info("w", 1, [2]),
-        helper.make_tensor_value_info("s", 1, [2]),
-    )
-    model.graph.initializer.append(helper.make_tensor("w", 1, [2], [1.0, 2.0]))
-    model.graph.sparse_initializer.append(
-        helper.make_sparse_tensor(
-            helper.make_tensor("s", 1, [1], [1.0]), helper.make_tensor("", 7, [1], [1]), [2]
-        )
-    )
-    assert [plan.name for plan in plans_of(tmp_path, model)] == ["x"]
+    model = build("(float[2] x, float[2] w, float[2] s) => () <float[2] w = {1, 2}> { }")
+    values = helper.make_tensor("s", 1, [1], [1.0])
+    sparse = helper.make_sparse_tensor(values, helper.make_tensor("", 7, [1], [1]), [2])
+    model.graph.sparse_initializer.append(sparse)
+    assert [plan.name for plan in plans_of(model, tmp_path)] == ["x"]
 
 
 def test_the_same_seed_makes_the_same_array_whatever_else_there_is(tmp_path: Path) -> None:
     alone = single(tmp_path, TensorProto.FLOAT, [100])
-    first = helper.make_tensor_value_info("before", TensorProto.FLOAT, [100])
-    second = helper.make_tensor_value_info("x", TensorProto.FLOAT, [100])
-    other, beside = plans_of(tmp_path, with_inputs(first, second))
+    other, beside = plans_of(build("(float[100] before, float[100] x) => () { }"), tmp_path)
     np.testing.assert_array_equal(make_array(alone, 0), make_array(beside, 0))
     assert not np.array_equal(make_array(alone, 0), make_array(alone, 1))
     assert not np.array_equal(make_array(other, 0), make_array(beside, 0))
@@ -168,13 +130,23 @@ def test_the_same_seed_makes_the_same_array_whatever_else_there_is(tmp_path: Pat
         (TensorProto.FLOAT16, np.float16),
         (TensorProto.DOUBLE, np.float64),
         (TensorProto.COMPLEX64, np.complex64),
+        (TensorProto.BFLOAT16, np.uint16),
     ],
 )
 def test_floats_are_standard_normal(tmp_path: Path, element: int, dtype: type) -> None:
     array = make_array(single(tmp_path, element, [4000]), 0)
     assert array.dtype == dtype
+    if element == TensorProto.BFLOAT16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
     assert abs(array.real.mean()) < 0.1
     assert abs(array.real.std() - 1) < 0.1
+
+
+def test_float8_is_finite_and_near_one(tmp_path: Path) -> None:
+    bits = make_array(single(tmp_path, TensorProto.FLOAT8E5M2, [500]), 0).astype(np.uint16)
+    values = np.abs((bits << 8).view(np.float16))  # float8e5m2 is the upper half of float16
+    assert values.min() >= 0.25
+    assert values.max() <= 8
 
 
 @pytest.mark.parametrize(
@@ -210,23 +182,9 @@ def test_the_runtime_takes_the_bits_of_types_that_numpy_lacks(
     plan = single(tmp_path, element, [6, 2])
     array = make_array(plan, 0)
     assert plan.bits_type == element
-    assert array.dtype == dtype
-    assert array.shape == (6, 2)
+    assert (array.dtype, array.shape) == (dtype, (6, 2))
     value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, plan.bits_type)
     assert value.shape() == [6, 2]
-
-
-def test_bfloat16_is_standard_normal_too(tmp_path: Path) -> None:
-    bits = make_array(single(tmp_path, TensorProto.BFLOAT16, [4000]), 0).astype(np.uint32)
-    values = (bits << 16).view(np.float32)
-    assert abs(values.std() - 1) < 0.1
-
-
-def test_float8_is_finite_and_near_one(tmp_path: Path) -> None:
-    bits = make_array(single(tmp_path, TensorProto.FLOAT8E5M2, [500]), 0).astype(np.uint16)
-    values = np.abs((bits << 8).view(np.float16))  # float8e5m2 is the upper half of float16
-    assert values.min() >= 0.25
-    assert values.max() <= 8
 
 
 def test_types_that_numpy_has_need_no_number(tmp_path: Path) -> None:
@@ -234,34 +192,25 @@ def test_types_that_numpy_has_need_no_number(tmp_path: Path) -> None:
 
 
 def test_sequences_and_optionals_are_planned_as_their_tensor(tmp_path: Path) -> None:
-    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 3])
-    kinds = {
-        "sequence": helper.make_sequence_type_proto(tensor),
-        "optional": helper.make_optional_type_proto(tensor),
-        "both": helper.make_optional_type_proto(helper.make_sequence_type_proto(tensor)),
-    }
-    values = [helper.make_value_info(name, kind) for name, kind in kinds.items()]
-    plans = plans_of(tmp_path, with_inputs(*values))
+    inputs = "seq(float[n, 3]) a, optional(float[n, 3]) b, optional(seq(float[n, 3])) c"
+    plans = plans_of(build(f"({inputs}) => () {{ }}"), tmp_path)
     assert [plan.kind for plan in plans] == ["sequence", "optional", "sequence"]
     assert {plan.shape for plan in plans} == {(1, 3)}
 
 
 def test_an_input_of_unknown_rank_has_one_axis(tmp_path: Path) -> None:
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
-    [plan] = plans_of(tmp_path, with_inputs(value), free_dim=4)
-    assert plan.shape == (4,)
+    assert single(tmp_path, TensorProto.FLOAT, None, free_dim=4).shape == (4,)
 
 
 def test_maps_cannot_be_made(tmp_path: Path) -> None:
     value = ValueInfoProto(name="x")
     value.type.map_type.key_type = TensorProto.INT64
     with pytest.raises(UsageError, match="input 'x' is of the kind map"):
-        plans_of(tmp_path, with_inputs(value))
+        plans_of(helper.make_model(GraphProto(name="g", input=[value])), tmp_path)
 
 
 def test_given_arrays_are_used_and_set_dimensions(tmp_path: Path) -> None:
-    ids = np.zeros((2, 9), np.int64)
-    plan, mask, _ = plans_of(tmp_path, embedding(), given={"ids": ids})
+    plan, mask, _ = plans_of(EMBEDDING, tmp_path, given={"ids": np.zeros((2, 9), np.int64)})
     assert (plan.source, plan.fill, plan.shape) == ("given", "given", (2, 9))
     assert (mask.source, mask.shape) == ("generated", (2, 9))
     with pytest.raises(UsageError, match="was given"):
@@ -281,25 +230,35 @@ def test_given_arrays_that_do_not_fit(
     tmp_path: Path, name: str, array: np.ndarray, words: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        plans_of(tmp_path, embedding(), given={name: array})
+        plans_of(EMBEDDING, tmp_path, given={name: array})
     assert words in str(caught.value)
 
 
-def test_given_arrays_must_have_the_fixed_sizes(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"expects \[n, 3\]"):
-        single(tmp_path, TensorProto.FLOAT, ["n", 3], given={"x": np.zeros((2, 4), np.float32)})
-    plan = single(tmp_path, TensorProto.FLOAT, ["n", 3], given={"x": np.zeros((2, 3), np.float32)})
-    assert plan.shape == (2, 3)
-
-
-def test_given_bits_and_texts(tmp_path: Path) -> None:
-    bits = {"x": np.zeros(2, np.uint16)}
-    assert single(tmp_path, TensorProto.BFLOAT16, [2], given=bits).bits_type == 16
-    with pytest.raises(UsageError, match="expects uint16, the bits of bfloat16"):
-        single(tmp_path, TensorProto.BFLOAT16, [2], given={"x": np.zeros(2, np.float32)})
-    single(tmp_path, TensorProto.STRING, [2], given={"x": np.array(["a", "bc"])})
-    with pytest.raises(UsageError, match="expects text"):
-        single(tmp_path, TensorProto.STRING, [2], given={"x": np.zeros(2)})
+@pytest.mark.parametrize(
+    ("element", "shape", "array", "words"),
+    [
+        (TensorProto.FLOAT, ["n", 3], np.zeros((2, 3), np.float32), ""),
+        (TensorProto.FLOAT, ["n", 3], np.zeros((2, 4), np.float32), "expects [n, 3]"),
+        (TensorProto.BFLOAT16, [2], np.zeros(2, np.uint16), ""),
+        (
+            *(TensorProto.BFLOAT16, [2], np.zeros(2, np.float32)),
+            "expects uint16, the bits of bfloat16",
+        ),
+        (TensorProto.STRING, [2], np.array(["a", "bc"]), ""),
+        (TensorProto.STRING, [2], np.zeros(2), "expects text"),
+    ],
+)
+def test_given_arrays_must_have_the_fixed_sizes_and_the_type(
+    tmp_path: Path, element: int, shape: list[int | str], array: np.ndarray, words: str
+) -> None:
+    if words:
+        with pytest.raises(UsageError) as caught:
+            single(tmp_path, element, shape, given={"x": array})
+        assert words in str(caught.value)
+    else:
+        plan = single(tmp_path, element, shape, given={"x": array})
+        assert plan.shape == array.shape
+        assert plan.bits_type == (element if element == TensorProto.BFLOAT16 else None)
 
 
 @pytest.mark.parametrize("shape", [[1 << 50], [1 << 40, 1 << 40]], ids=["large", "absurd"])
@@ -310,13 +269,13 @@ def test_an_input_that_does_not_fit_in_memory(tmp_path: Path, shape: list[int | 
 
 
 def test_the_runtime_runs_with_what_is_made(tmp_path: Path) -> None:
-    proto = embedding()
-    proto.graph.output.extend(
+    model = ModelProto.FromString(EMBEDDING.SerializeToString())
+    model.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in "ab"
     )
-    plans = plans_of(tmp_path, proto, {"batch": 3, "seq": 5})
+    plans = plans_of(model, tmp_path, dims={"batch": 3, "seq": 5})
     session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     y, fast, slow = session.run(None, {plan.name: make_array(plan, 0) for plan in plans})
     assert y.shape == (3, 5, 4)
