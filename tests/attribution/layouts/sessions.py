@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,14 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.compose
-import onnx.numpy_helper
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import helper
 
 from memdiag.attribution.virtual_copy import VirtualCopy
+from tests.builders import build, noise
 
 RUNTIMES = [sys.executable, *filter(None, os.environ.get("MEMDIAG_RUNTIMES", "").split(":"))]
 """Interpreters for the sessions: this one, and those in MEMDIAG_RUNTIMES."""
-
-FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
-INT8, UINT8, INT32 = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32
 
 # Imports onnxruntime once. Each session is made in a process forked for it, which then waits.
 _PARENT = """
@@ -51,26 +48,10 @@ for line in sys.stdin:
 """
 
 
-def model(
-    nodes: Sequence[onnx.NodeProto],
-    constants: dict[str, Any],
-    *,
-    x: tuple[int, Sequence[int | str]] = (FLOAT, ["n", "k"]),
-    y: int = FLOAT,
-) -> onnx.ModelProto:
-    """Return a model from ``x`` (element type, shape) to ``y`` (element type) with `constants`."""
-    graph = helper.make_graph(
-        list(nodes),
-        "g",
-        [helper.make_tensor_value_info("x", *x)],
-        [helper.make_tensor_value_info("y", y, None)],
-        [
-            onnx.numpy_helper.from_array(np.asarray(value), name)
-            for name, value in constants.items()
-        ],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+def model(body: str, *, x: str = "float[n, k]", **weights: Any) -> onnx.ModelProto:
+    """Return a model of the nodes in `body` from ``x``, whose type is given, to ``y``."""
+    graph = f"({x} x) => (y) {{ {body} }}"
+    return build(graph, opset=21, ir=10, domains={"com.microsoft": 1}, weights=weights)
 
 
 def combined(*models: onnx.ModelProto) -> onnx.ModelProto:
@@ -114,6 +95,10 @@ class ProcessMemory:
         return found
 
 
+SessionMemory = Callable[..., ProcessMemory]
+"""A function: a model and session config entries to the memory of a process that loaded it."""
+
+
 class SessionStarter:
     """Makes sessions under one interpreter, each in a process of its own."""
 
@@ -141,15 +126,9 @@ class SessionStarter:
         self._parent.communicate()
 
 
-def noise(*shape: int, seed: int = 3) -> NDArray[np.float32]:
-    """Return normally distributed fp32 values, the same each time."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def integers(dtype: Any, *shape: int, seed: int = 3) -> NDArray[Any]:
     """Return 8-bit values over their whole range, the same each time."""
-    values = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
-    return values.view(dtype)
+    return noise(*shape, dtype=dtype, seed=seed)
 
 
 def _contains(memory: bytes, base: int, copy: VirtualCopy) -> bool:

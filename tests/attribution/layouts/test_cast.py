@@ -1,44 +1,33 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from memdiag.attribution.search_target import weight_contents
 from memdiag.model.model_file import open_model
-from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.sessions import SessionMemory, model
 from tests.attribution.layouts.virtual_copies import assembled, offered
+from tests.builders import noise, saved
+
+WIDENED = "wide = Cast <to = 1> (w) y = Add (x, wide)"
 
 
-def test_a_folded_cast_is_found(session_memory: Callable[..., ProcessMemory]) -> None:
-    weight = noise(50, 40).astype(np.float16)
-    nodes = [
-        helper.make_node("Cast", ["w"], ["wide"], to=1),
-        helper.make_node("Add", ["x", "wide"], ["y"]),
-    ]
-    memory = session_memory(model(nodes, {"w": weight}, x=(1, ["n", 40])))
+def test_a_folded_cast_is_found(session_memory: SessionMemory) -> None:
+    weight = noise(50, 40, dtype=np.float16)
+    memory = session_memory(model(WIDENED, x="float[n, 40]", w=weight))
     assert memory.find(offered(weight, "cast")[0])
-    assert not memory.find(offered(noise(50, 40, seed=4).astype(np.float16), "cast")[0])
+    assert not memory.find(offered(noise(50, 40, seed=4, dtype=np.float16), "cast")[0])
 
 
-def test_a_folded_cast_of_bfloat16_is_found(
-    session_memory: Callable[..., ProcessMemory], tmp_path: Path
-) -> None:
+def test_a_folded_cast_of_bfloat16_is_found(session_memory: SessionMemory, tmp_path: Path) -> None:
     bits = (noise(50, 40).view(np.uint32) >> 16).astype(np.uint16)
-    nodes = [
-        helper.make_node("Cast", ["w"], ["wide"], to=1),
-        helper.make_node("Add", ["x", "wide"], ["y"]),
-    ]
-    proto = model(nodes, {}, x=(1, ["n", 40]))
+    proto = model(WIDENED, x="float[n, 40]")
     proto.graph.initializer.append(
         helper.make_tensor("w", TensorProto.BFLOAT16, bits.shape, bits.tobytes(), raw=True)
     )
-    path = tmp_path / "half.onnx"
-    onnx.save(proto, path)
-    with open_model(path) as file:
+    with open_model(saved(proto, tmp_path)) as file:
         (weight,) = weight_contents(file)[0]
         (copy,) = offered(weight.values, "cast")
         expected = (bits.astype(np.uint32) << 16).tobytes()

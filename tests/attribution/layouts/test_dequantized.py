@@ -1,14 +1,13 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import ModelProto
 
 from memdiag.attribution.layout import Quantization
-from tests.attribution.layouts.sessions import ProcessMemory, integers, model
+from tests.attribution.layouts.sessions import SessionMemory, integers, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 RANDOM = np.random.default_rng(5)
@@ -43,33 +42,31 @@ def naive(weight: Any, q: Quantization) -> Any:
     )
 
 
-def folded(q: Quantization, weight: Any, *after: Any, columns: str | int = 20) -> Any:
-    constants = {"w": weight, "s": q.scale}
-    if q.zero_point is not None:
-        constants["z"] = q.zero_point
-    attributes: dict[str, Any] = {"axis": q.axis} if q.scale.ndim else {}
-    if q.block_size:
-        attributes["block_size"] = q.block_size
-    dequantize = helper.make_node("DequantizeLinear", list(constants), ["v"], **attributes)
-    return model([dequantize, *after], constants, x=(1, ["n", columns]))
+def folded(q: Quantization, weight: Any, after: str, columns: int = 20) -> ModelProto:
+    """Return a model of v, the dequantized weight, and the nodes `after` it."""
+    attributes = [f"axis = {q.axis}"] if q.scale.ndim else []
+    attributes += [f"block_size = {q.block_size}"] if q.block_size else []
+    settings = f"<{', '.join(attributes)}>" if attributes else ""
+    zeros = {} if q.zero_point is None else {"z": q.zero_point}
+    body = f"v = DequantizeLinear {settings} ({', '.join(['w', 's', *zeros])}) {after}"
+    return model(body, x=f"float[n, {columns}]", w=weight, s=q.scale, **zeros)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("kind", ["tensor", "columns", "rows", "blocks"])
 def test_a_folded_dequantization_is_found(
-    session_memory: Callable[..., ProcessMemory], dtype: Any, kind: str
+    session_memory: SessionMemory, dtype: Any, kind: str
 ) -> None:
     weight, q = integers(dtype, 32, 20), quantization(kind, dtype)
-    of = folded(q, weight, helper.make_node("Add", ["x", "v"], ["y"]))
-    memory = session_memory(of, "session.disable_quant_qdq=1")
+    memory = session_memory(folded(q, weight, "y = Add (x, v)"), "session.disable_quant_qdq=1")
     assert memory.find(offered(weight, "dequantized", quantizations=(q,))[0])
     other = integers(dtype, 32, 20, seed=4)
     assert not memory.find(offered(other, "dequantized", quantizations=(q,))[0])
 
 
-def test_a_dequantized_weight_is_packed(session_memory: Callable[..., ProcessMemory]) -> None:
+def test_a_dequantized_weight_is_packed(session_memory: SessionMemory) -> None:
     weight, q = integers(np.int8, 32, 20), quantization("columns", np.int8)
-    of = folded(q, weight, helper.make_node("MatMul", ["x", "v"], ["y"]), columns=32)
+    of = folded(q, weight, "y = MatMul (x, v)", columns=32)
     memory = session_memory(of, "session.disable_quant_qdq=1")
     wanted = {"transB": "0", "from": "int8"}
     assert memory.find(one(weight, "packed_fp32", wanted, quantizations=(q,)))
@@ -77,15 +74,11 @@ def test_a_dequantized_weight_is_packed(session_memory: Callable[..., ProcessMem
 
 @pytest.mark.parametrize("shape", [(1, 20), (32, 1), (32, 20)])
 def test_a_folded_cast_and_multiplication_is_found(
-    session_memory: Callable[..., ProcessMemory], shape: tuple[int, int]
+    session_memory: SessionMemory, shape: tuple[int, int]
 ) -> None:
     weight, scale = integers(np.int8, 32, 20), scales(*shape)
-    nodes = [
-        helper.make_node("Cast", ["w"], ["wide"], to=1),
-        helper.make_node("Mul", ["wide", "s"], ["v"]),
-        helper.make_node("MatMul", ["x", "v"], ["y"]),
-    ]
-    memory = session_memory(model(nodes, {"w": weight, "s": scale}, x=(1, ["n", 32])))
+    body = "wide = Cast <to = 1> (w) v = Mul (wide, s) y = MatMul (x, v)"
+    memory = session_memory(model(body, x="float[n, 32]", w=weight, s=scale))
     q = Quantization(scale=scale)
     (copy,) = offered(weight, "dequantized", quantizations=(q,))
     assert assembled(copy) == (weight.astype(np.float32) * scale).tobytes()

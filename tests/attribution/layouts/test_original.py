@@ -1,30 +1,19 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper
 
-from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.sessions import SessionMemory, model
 from tests.attribution.layouts.virtual_copies import assembled, offered
+from tests.builders import noise
 
 
-def added(weight: Any) -> Any:
-    return model([helper.make_node("Add", ["x", "w"], ["y"])], {"w": weight})
-
-
-def test_a_weight_stays_as_it_is(session_memory: Callable[..., ProcessMemory]) -> None:
+def test_a_weight_stays_as_it_is(session_memory: SessionMemory) -> None:
     weight = noise(50, 33)
-    assert session_memory(added(weight)).find(offered(weight, "original")[0])
-
-
-def test_another_weight_and_a_changed_element_are_not_found(
-    session_memory: Callable[..., ProcessMemory],
-) -> None:
-    weight = noise(50, 33)
-    memory = session_memory(added(weight))
+    memory = session_memory(model("y = Add (x, w)", w=weight))
+    assert memory.find(offered(weight, "original")[0])
     changed = weight.copy()
     changed[49, 32] += 1
     assert not memory.find(offered(changed, "original")[0])

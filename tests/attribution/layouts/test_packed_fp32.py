@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -6,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import helper
 
-from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.sessions import SessionMemory, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
+from tests.builders import noise
 
 SHAPES = [(320, 48), (300, 41), (513, 96), (1, 70), (70, 1)]
 
@@ -27,66 +26,50 @@ def naive(matrix: NDArray[Any]) -> bytes:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_matmul_packs_its_weight(
-    session_memory: Callable[..., ProcessMemory], shape: tuple[int, int]
-) -> None:
+def test_matmul_packs_its_weight(session_memory: SessionMemory, shape: tuple[int, int]) -> None:
     weight = noise(*shape)
-    memory = session_memory(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": weight}))
+    memory = session_memory(model("y = MatMul (x, w)", w=weight))
     assert memory.find(one(weight, "packed_fp32", {"transB": "0"}))
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("shape", SHAPES[:3])
 def test_gemm_packs_its_weight_one_way(
-    session_memory: Callable[..., ProcessMemory], shape: tuple[int, int], transposed: int
+    session_memory: SessionMemory, shape: tuple[int, int], transposed: int
 ) -> None:
     weight = noise(*shape)
-    node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=transposed)
-    memory = session_memory(model([node], {"w": weight}))
+    memory = session_memory(model(f"y = Gemm <transB = {transposed}> (x, w)", w=weight))
     assert memory.find(one(weight, "packed_fp32", {"transB": str(transposed)}))
     assert not memory.find(one(weight, "packed_fp32", {"transB": str(1 - transposed)}))
 
 
 def test_prepacking_off_leaves_the_original(
-    session_memory: Callable[..., ProcessMemory],
+    session_memory: SessionMemory,
 ) -> None:
     weight = noise(320, 48)
-    memory = session_memory(
-        model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": weight}),
-        "session.disable_prepacking=1",
-    )
+    of = model("y = MatMul (x, w)", w=weight)
+    memory = session_memory(of, "session.disable_prepacking=1")
     assert memory.find(offered(weight, "original")[0])
     assert not memory.find(one(weight, "packed_fp32", {"transB": "0"}))
 
 
-def test_a_cast_weight_is_packed_in_fp32(session_memory: Callable[..., ProcessMemory]) -> None:
-    weight = noise(300, 80).astype(np.float16)
-    nodes = [
-        helper.make_node("Cast", ["w"], ["wide"], to=1),
-        helper.make_node("MatMul", ["x", "wide"], ["y"]),
-    ]
-    memory = session_memory(model(nodes, {"w": weight}))
+def test_a_cast_weight_is_packed_in_fp32(session_memory: SessionMemory) -> None:
+    weight = noise(300, 80, dtype=np.float16)
+    memory = session_memory(model("wide = Cast <to = 1> (w) y = MatMul (x, wide)", w=weight))
     assert memory.find(one(weight, "packed_fp32", {"transB": "0", "from": "float16"}))
-
-
-def recurrent(operator: str, inputs: Any, states: Any, gates: int) -> Any:
-    hidden = inputs.shape[1] // gates
-    direction = "bidirectional" if len(inputs) == 2 else "forward"
-    node = helper.make_node(
-        operator, ["x", "w", "r"], ["y"], hidden_size=hidden, direction=direction
-    )
-    return model([node], {"w": inputs, "r": states}, x=(1, ["s", "b", inputs.shape[2]]))
 
 
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("operator", ["LSTM", "GRU"])
 def test_recurrent_operators_pack_each_direction(
-    session_memory: Callable[..., ProcessMemory], operator: str, directions: int
+    session_memory: SessionMemory, operator: str, directions: int
 ) -> None:
     gates = {"LSTM": 4, "GRU": 3}[operator]
     inputs = noise(directions, gates * 50, 300)
     states = noise(directions, gates * 50, 50, seed=4)
-    memory = session_memory(recurrent(operator, inputs, states, gates))
+    direction = "bidirectional" if directions == 2 else "forward"
+    body = f'y = {operator} <hidden_size = 50, direction = "{direction}"> (x, w, r)'
+    memory = session_memory(model(body, x="float[s, b, 300]", w=inputs, r=states))
     assert memory.find(one(inputs, "packed_fp32", {"gates": "all"}))
     found = {
         copy.parameters["gates"] for copy in offered(states, "packed_fp32") if memory.find(copy)
@@ -94,18 +77,16 @@ def test_recurrent_operators_pack_each_direction(
     assert found == ({"zr", "h"} if operator == "GRU" else {"all"})
 
 
-def test_attention_packs_each_head(session_memory: Callable[..., ProcessMemory]) -> None:
+def test_attention_packs_each_head(session_memory: SessionMemory) -> None:
     weight = noise(96, 288)
-    node = helper.make_node(
-        "Attention", ["x", "w", "b"], ["y"], domain="com.microsoft", num_heads=3
-    )
-    constants = {"w": weight, "b": np.zeros(288, np.float32)}
-    memory = session_memory(model([node], constants, x=(1, ["n", "s", 96])))
+    body, bias = "y = com.microsoft.Attention <num_heads = 3> (x, w, b)", np.zeros(288, np.float32)
+    memory = session_memory(model(body, x="float[n, s, 96]", w=weight, b=bias))
     copies = [c for c in offered(weight, "packed_fp32", heads=(3,)) if "heads" in c.parameters]
     assert [copy.parameters["operand"] for copy in copies] == ["Q", "K", "V"]
     assert all(memory.find(copy) for copy in copies)
-    other = offered(weight, "packed_fp32", heads=(4,))
-    assert not any(memory.find(copy) for copy in other if "heads" in copy.parameters)
+    others = [c for c in offered(weight, "packed_fp32", heads=(4,)) if "heads" in c.parameters]
+    assert len(others) == 3
+    assert not any(memory.find(copy) for copy in others)
 
 
 @given(directions=st.integers(1, 3), hidden=st.integers(1, 20), depth=st.integers(1, 300))
@@ -141,7 +122,10 @@ def test_pieces_and_blocks_are_the_naive_packing(rows: int, columns: int, half: 
     weight: NDArray[Any] = noise(rows, columns)
     if half:
         weight = weight.astype(np.float16)
-    for copy in offered(weight, "packed_fp32"):
+    copies = offered(weight, "packed_fp32")
+    ways = ["1"] if columns == 16 and not half else ["0", "1"]  # one panel is its own packing
+    assert [copy.parameters["transB"] for copy in copies] == ways
+    for copy in copies:
         operand = weight.T if copy.parameters["transB"] == "1" else weight
         expected = naive(operand)
         assert assembled(copy)[: len(expected)] == expected
@@ -149,9 +133,10 @@ def test_pieces_and_blocks_are_the_naive_packing(rows: int, columns: int, half: 
         assert copy.exact == (copy.nbytes == len(expected))
 
 
-def test_a_matrix_of_one_panel_is_its_own_packing() -> None:
-    assert [copy.parameters["transB"] for copy in offered(noise(300, 16), "packed_fp32")] == ["1"]
-    assert len(offered(noise(300, 17), "packed_fp32")) == 2
+@pytest.mark.parametrize(("columns", "ways"), [(16, ["1"]), (17, ["0", "1"])])
+def test_a_matrix_of_one_panel_is_its_own_packing(columns: int, ways: list[str]) -> None:
+    copies = offered(noise(300, columns), "packed_fp32")
+    assert [copy.parameters["transB"] for copy in copies] == ways
 
 
 def test_only_matrices_of_floats_are_packed() -> None:

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -7,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import ModelProto
 
 from tests.attribution.layouts.sessions import (
-    INT8,
-    INT32,
-    UINT8,
     ProcessMemory,
+    SessionMemory,
     combined,
     integers,
     model,
@@ -49,13 +46,11 @@ def any_form(memory: ProcessMemory, copies: list[Any]) -> bool:
     return any(memory.find(copy) for copy in copies)
 
 
-def test_matmul_integer_packs_its_weight(session_memory: Callable[..., ProcessMemory]) -> None:
+def test_matmul_integer_packs_its_weight(session_memory: SessionMemory) -> None:
     cases = list(product((np.int8, np.uint8), ((800, 64), (401, 50), (90, 7))))
     weights = [integers(dtype, *shape, seed=10 + n) for n, (dtype, shape) in enumerate(cases)]
-    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
-    memory = session_memory(
-        combined(*(model([node], {"w": w}, x=(UINT8, ["n", "k"]), y=INT32) for w in weights))
-    )
+    body = "y = MatMulInteger (x, w)"
+    memory = session_memory(combined(*(model(body, x="uint8[n, k]", w=w) for w in weights)))
     for weight, case in zip(weights, cases, strict=True):
         copies = [c for c in offered(weight, "packed_int8") if c.parameters["transB"] == "0"]
         assert any_form(memory, copies), case
@@ -65,41 +60,41 @@ def test_matmul_integer_packs_its_weight(session_memory: Callable[..., ProcessMe
         assert not any_form(memory, offered(changed, "packed_int8"))
 
 
-@pytest.mark.parametrize("operator", ["QLinearMatMul", "DynamicQuantizeMatMul", "QGemm"])
+QUANTIZED = "x, s, p, w, s, z"
+CONSTANTS = {"s": SCALE, "z": np.int8(0), "p": np.uint8(3)}
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "way"),
+    [
+        (f"QLinearMatMul ({QUANTIZED}, s, p)", "uint8", "0"),
+        ("com.microsoft.DynamicQuantizeMatMul (x, w, s, z)", "float", "0"),
+        (f'com.microsoft.QGemm <transB = 1> ({QUANTIZED}, "", s, p)', "uint8", "1"),
+    ],
+    ids=["QLinearMatMul", "DynamicQuantizeMatMul", "QGemm"],
+)
 def test_other_operators_pack_the_same_way(
-    session_memory: Callable[..., ProcessMemory], operator: str
+    session_memory: SessionMemory, node: str, kind: str, way: str
 ) -> None:
-    weight = integers(np.int8, 120, 70) if operator != "QGemm" else integers(np.int8, 70, 120)
-    zero, point = np.int8(0), np.uint8(3)
-    constants = {"w": weight, "s": SCALE, "z": zero, "p": point}
-    kind: int = UINT8
-    domain = ""
-    attributes: dict[str, Any] = {}
-    inputs = ["x", "s", "p", "w", "s", "z", "s", "p"]
-    if operator == "DynamicQuantizeMatMul":
-        kind, domain, inputs = 1, "com.microsoft", ["x", "w", "s", "z"]
-        del constants["p"]
-    elif operator == "QGemm":
-        domain = "com.microsoft"
-        attributes["transB"] = 1
-        inputs = ["x", "s", "p", "w", "s", "z", "", "s", "p"]
-    node = helper.make_node(operator, inputs, ["y"], domain=domain, **attributes)
-    memory = session_memory(model([node], constants, x=(kind, ["n", 120]), y=kind))
-    wanted = "1" if operator == "QGemm" else "0"
+    weight = integers(np.int8, *((120, 70) if way == "0" else (70, 120)))
+    memory = session_memory(model(f"y = {node}", x=f"{kind}[n, 120]", w=weight, **CONSTANTS))
     copies = offered(weight, "packed_int8")
-    assert any_form(memory, [copy for copy in copies if copy.parameters["transB"] == wanted])
+    assert any_form(memory, [copy for copy in copies if copy.parameters["transB"] == way])
 
 
-def convolution(weight: NDArray[Any], groups: int, zero: int, kind: int = UINT8) -> Any:
-    point = np.int8(3) if kind == INT8 else np.uint8(3)
-    constants = {"w": weight, "s": SCALE, "z": weight.dtype.type(zero), "p": point}
-    inputs = ["x", "s", "p", "w", "s", "z", "s", "p"]
-    node = helper.make_node("QLinearConv", inputs, ["y"], group=groups)
-    shape = [1, weight.shape[1] * groups, *([20] * (weight.ndim - 2))]
-    return model([node], constants, x=(kind, shape), y=kind)
+def convolution(weight: NDArray[Any], groups: int, zero: int, kind: str = "uint8") -> ModelProto:
+    sides = [1, weight.shape[1] * groups, *([20] * (weight.ndim - 2))]
+    return model(
+        f"y = QLinearConv <group = {groups}> ({QUANTIZED}, s, p)",
+        x=f"{kind}{sides}",
+        w=weight,
+        s=SCALE,
+        z=np.asarray(zero, weight.dtype),
+        p=np.asarray(3, kind),
+    )
 
 
-def test_convolutions_pack_each_group(session_memory: Callable[..., ProcessMemory]) -> None:
+def test_convolutions_pack_each_group(session_memory: SessionMemory) -> None:
     cases: list[tuple[Any, tuple[int, ...], int]] = [
         (np.int8, (64, 64, 3, 3), 1),
         (np.int8, (70, 64, 3, 3), 1),
@@ -109,14 +104,8 @@ def test_convolutions_pack_each_group(session_memory: Callable[..., ProcessMemor
         (np.uint8, (64, 16, 3, 3), 2),
     ]
     weights = [integers(dtype, *shape, seed=10 + n) for n, (dtype, shape, _) in enumerate(cases)]
-    memory = session_memory(
-        combined(
-            *(
-                convolution(weight, groups, 3)
-                for weight, (_, _, groups) in zip(weights, cases, strict=True)
-            )
-        )
-    )
+    models = [convolution(w, groups, 3) for w, (_, _, groups) in zip(weights, cases, strict=True)]
+    memory = session_memory(combined(*models))
     for weight, (dtype, shape, groups) in zip(weights, cases, strict=True):
         copies = offered(weight, "packed_int8", groups=(groups,))
         wanted = [copy for copy in copies if copy.parameters.get("groups") == str(groups)]
@@ -126,7 +115,7 @@ def test_convolutions_pack_each_group(session_memory: Callable[..., ProcessMemor
 
 
 def test_a_symmetric_convolution_packs_without_sums(
-    session_memory: Callable[..., ProcessMemory],
+    session_memory: SessionMemory,
 ) -> None:
     weight = integers(np.int8, 64, 64, 3, 3)
     memory = session_memory(convolution(weight, 1, 0))
@@ -134,10 +123,10 @@ def test_a_symmetric_convolution_packs_without_sums(
 
 
 @pytest.mark.parametrize(
-    ("shape", "groups", "kind"), [((64, 48, 3, 3), 1, INT8), ((64, 1, 3, 3), 64, UINT8)]
+    ("shape", "groups", "kind"), [((64, 48, 3, 3), 1, "int8"), ((64, 1, 3, 3), 64, "uint8")]
 )
 def test_filters_that_no_kernel_packs_are_reordered(
-    session_memory: Callable[..., ProcessMemory], shape: tuple[int, ...], groups: int, kind: int
+    session_memory: SessionMemory, shape: tuple[int, ...], groups: int, kind: str
 ) -> None:
     weight = integers(np.int8, *shape)
     memory = session_memory(convolution(weight, groups, 0, kind))
@@ -147,14 +136,12 @@ def test_filters_that_no_kernel_packs_are_reordered(
 
 
 def test_quantized_attention_packs_each_head(
-    session_memory: Callable[..., ProcessMemory],
+    session_memory: SessionMemory,
 ) -> None:
     weight = integers(np.int8, 96, 288)
-    inputs = ["x", "w", "b", "s", "s", "", "p", "z"]
-    node = helper.make_node("QAttention", inputs, ["y"], domain="com.microsoft", num_heads=3)
-    bias = np.zeros(288, np.float32)
-    constants = {"w": weight, "b": bias, "s": SCALE, "p": np.uint8(1), "z": np.int8(0)}
-    memory = session_memory(model([node], constants, x=(UINT8, ["n", "s", 96])))
+    body = 'y = com.microsoft.QAttention <num_heads = 3> (x, w, b, s, s, "", p, z)'
+    constants = {"w": weight, "b": np.zeros(288, np.float32), **CONSTANTS}
+    memory = session_memory(model(body, x="uint8[n, s, 96]", **constants))
     for heads in (3, 4):
         copies = offered(weight, "packed_int8", heads=(heads,))
         of_heads = [copy for copy in copies if "heads" in copy.parameters]
@@ -164,22 +151,17 @@ def test_quantized_attention_packs_each_head(
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_quantized_lstm_packs_each_direction(
-    session_memory: Callable[..., ProcessMemory], dtype: Any, directions: int
+    session_memory: SessionMemory, dtype: Any, directions: int
 ) -> None:
     inputs, states = integers(dtype, directions, 70, 80), integers(dtype, directions, 20, 80)
-    names = ["x", "w", "r", "", "", "", "", "", "s", "z", "s", "z"]
     direction = "bidirectional" if directions == 2 else "forward"
-    node = helper.make_node(
-        "DynamicQuantizeLSTM",
-        names,
-        ["y"],
-        domain="com.microsoft",
-        hidden_size=20,
-        direction=direction,
+    body = (
+        f'y = com.microsoft.DynamicQuantizeLSTM <hidden_size = 20, direction = "{direction}"> '
+        '(x, w, r, "", "", "", "", "", s, z, s, z)'
     )
     scale, zero = np.full(directions, SCALE), np.zeros(directions, dtype)
-    constants = {"w": inputs, "r": states, "s": scale, "z": zero}
-    memory = session_memory(model([node], constants, x=(1, ["s", "b", 70])))
+    of = model(body, x="float[s, b, 70]", w=inputs, r=states, s=scale, z=zero)
+    memory = session_memory(of)
     for weight in (inputs, states):
         copies = offered(weight, "packed_int8")
         assert any_form(memory, [copy for copy in copies if "stacked" in copy.parameters])
@@ -234,9 +216,10 @@ def test_filters_are_packed_group_by_group(
 ) -> None:
     weight = integers(np.int8, outputs * groups, inputs, *kernel)
     whole = weight.reshape(*weight.shape[:2], -1)
-    for copy in offered(weight, "packed_int8", groups=(groups,)):
-        if copy.parameters.get("groups") != str(groups):
-            continue
+    copies = offered(weight, "packed_int8", groups=(groups,))
+    of_groups = [copy for copy in copies if copy.parameters.get("groups") == str(groups)]
+    assert of_groups
+    for copy in of_groups:
         expected = b""
         for group in np.split(whole, groups):
             rows = group.transpose(2, 1, 0).reshape(-1, outputs)
@@ -259,7 +242,9 @@ def test_groups_that_do_not_divide_the_filters_are_left_out() -> None:
 
 def test_a_stack_of_wide_matrices_is_no_filter() -> None:
     wide, filters = integers(np.int8, 2, 4, 513), integers(np.int8, 2, 4, 512)
-    assert all("stacked" in copy.parameters for copy in offered(wide, "packed_int8"))
+    copies = offered(wide, "packed_int8")
+    assert copies
+    assert all("stacked" in copy.parameters for copy in copies)
     assert any("groups" in copy.parameters for copy in offered(filters, "packed_int8"))
 
 

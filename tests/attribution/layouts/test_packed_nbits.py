@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from memdiag.attribution.layout import BlockQuantization
-from tests.attribution.layouts.sessions import ProcessMemory, combined, model
+from tests.attribution.layouts.sessions import SessionMemory, combined, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 Values = NDArray[np.uint8]
@@ -82,8 +81,8 @@ def naive(
 
 
 def naive_sums(nbits: BlockQuantization) -> bytes:
-    assert nbits.scales is not None
     """Sums by panels of 16 columns; 0 in an incomplete panel, which is not compared."""
+    assert nbits.scales is not None
     sums = np.zeros((-(-nbits.columns // 16), nbits.blocks, 16), np.float32)
     for column in range(nbits.columns // 16 * 16):
         for block in range(nbits.blocks):
@@ -99,21 +98,15 @@ def multiplication(values: Values, nbits: BlockQuantization, accuracy: int) -> o
     if nbits.zero_points is not None:
         zeros = nbits.zero_points
         constants["z"] = nibbles(zeros) if nbits.bits == 4 else zeros
-    node = helper.make_node(
-        "MatMulNBits",
-        ["x", *constants],
-        ["y"],
-        domain="com.microsoft",
-        K=nbits.depth,
-        N=nbits.columns,
-        bits=nbits.bits,
-        block_size=nbits.block_size,
-        accuracy_level=accuracy,
+    attributes = (
+        f"K = {nbits.depth}, N = {nbits.columns}, bits = {nbits.bits}, "
+        f"block_size = {nbits.block_size}, accuracy_level = {accuracy}"
     )
-    return model([node], constants, x=(1, ["n", nbits.depth]))
+    body = f"y = com.microsoft.MatMulNBits <{attributes}> ({', '.join(['x', *constants])})"
+    return model(body, x=f"float[n, {nbits.depth}]", **constants)
 
 
-def test_products_in_fp32_interleave_nibbles(session_memory: Callable[..., ProcessMemory]) -> None:
+def test_products_in_fp32_interleave_nibbles(session_memory: SessionMemory) -> None:
     cases = [example(1, 4, 39, 600, block) for block in (16, 32, 64, 128, 256)]
     memory = session_memory(combined(*(multiplication(*case, 0) for case in cases)))
     for values, nbits in cases:
@@ -126,7 +119,7 @@ def test_products_in_fp32_interleave_nibbles(session_memory: Callable[..., Proce
         assert not memory.find(copy), nbits
 
 
-def test_products_in_8_bits_tile_columns(session_memory: Callable[..., ProcessMemory]) -> None:
+def test_products_in_8_bits_tile_columns(session_memory: SessionMemory) -> None:
     cases = []
     for number, (bits, block) in enumerate(product((4, 8), (16, 32, 128, 256))):
         for with_zero_points in (True, False):
@@ -151,12 +144,11 @@ def dequantization(values: Values, nbits: BlockQuantization, element: int) -> on
     assert nbits.scales is not None
     by_row = np.ascontiguousarray(values.T)
     flat = nibbles(by_row.reshape(1, -1)) if nbits.bits == 4 else by_row
-    weight = helper.make_tensor("w", element, by_row.shape, flat.tobytes(), raw=True)
-    dequantize = helper.make_node(
-        "DequantizeLinear", ["w", "s"], ["v"], axis=0, block_size=nbits.block_size
+    body = (
+        f"v = DequantizeLinear <axis = 0, block_size = {nbits.block_size}> (w, s) y = MatMul (x, v)"
     )
-    multiply = helper.make_node("MatMul", ["x", "v"], ["y"])
-    of = model([dequantize, multiply], {"s": nbits.scales.T.copy()}, x=(1, ["n", nbits.depth]))
+    of = model(body, x=f"float[n, {nbits.depth}]", s=nbits.scales.T.copy())
+    weight = helper.make_tensor("w", element, by_row.shape, flat.tobytes(), raw=True)
     of.graph.initializer.append(weight)
     return of
 
@@ -165,7 +157,7 @@ def dequantization(values: Values, nbits: BlockQuantization, element: int) -> on
 @pytest.mark.parametrize("prepacked", [True, False])
 @pytest.mark.parametrize(("columns", "block"), [(38, 32), (33, 128)])
 def test_a_dequantized_operand_becomes_a_matmulnbits(
-    session_memory: Callable[..., ProcessMemory],
+    session_memory: SessionMemory,
     element: int,
     prepacked: bool,
     columns: int,
@@ -214,16 +206,19 @@ def test_pieces_and_blocks_are_the_naive_packing(
     if by_row and bits == 4:
         weight = nibbles(weight)
     kept = values ^ np.uint8(1 << bits - 1) if signed else values
-    for copy in offered(weight, "packed_nbits", block_quantizations=(nbits,)):
-        products, kernel = copy.parameters["products"], copy.parameters.get("kernel")
-        tiled = products == "int8" and (bits, block) != (4, 16)
-        run = {"fp32": min(block, 64), "none": 2 if bits == 4 else block}.get(products, 0)
-        if products == "int8":
+    copies = offered(weight, "packed_nbits", block_quantizations=(nbits,))
+    products = ["fp32"] * (bits == 4) + ["none"] * by_row + ["int8"] * 2
+    assert [copy.parameters["products"] for copy in copies] == products
+    for copy in copies:
+        product, kernel = copy.parameters["products"], copy.parameters.get("kernel")
+        tiled = product == "int8" and (bits, block) != (4, 16)
+        run = {"fp32": min(block, 64), "none": 2 if bits == 4 else block}.get(product, 0)
+        if product == "int8":
             run = 128 if kernel == "avx512" else 64 if tiled else 16
         packed, scales = naive(kept, nbits, run, tiled)
         whole = assembled(copy, 16384)
         assert whole[: len(packed)] == packed
-        if products != "int8":
+        if product != "int8":
             assert copy.nbytes == len(packed)
             continue
         first = -(-len(packed) // 64) * 64

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -6,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import ModelProto
 
-from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.sessions import SessionMemory, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
+from tests.builders import noise
 
 
 def naive(weight: NDArray[Any], block: int, inputs: int) -> bytes:
@@ -26,9 +26,9 @@ def naive(weight: NDArray[Any], block: int, inputs: int) -> bytes:
     return np.array(values, np.float32).tobytes()
 
 
-def convolution(weight: NDArray[Any], groups: int = 1) -> Any:
-    node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups)
-    return model([node], {"w": weight}, x=(1, [1, weight.shape[1] * groups, 20, 20]))
+def convolution(weight: NDArray[Any], groups: int = 1) -> ModelProto:
+    x = f"float[1, {weight.shape[1] * groups}, 20, 20]"
+    return model(f"y = Conv <group = {groups}> (x, w)", x=x, w=weight)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def convolution(weight: NDArray[Any], groups: int = 1) -> Any:
     ],
 )
 def test_a_convolution_has_its_filter_reordered(
-    session_memory: Callable[..., ProcessMemory],
+    session_memory: SessionMemory,
     shape: tuple[int, ...],
     groups: int,
     order: str,
@@ -58,7 +58,7 @@ def test_a_convolution_has_its_filter_reordered(
 
 
 def test_a_convolution_of_few_channels_a_group_keeps_the_original(
-    session_memory: Callable[..., ProcessMemory],
+    session_memory: SessionMemory,
 ) -> None:
     # Fewer than a block, which is 8 channels without AVX-512 and 16 with it.
     weight = noise(64, 4, 3, 3)
@@ -72,7 +72,10 @@ def test_a_convolution_of_few_channels_a_group_keeps_the_original(
 )
 def test_pieces_and_blocks_are_the_naive_order(shape: tuple[int, ...]) -> None:
     weight = noise(*shape)
-    for copy in offered(weight, "reordered_nchwc"):
+    copies = offered(weight, "reordered_nchwc")
+    # In blocks of outputs for each length, and of inputs too where there are as many.
+    assert len(copies) == 2 + sum(shape[1] >= length for length in (8, 16))
+    for copy in copies:
         block = int(copy.parameters["block"])
         inputs = block if copy.parameters["order"] == "OIHWBiBo" else 1
         assert assembled(copy, 16384) == naive(weight, block, inputs)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.attribution.layouts.sessions import noise
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
+from tests.builders import noise
 
 
 def naive(filters: NDArray[Any], block: int) -> bytes:

@@ -1,22 +1,20 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper
 
-from tests.attribution.layouts.sessions import ProcessMemory, model, noise
+from tests.attribution.layouts.sessions import SessionMemory, model
 from tests.attribution.layouts.virtual_copies import assembled, offered
+from tests.builders import noise
 
 
 @pytest.mark.parametrize(("shape", "groups"), [((64, 32, 3, 3), 1), ((64, 16, 3, 3), 4)])
 def test_conv_transpose_packs_its_filter(
-    session_memory: Callable[..., ProcessMemory], shape: tuple[int, ...], groups: int
+    session_memory: SessionMemory, shape: tuple[int, ...], groups: int
 ) -> None:
     weight = noise(*shape)
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=groups)
-    memory = session_memory(model([node], {"w": weight}, x=(1, [1, 64, 20, 20])))
+    body = f"y = ConvTranspose <group = {groups}> (x, w)"
+    memory = session_memory(model(body, x="float[1, 64, 20, 20]", w=weight))
     (copy,) = offered(weight, "transposed_filter", groups=(groups,))
     assert memory.find(copy)
     (other,) = offered(weight, "transposed_filter", groups=(2,))
