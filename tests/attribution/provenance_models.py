@@ -5,18 +5,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
-
 from memdiag.attribution.provenance import attribution_with_makers
 from memdiag.attribution.search_target import SearchTarget, fused_search_target, search_target
-from memdiag.model.model_file import open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.attribution import Attribution, Backing, Copy, CopyKind, Owner, ScanTiming
 from memdiag.runner.log import LogEvidence
-
-RANDOM = np.random.default_rng(11)
-node = helper.make_node
+from tests.builders import build, saved
 
 KINDS: dict[str, CopyKind] = {
     "original": "original",
@@ -33,20 +27,6 @@ KINDS: dict[str, CopyKind] = {
 }
 
 
-def noise(*shape: int) -> Any:
-    return RANDOM.standard_normal(shape, np.float32)
-
-
-def octets(*shape: int) -> Any:
-    return RANDOM.integers(-128, 128, shape).astype(np.int8)
-
-
-def branch(*nodes: onnx.NodeProto, **weights: Any) -> onnx.GraphProto:
-    output = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
-    tensors = [numpy_helper.from_array(values, name) for name, values in weights.items()]
-    return helper.make_graph(list(nodes), "branch", [], [output], tensors)
-
-
 class Models:
     """Models to search for, in a folder and open until the end of the test."""
 
@@ -54,27 +34,20 @@ class Models:
         self._folder = folder
         self._stack = stack
 
-    def target(self, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> SearchTarget:
-        return search_target(self._open("model", nodes, weights))
+    def target(self, body: str, **weights: Any) -> SearchTarget:
+        """Return what is searched for of a graph from x to y."""
+        return search_target(self._open("model.onnx", body, weights))
 
-    def optimized(
-        self, original: SearchTarget, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]
-    ) -> list[SearchTarget]:
-        return [original, fused_search_target(self._open("optimized", nodes, weights), original)]
+    def optimized(self, original: SearchTarget, body: str, **weights: Any) -> list[SearchTarget]:
+        """Return it with that of the graph that the runtime made of it."""
+        opened = self._open("optimized.onnx", body, weights)
+        return [original, fused_search_target(opened, original)]
 
-    def _open(self, name: str, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, Any]) -> Any:
-        graph = helper.make_graph(
-            nodes,
-            "main",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-            [numpy_helper.from_array(np.asarray(one), key) for key, one in weights.items()],
+    def _open(self, name: str, body: str, weights: Mapping[str, Any]) -> ModelFile:
+        model = build(
+            f"(x) => (y) {{ {body} }}", opset=21, ir=10, domains={NCHWC: 1}, weights=weights
         )
-        opsets = [helper.make_opsetid(domain, 1) for domain in ("com.microsoft", NCHWC)]
-        opsets.append(helper.make_opsetid("", 21))
-        path = self._folder / f"{name}.onnx"
-        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-        return self._stack.enter_context(open_model(path))
+        return self._stack.enter_context(open_model(saved(model, self._folder, name)))
 
 
 NCHWC = "com.microsoft.nchwc"
@@ -135,7 +108,3 @@ def made_by(
 
 
 COPY = [name for name in Copy.__struct_fields__ if name != "made_by"]
-
-
-def product(weight: Any, **more: Any) -> tuple[list[onnx.NodeProto], dict[str, Any]]:
-    return [node("MatMul", ["x", "w"], ["y"], name="product")], {"w": weight, **more}

@@ -15,7 +15,8 @@ from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.records.attribution import Attribution, Copy, Owner, ScanTiming, SearchedModel
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.optimized_model import save_optimized_model
-from tests.attribution.provenance_models import Models, copy, node, noise
+from tests.attribution.provenance_models import Models, copy
+from tests.builders import build, noise, saved
 
 SMALL, LARGE = 512, 49 * 512  # bytes, of which the small one is 2 %
 
@@ -43,7 +44,7 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-NODES = [node("Mul", ["x", "small"], ["z"]), node("Mul", ["z", "large"], ["y"])]
+BODY = "z = Mul (x, small) y = Mul (z, large)"
 WEIGHTS = {"small": noise(SMALL // 4), "large": noise(LARGE // 4)}
 
 
@@ -62,21 +63,21 @@ def test_the_model_is_optimized_only_if_weights_are_missing(
     copies: list[str],
     is_saved: bool,
 ) -> None:
-    target = Models(tmp_path, stack).target(NODES, WEIGHTS)
-    fused = noise(LARGE // 4)
-    saved: list[Path] = []
+    target = Models(tmp_path, stack).target(BODY, **WEIGHTS)
+    fused = noise(LARGE // 4, seed=1)
+    written: list[Path] = []
 
     def save(_: Job, path: Path) -> None:
         graph = onnx.load(target.model_file.path)
         graph.graph.initializer[1].raw_data = fused.tobytes()
         onnx.save(graph, path)
-        saved.append(path)
+        written.append(path)
 
     monkeypatch.setattr(fused_weights, "save_optimized_model", save)
     found = xray(*(copy("original", name) for name in copies))
     job = Job(model=target.model_file.path)
     targets = fused_search_targets(target, found, [job, job], tmp_path, stack)
-    assert len(saved) == len(targets) == 2 * is_saved
+    assert len(written) == len(targets) == 2 * is_saved
     for each in targets:
         assert each.fused_from is target.model_file
         (content,) = each.weights  # not the weight that the model has as well
@@ -86,7 +87,7 @@ def test_the_model_is_optimized_only_if_weights_are_missing(
 def test_a_model_that_is_not_written_is_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stack: ExitStack
 ) -> None:
-    target = Models(tmp_path, stack).target(NODES, WEIGHTS)
+    target = Models(tmp_path, stack).target(BODY, **WEIGHTS)
     monkeypatch.setattr(fused_weights, "save_optimized_model", lambda _job, _path: "no room")
     jobs = [Job(model=target.model_file.path)]
     assert fused_search_targets(target, xray(), jobs, tmp_path, stack) == []
@@ -95,7 +96,7 @@ def test_a_model_that_is_not_written_is_left_out(
 def test_copies_of_another_model_with_the_same_names_are_not_found(
     tmp_path: Path, stack: ExitStack
 ) -> None:
-    target = Models(tmp_path, stack).target(NODES, WEIGHTS)
+    target = Models(tmp_path, stack).target(BODY, **WEIGHTS)
     copies = [copy("original", name, models=(0,)) for name in ("small", "large")]
     found = xray(*copies, models=2)
     assert missing_bytes(target, found, index=0) == 0
@@ -105,17 +106,14 @@ def test_copies_of_another_model_with_the_same_names_are_not_found(
 def test_the_graph_that_another_provider_receives_is_saved(tmp_path: Path) -> None:
     # A Sigmoid and the Mul of its input become one node only in optimizations beyond the basic
     # ones, and the Transpose is folded by these.
-    text = """<ir_version: 9, opset_import: ["" : 17]>
-    g (float[4, 8] x) => (float[4, 4] y) <float[4, 8] w = {%s}>
-    { t = Transpose(w) p = MatMul(x, t) s = Sigmoid(p) y = Mul(p, s) }"""
-    numbers = ", ".join(map(str, range(32)))
-    source = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(text % numbers), source)
+    graph = """(float[4, 8] x) => (float[4, 4] y)
+        { t = Transpose(w) p = MatMul(x, t) s = Sigmoid(p) y = Mul(p, s) }"""
+    source = saved(build(graph, weights={"w": noise(4, 8)}), tmp_path)
     operators = []
     for number, providers in enumerate((("MyProvider", "CPUExecutionProvider"), DEFAULT_PROVIDERS)):
         options = {"MyProvider": {"key": "value"}} if number == 0 else {}
         session = SessionConfig(providers=providers, provider_options=options)
-        saved = tmp_path / f"{number}.onnx"
-        assert save_optimized_model(Job(model=source, session=session), saved) is None
-        operators.append([node.op_type for node in onnx.load(saved).graph.node])
+        target = tmp_path / f"{number}.onnx"
+        assert save_optimized_model(Job(model=source, session=session), target) is None
+        operators.append([node.op_type for node in onnx.load(target).graph.node])
     assert operators == [["MatMul", "Sigmoid", "Mul"], ["MatMul", "QuickGelu"]]

@@ -6,24 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto
 
 from memdiag.attribution.search_target import SearchTarget
-from memdiag.records.attribution import WHOLE_FILE_COPY_NAME, Backing
-from tests.attribution.provenance_models import (
-    NCHWC,
-    Models,
-    branch,
-    copy,
-    log,
-    made_by,
-    node,
-    noise,
-    octets,
-    product,
-)
+from memdiag.records.attribution import WHOLE_FILE_COPY_NAME, Backing, Copy
+from memdiag.runner.log import LogEvidence
+from tests.attribution.provenance_models import Models, copy, log, made_by
+from tests.builders import noise
+
+FOLDING, NCHWC = "ConstantFolding", "NchwcTransformer"
+FP16 = "FuseFp16InitializerToFp32NodeTransformer"
+MATRIX, FILTER = noise(32, 32), noise(8, 8, 3, 3)
+BYTES: dict[str, Any] = {"w": noise(32, 32, dtype=np.int8), "scale": np.float32(0.5)}
+PRODUCT = "[product] y = MatMul (x, w)"
+SCALED_PRODUCT = "[scale] f = DequantizeLinear (w, scale) [product] y = MatMul (x, f)"
+TWO_PRODUCTS = "[first] m = MatMul (x, w) [second] y = MatMul (m, w)"
+PLAIN, TURNED = (copy("packed_fp32", parameters={"transB": way}) for way in "01")
 
 
 @pytest.fixture
@@ -32,73 +30,68 @@ def models(tmp_path: Path) -> Iterator[Models]:
         yield Models(tmp_path, stack)
 
 
-def test_an_original_was_parsed_and_the_file_loaded(models: Models) -> None:
-    target = models.target(*product(noise(200, 200)))
-    assert made_by(target, log(), copy("original")) == "parse"
-    assert made_by(target, log(), copy("original", WHOLE_FILE_COPY_NAME)) == "loading from bytes"
+def removed(by: str, *changed: str, **options: Any) -> LogEvidence:
+    """Return a log in which a transformer removed the weight w."""
+    return log(*changed, removed={"w": by}, **options)
 
 
-def test_nobody_made_what_is_mapped_or_not_known(models: Models) -> None:
-    target = models.target(*product(noise(16, 16)))
-    mapped = copy("original", backing=Backing(kind="file", file="w.data", offset=0))
-    assert made_by(target, log(), mapped) is None
-    assert made_by(target, log(), copy("original", "another")) is None
+MAPPED = copy("original", backing=Backing(kind="file", file="w.data", offset=0))
+
+
+@pytest.mark.parametrize(
+    ("made", "evidence", "maker"),
+    [
+        (copy("original"), log(), "parse"),
+        (copy("original", WHOLE_FILE_COPY_NAME), log(), "loading from bytes"),
+        # Nobody made what is mapped or not known.
+        (MAPPED, log(), None),
+        (copy("original", "another"), log(), None),
+        (copy("original"), removed(FOLDING), "parse"),
+        # OpenVINO's library is loaded, but the log does not prove that it compiled anything.
+        (copy("reordered_onednn"), log(), None),
+        (PLAIN, log(reserved={4096: 1}), "prepack · product"),
+        (PLAIN, log(reserved=None), "prepack · product"),
+        # What was not reserved was packed by a kernel that ran. Of other packings it is not known
+        # that every buffer is reserved.
+        (PLAIN, log(reserved={640: 1}), "kernel · product"),
+        (copy("packed_nbits"), log(reserved={640: 1}), "prepack · product"),
+        # No node asks for this packing.
+        (TURNED, log(), None),
+    ],
+)
+def test_the_weight_of_a_product(
+    models: Models, made: Copy, evidence: LogEvidence, maker: str | None
+) -> None:
+    # So large that the file itself is looked for.
+    assert made_by(models.target(PRODUCT, w=noise(200, 200)), evidence, made) == maker
 
 
 def test_openvino_made_what_onnxruntime_removed_after_it_had_compiled(models: Models) -> None:
-    target = models.target(*product(noise(400, 32)))
-    compiled = log(removed={"w": "OpenVINO"})
-    maker = made_by(target, compiled, copy("original"))
+    target = models.target(PRODUCT, w=noise(400, 32))
+    maker = made_by(target, removed("OpenVINO"), copy("original"))
     assert maker is not None
     assert maker.startswith("OpenVINO · ")
-    assert made_by(target, compiled, copy("reordered_onednn")) == maker
-    assert made_by(target, log(removed={"w": "ConstantFolding"}), copy("original")) == "parse"
-    # Its library is loaded, but the log does not prove that it compiled anything.
-    assert made_by(target, log(), copy("reordered_onednn")) is None
+    assert made_by(target, removed("OpenVINO"), copy("reordered_onednn")) == maker
 
 
 # Packed ahead of time, or by a kernel that ran.
 
 
 def test_a_reserved_buffer_is_that_of_the_node_that_packs(models: Models) -> None:
-    nodes = [
-        node("Gather", ["w", "x"], ["g"], name="embed"),
-        node("MatMul", ["w", "x"], ["m"], name="on the left"),
-        node("MatMul", ["x", "w"], ["y"], name="product"),
-    ]
-    target = models.target(nodes, {"w": noise(32, 32)})
-    packed = copy("packed_fp32", parameters={"transB": "0"})
-    assert made_by(target, log(reserved={4096: 1}), packed) == "prepack · product"
-    assert made_by(target, log(reserved=None), packed) == "prepack · product"
-
-
-def test_what_was_not_reserved_was_packed_by_a_kernel_that_ran(models: Models) -> None:
-    target = models.target(*product(noise(32, 32)))
-    packed = copy("packed_fp32", parameters={"transB": "0"})
-    assert made_by(target, log(reserved={640: 1}), packed) == "kernel · product"
-    # Of other packings it is not known that every buffer is reserved.
-    assert made_by(target, log(reserved={640: 1}), copy("packed_nbits")) == "prepack · product"
+    body = f"[embed] g = Gather (w, x) [left] m = MatMul (w, x) {PRODUCT}"
+    target = models.target(body, w=MATRIX)
+    assert made_by(target, log(reserved={4096: 1}), PLAIN) == "prepack · product"
 
 
 def test_the_way_a_product_takes_the_weight_tells_which_node_packed_it(models: Models) -> None:
-    nodes = [
-        node("MatMul", ["x", "w"], ["m"], name="straight"),
-        node("Transpose", ["w"], ["t"], perm=[1, 0]),
-        node("MatMul", ["m", "t"], ["n"], name="behind a Transpose"),
-        node("Gemm", ["n", "w"], ["y"], name="turned", transB=1),
-    ]
-    target = models.target(nodes, {"w": noise(32, 32)})
-    evidence = log(reserved={4096: 3})
-    straight = copy("packed_fp32", parameters={"transB": "0"})
-    turned = copy("packed_fp32", parameters={"transB": "1"})
-    assert made_by(target, evidence, straight) == "prepack · straight"
-    made = made_by(target, evidence, turned)
-    assert made in ("prepack · behind a Transpose and 1 more", "prepack · turned and 1 more")
-
-
-def test_a_packing_that_no_node_asks_for_has_no_maker(models: Models) -> None:
-    target = models.target(*product(noise(32, 32)))
-    assert made_by(target, log(), copy("packed_fp32", parameters={"transB": "1"})) is None
+    body = (
+        "[straight] m = MatMul (x, w) t = Transpose <perm = [1, 0]> (w) "
+        "[behind] n = MatMul (m, t) [turned] y = Gemm <transB = 1> (n, w)"
+    )
+    target, evidence = models.target(body, w=MATRIX), log(reserved={4096: 3})
+    assert made_by(target, evidence, PLAIN) == "prepack · straight"
+    maker = made_by(target, evidence, TURNED)
+    assert maker in ("prepack · behind and 1 more", "prepack · turned and 1 more")
 
 
 @pytest.mark.parametrize(
@@ -113,208 +106,142 @@ def test_a_packing_that_no_node_asks_for_has_no_maker(models: Models) -> None:
 def test_fewer_buffers_than_nodes_are_those_of_some(
     models: Models, reserved: dict[int, int] | None, expected: str
 ) -> None:
-    nodes = [
-        node("MatMul", ["x", "w"], ["m"], name="first"),
-        node("MatMul", ["m", "w"], ["y"], name="second"),
-    ]
-    target = models.target(nodes, {"w": noise(32, 32)})
-    packed = copy("packed_fp32", parameters={"transB": "0"})
-    assert made_by(target, log(reserved=reserved), packed) == expected
+    target = models.target(TWO_PRODUCTS, w=MATRIX)
+    assert made_by(target, log(reserved=reserved), PLAIN) == expected
 
 
 def test_a_dequantized_operand_is_packed_by_the_product(models: Models) -> None:
-    nodes = [
-        node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
-        node("MatMul", ["x", "f"], ["y"], name="product"),
-    ]
-    target = models.target(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
+    target = models.target(SCALED_PRODUCT, **BYTES)
     assert made_by(target, log(), copy("packed_nbits")) == "prepack · product"
 
 
 @pytest.mark.parametrize(
-    ("layout", "operator"), [("transposed_filter", "ConvTranspose"), ("reordered_qconv", "Conv")]
+    ("layout", "operator", "changed", "maker"),
+    [
+        ("transposed_filter", "ConvTranspose", (FOLDING, NCHWC), "prepack · filter"),
+        ("reordered_qconv", "Conv", (FOLDING, NCHWC), "prepack · filter"),
+        # Blocked filters are the transformer's if it changed anything.
+        ("reordered_nchwc", "Conv", (NCHWC,), "NchwcTransformer · filter"),
+        ("reordered_nchwc", "Conv", (FOLDING,), None),
+    ],
 )
 def test_filters_are_reordered_by_their_convolutions(
-    models: Models, layout: str, operator: str
+    models: Models, layout: str, operator: str, changed: tuple[str, ...], maker: str | None
 ) -> None:
-    nodes = [
-        node("Identity", ["w"], ["i"], name="same"),
-        node(operator, ["x", "w"], ["y"], name="filter"),
-    ]
-    target = models.target(nodes, {"w": noise(8, 8, 3, 3)})
-    every = log("ConstantFolding", "NchwcTransformer")
-    assert made_by(target, every, copy(layout)) == "prepack · filter"
-
-
-def test_blocked_filters_are_the_transformers_if_it_changed_anything(models: Models) -> None:
-    nodes = [
-        node("Shape", ["w"], ["s"], name="shape"),
-        node("Conv", ["x", "w"], ["y"], name="filter"),
-    ]
-    target = models.target(nodes, {"w": noise(8, 8, 3, 3)})
-    blocked = copy("reordered_nchwc")
-    assert made_by(target, log("NchwcTransformer"), blocked) == "NchwcTransformer · filter"
-    assert made_by(target, log("ConstantFolding"), blocked) is None
+    body = f"[same] i = Identity (w) [shape] s = Shape (w) [filter] y = {operator} (x, w)"
+    assert made_by(models.target(body, w=FILTER), log(*changed), copy(layout)) == maker
 
 
 # Folded, or replaced by another transformer.
 
-
-def tied() -> tuple[list[onnx.NodeProto], dict[str, Any]]:
-    nodes = [
-        node("Gather", ["w", "x"], ["g"], name="embed"),
-        node("Transpose", ["w"], ["t"], perm=[1, 0], name="turn"),
-        node("MatMul", ["g", "t"], ["y"], name="product"),
-    ]
-    return nodes, {"w": noise(32, 32)}
-
-
-def halves() -> tuple[list[onnx.NodeProto], dict[str, Any]]:
-    nodes = [
-        node("MatMul", ["x", "w"], ["m"], name="first"),
-        node("MatMul", ["m", "w"], ["y"], name="second"),
-    ]
-    return nodes, {"w": noise(32, 32).astype(np.float16)}
+TIED = (
+    "[embed] g = Gather (w, x) [turn] t = Transpose <perm = [1, 0]> (w) [product] y = MatMul (g, t)"
+)
+EMBEDDED = "[scale] f = DequantizeLinear (w, scale) [embed] y = Gather (w, x)"
+RESHAPED = "[shape] r = Reshape (w, shape) [product] y = MatMul (x, r)"
+HALF_WIDENED = "[widen] f = Cast <to = 1> (w) [half] m = MatMul (x, w) [full] y = MatMul (m, f)"
+HALF = MATRIX.astype(np.float16)
 
 
-def test_a_weight_with_another_reader_may_have_been_folded(models: Models) -> None:
-    target = models.target(*tied())
-    turned = copy("transposed")
-    assert made_by(target, log("ConstantFolding"), turned) == "ConstantFolding · turn"
-    gone = log("ConstantFolding", removed={"w": "ConstantFolding"})
-    assert made_by(target, gone, turned) == "ConstantFolding · turn"
-    assert made_by(target, log(), turned) is None
-
-
-def test_a_weight_whose_only_reader_is_left_was_not_folded(models: Models) -> None:
-    nodes = [
-        node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
-        node("MatMul", ["x", "f"], ["y"], name="product"),
-    ]
-    target = models.target(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
-    wide = copy("dequantized")
-    # Folding changed something, but not this.
-    assert made_by(target, log("ConstantFolding"), wide) == "kernel · scale"
-    # Where not all that went is known, it may have been this.
-    assert made_by(target, log("ConstantFolding", removed_all=False), wide) is None
-    gone = log("ConstantFolding", removed={"w": "ConstantFolding"})
-    assert made_by(target, gone, wide) == "ConstantFolding · scale"
-
-
-def test_what_dequantize_gives_is_not_laid_to_folding_unless_proven(models: Models) -> None:
-    nodes = [
-        node("DequantizeLinear", ["w", "scale"], ["f"], name="scale"),
-        node("Gather", ["w", "x"], ["y"], name="embed"),
-    ]
-    target = models.target(nodes, {"w": octets(32, 32), "scale": np.float32(0.5)})
-    assert made_by(target, log("ConstantFolding"), copy("dequantized")) is None
-
-
-def test_who_took_the_weight_from_its_readers_made_the_copy(models: Models) -> None:
-    target = models.target(*halves())
-    fuse = "FuseFp16InitializerToFp32NodeTransformer"
-    evidence = log("ConstantFolding", fuse, removed={"w": fuse})
-    assert made_by(target, evidence, copy("cast")) == f"{fuse} · first and 1 more"
-    assert made_by(target, log("ConstantFolding", fuse), copy("cast")) is None
-
-
-def test_who_took_a_weight_that_goes_on_in_another_shape_made_no_copy(models: Models) -> None:
-    nodes = [
-        node("Reshape", ["w", "shape"], ["r"], name="shape"),
-        node("MatMul", ["x", "r"], ["y"], name="product"),
-    ]
-    weights = {"w": noise(16, 64).astype(np.float16), "shape": np.array([32, 32])}
-    target = models.target(nodes, weights)
-    for transformer in ("ReshapeFusion", "ConstantFolding"):
-        evidence = log(transformer, removed={"w": transformer})
-        assert made_by(target, evidence, copy("cast")) is None
-
-
-def test_with_a_step_that_may_have_been_folded_the_last_transformer_is_not_named(
+@pytest.mark.parametrize(
+    ("body", "weight", "layout", "evidence", "maker"),
+    [
+        # A weight with another reader may have been folded.
+        (TIED, MATRIX, "transposed", log(FOLDING), "ConstantFolding · turn"),
+        (TIED, MATRIX, "transposed", removed(FOLDING, FOLDING), "ConstantFolding · turn"),
+        (TIED, MATRIX, "transposed", log(), None),
+        # One whose only reader is left was not, unless not all that went is known.
+        (SCALED_PRODUCT, BYTES["w"], "dequantized", log(FOLDING), "kernel · scale"),
+        (SCALED_PRODUCT, BYTES["w"], "dequantized", log(FOLDING, removed_all=False), None),
+        (
+            *(SCALED_PRODUCT, BYTES["w"], "dequantized", removed(FOLDING, FOLDING)),
+            "ConstantFolding · scale",
+        ),
+        # What DequantizeLinear gives is not laid to folding unless that is proven.
+        (EMBEDDED, BYTES["w"], "dequantized", log(FOLDING), None),
+        # Who took the weight from its readers made the copy, if it goes on in its own shape.
+        (TWO_PRODUCTS, HALF, "cast", removed(FP16, FOLDING, FP16), f"{FP16} · first and 1 more"),
+        (TWO_PRODUCTS, HALF, "cast", log(FOLDING, FP16), None),
+        (RESHAPED, HALF, "cast", removed("ReshapeFusion", "ReshapeFusion"), None),
+        (RESHAPED, HALF, "cast", removed(FOLDING, FOLDING), None),
+        # With a step that may have been folded the last transformer is not named.
+        (HALF_WIDENED, HALF, "cast", removed("Other", FOLDING, "Other"), "ConstantFolding · widen"),
+    ],
+)
+def test_folded_and_replaced_weights(
     models: Models,
+    body: str,
+    weight: Any,
+    layout: str,
+    evidence: LogEvidence,
+    maker: str | None,
 ) -> None:
-    nodes = [
-        node("Cast", ["w"], ["f"], to=TensorProto.FLOAT, name="widen"),
-        node("MatMul", ["x", "w"], ["m"], name="half"),
-        node("MatMul", ["m", "f"], ["y"], name="full"),
-    ]
-    target = models.target(nodes, {"w": noise(32, 32).astype(np.float16)})
-    evidence = log("ConstantFolding", "Other", removed={"w": "Other"})
-    assert made_by(target, evidence, copy("cast")) == "ConstantFolding · widen"
+    target = models.target(body, w=weight, scale=np.float32(0.5), shape=[64, 16])
+    assert made_by(target, evidence, copy(layout)) == maker
 
 
 def test_a_name_that_several_graphs_have_proves_nothing(models: Models) -> None:
-    def body(label: str) -> onnx.GraphProto:
-        return branch(
-            node("Transpose", ["w"], [f"{label}_t"], perm=[1, 0], name=f"{label}_turn"),
-            node("MatMul", ["x", f"{label}_t"], [f"{label}_y"], name=f"{label}_product"),
-            w=noise(32, 32),
-        )
+    def branch(label: str, start: int) -> str:
+        values = ", ".join(f"{value}.5" for value in range(start, start + 256))
+        return f"""{label} () => ({label}_y) <float[16, 16] w = {{{values}}}> {{
+            [{label}_turn] {label}_t = Transpose <perm = [1, 0]> (w)
+            [{label}_product] {label}_y = MatMul (x, {label}_t) }}"""
 
-    choice = node(
-        "If", ["flag"], ["y"], name="if", then_branch=body("then"), else_branch=body("else")
+    target = models.target(
+        f"[if] y = If (x) <then_branch = {branch('then', 0)}, else_branch = {branch('other', 9)}>"
     )
-    target = models.target([choice], {"flag": np.array(True)})
     turned = copy("transposed", "if/then_branch/w")
-    elsewhere = log("ConstantFolding", "Other", removed={"w": "Other"})
-    assert made_by(target, elsewhere, turned) == "ConstantFolding · then_turn"
+    maker = made_by(target, removed("Other", FOLDING, "Other"), turned)
+    assert maker == "ConstantFolding · then_turn"
 
 
 # Computed from several weights: known through the runtime's optimized model.
 
 
-def fused(models: Models, name: str, reader: onnx.NodeProto) -> list[SearchTarget]:
-    nodes = [
-        node("Mul", ["w", "k"], ["wk"], name="scale"),
-        node("Conv", ["x", "wk"], ["y"], name="filter"),
-    ]
-    original = models.target(nodes, {"w": noise(8, 8, 3, 3), "k": noise(8, 1, 1, 1)})
-    return models.optimized(original, [reader], {name: noise(8, 8, 3, 3)})
+def fused(models: Models, name: str, reader: str) -> list[SearchTarget]:
+    body = "[scale] wk = Mul (w, k) [filter] y = Conv (x, wk)"
+    original = models.target(body, w=FILTER, k=noise(8, 1, 1, 1))
+    return models.optimized(original, reader, **{name: noise(8, 8, 3, 3, seed=1)})
 
 
-def test_a_blocked_convolutions_filter_was_blocked_last(models: Models) -> None:
-    blocked = node("Conv", ["x", "reorder"], ["y"], name="y_nchwc", domain=NCHWC)
-    target = fused(models, "reorder", blocked)
-    one = copy("original", "reorder", kind="fused")
-    every = log("ConstantFolding", "NchwcTransformer")
-    assert made_by(target, every, one) == "NchwcTransformer · y_nchwc"
-    assert made_by(target, log("ConstantFolding", "Other"), one) == "optimize · y_nchwc"
+CONV = "[filter] y = Conv (x, {})"
+BLOCKED = "[y_nchwc] y = com.microsoft.nchwc.Conv (x, {})"
+LEVEL_1 = "Level1_RuleBasedTransformer"
 
 
-def test_an_output_that_became_a_weight_was_folded(models: Models) -> None:
-    target = fused(models, "wk", node("Conv", ["x", "wk"], ["y"], name="filter"))
-    one = copy("original", "wk", kind="fused")
-    assert made_by(target, log("ConstantFolding", "Other"), one) == "ConstantFolding · scale"
-    # That one changes weights under the name that they had.
-    moved = log("ConstantFolding", "TransposeOptimizer")
-    assert made_by(target, moved, one) == "optimize · filter"
-
-
-def test_the_runtimes_names_tell_the_fusion(models: Models) -> None:
-    name = "ConvMulFusion_W_w"
-    target = fused(models, name, node("Conv", ["x", name], ["y"], name="filter"))
-    one = copy("original", name, kind="fused")
-    every = log("Level1_RuleBasedTransformer", "Other")
-    assert made_by(target, every, one) == "ConvMulFusion · filter"
+@pytest.mark.parametrize(
+    ("name", "reader", "changed", "maker"),
+    [
+        # A blocked convolution's filter was blocked last.
+        ("reorder", BLOCKED, (FOLDING, NCHWC), "NchwcTransformer · y_nchwc"),
+        ("reorder", BLOCKED, (FOLDING, "Other"), "optimize · y_nchwc"),
+        # An output that became a weight was folded. TransposeOptimizer changes weights under the
+        # name that they had.
+        ("wk", CONV, (FOLDING, "Other"), "ConstantFolding · scale"),
+        ("wk", CONV, (FOLDING, "TransposeOptimizer"), "optimize · filter"),
+        ("ConvMulFusion_W_w", CONV, (LEVEL_1, "Other"), "ConvMulFusion · filter"),
+        # The only transformer that changed anything is named.
+        ("new", CONV, ("TransposeOptimizer",), "TransposeOptimizer · filter"),
+        ("new", CONV, ("TransposeOptimizer", "B"), "optimize · filter"),
+    ],
+)
+def test_fused_weights(
+    models: Models, name: str, reader: str, changed: tuple[str, ...], maker: str
+) -> None:
+    target = fused(models, name, reader.format(name))
+    assert made_by(target, log(*changed), copy("original", name, kind="fused")) == maker
 
 
 def test_a_name_that_the_model_had_tells_no_fusion(models: Models) -> None:
     name = "ConvMulFusion_W_w"
-    reader = node("Conv", ["x", name], ["y"], name="filter")
-    original = models.target([reader], {name: noise(8, 8, 3, 3)})
-    target = models.optimized(original, [reader], {name: noise(8, 8, 3, 3)})
-    one = copy("original", name, kind="fused")
-    assert made_by(target, log("A", "B"), one) == "optimize · filter"
-
-
-def test_the_only_transformer_that_changed_anything_is_named(models: Models) -> None:
-    target = fused(models, "new", node("Conv", ["x", "new"], ["y"], name="filter"))
-    one = copy("original", "new", kind="fused")
-    assert made_by(target, log("TransposeOptimizer"), one) == "TransposeOptimizer · filter"
-    assert made_by(target, log("TransposeOptimizer", "B"), one) == "optimize · filter"
+    original = models.target(CONV.format(name), **{name: FILTER})
+    changed = noise(8, 8, 3, 3, seed=1)
+    target = models.optimized(original, CONV.format(name), **{name: changed})
+    made = copy("original", name, kind="fused")
+    assert made_by(target, log("A", "B"), made) == "optimize · filter"
 
 
 def test_what_was_computed_and_then_packed_was_packed_last(models: Models) -> None:
-    target = fused(models, "new", node("MatMul", ["x", "new"], ["y"], name="product"))
-    one = copy("packed_fp32", "new", kind="fused", parameters={"transB": "0"})
-    assert made_by(target, log("Other", reserved={4096: 1}), one) == "prepack · product"
+    target = fused(models, "new", "[product] y = MatMul (x, new)")
+    made = copy("packed_fp32", "new", kind="fused", parameters={"transB": "0"})
+    assert made_by(target, log("Other", reserved={4096: 1}), made) == "prepack · product"
