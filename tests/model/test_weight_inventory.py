@@ -3,54 +3,48 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.records.weights import Weight
+from tests.builders import of_tensors, saved
 
 
 def tensor(name: str, count: int = 2) -> TensorProto:
     return numpy_helper.from_array(np.arange(count, dtype=np.float32), name)
 
 
-def opened(path: Path, graph: GraphProto, functions: list[object] | None = None) -> ModelFile:
-    model: ModelProto = helper.make_model(graph, functions=functions or [])
-    path.write_bytes(model.SerializeToString())
-    return open_model(path)
+def opened(
+    folder: Path, tensors: list[TensorProto], *nodes: NodeProto, **options: Any
+) -> ModelFile:
+    model = of_tensors(tensors, *nodes)
+    model.graph.sparse_initializer.extend(options.get("sparse", []))
+    model.functions.extend(options.get("functions", []))
+    return open_model(saved(model, folder))
 
 
-def graph_of(*nodes: NodeProto, tensors: list[TensorProto] | None = None) -> GraphProto:
-    return helper.make_graph(nodes, "g", [], [], tensors or [])
-
-
-def found(model: ModelFile) -> list[tuple[str, str, str]]:
-    return [(weight.graph, weight.name, weight.origin) for weight in model.weights]
-
-
-def only(model: ModelFile) -> Weight:
-    [weight] = model.weights
-    return weight
+def graph_of(*nodes: NodeProto, tensors: list[TensorProto]) -> GraphProto:
+    return helper.make_graph(nodes, "g", [], [], tensors)
 
 
 def test_every_place_where_a_weight_hides(tmp_path: Path) -> None:
-    deepest = graph_of(tensors=[tensor("deep")])
+    node = helper.make_node
     body = graph_of(
-        helper.make_node("Constant", [], ["c"], value=tensor("")),
-        helper.make_node("Loop", [], [], body=deepest),
+        node("Constant", [], ["c"], value=tensor("")),
+        node("Loop", [], [], body=graph_of(tensors=[tensor("deep")])),
         tensors=[tensor("inner")],
     )
-    graph = graph_of(
-        helper.make_node("If", ["cond"], [], then_branch=body),
-        helper.make_node("ConstantOfShape", ["s"], ["z"], name="fill", value=tensor("")),
-        helper.make_node("Constant", [], ["k"], value=tensor("", 400)),
-        helper.make_node("Table", [], ["t"], keys=[tensor("a"), tensor("b")], axis=1),
-        tensors=[tensor("w", 500)],
-    )
-    inside = helper.make_node("Constant", [], ["fc"], value=tensor(""))
+    nodes = [
+        node("If", ["cond"], [], then_branch=body),
+        node("ConstantOfShape", ["s"], ["z"], name="fill", value=tensor("")),
+        node("Constant", [], ["k"], value=tensor("", 400)),
+        node("Table", [], ["t"], keys=[tensor("a"), tensor("b")], axis=1),
+    ]
+    inside = node("Constant", [], ["fc"], value=tensor(""))
     function = helper.make_function("my.ops", "F", [], ["fc"], [inside], [])
-    with opened(tmp_path / "m.onnx", graph, [function]) as model:
-        assert found(model) == [
+    with opened(tmp_path, [tensor("w", 500)], *nodes, functions=[function]) as model:
+        found = [(weight.graph, weight.name, weight.origin) for weight in model.weights]
+        assert found == [
             ("", "w", "initializer"),
             ("If_0/then_branch", "inner", "initializer"),
             ("If_0/then_branch", "c", "constant"),
@@ -88,8 +82,8 @@ def test_constants_of_plain_numbers(
     values: object,
 ) -> None:
     node = helper.make_node("Constant", [], ["c"], **attributes)
-    with opened(tmp_path / "m.onnx", graph_of(node)) as model:
-        weight = only(model)
+    with opened(tmp_path, [], node) as model:
+        [weight] = model.weights
         assert (weight.name, weight.origin, weight.storage) == ("c", "constant", "typed")
         assert (weight.dtype, weight.shape, weight.nbytes) == (dtype, shape, nbytes)
         assert model.data(weight).tolist() == values
@@ -101,7 +95,7 @@ def test_plain_numbers_of_other_operators_are_no_weights(tmp_path: Path) -> None
         helper.make_node("Trees", ["x"], ["y"], value_floats=[1.0] * 9, kernel=[3, 3]),
         helper.make_node("Constant", [], ["c"], domain="my.ops", value_float=1.0),
     ]
-    with opened(tmp_path / "m.onnx", graph_of(*nodes)) as model:
+    with opened(tmp_path, [], *nodes) as model:
         assert not model.weights
 
 
@@ -109,7 +103,7 @@ def test_a_constant_that_refers_to_its_functions_attribute_has_no_data(tmp_path:
     node = helper.make_node("Constant", [], ["c"])
     node.attribute.add(name="value_float", ref_attr_name="alpha", type=1)
     function = helper.make_function("my.ops", "F", [], ["c"], [node], [], attributes=["alpha"])
-    with opened(tmp_path / "m.onnx", graph_of(), [function]) as model:
+    with opened(tmp_path, [], functions=[function]) as model:
         assert not model.weights
 
 
@@ -118,9 +112,8 @@ def test_sparse_weights_are_counted_and_given_dense(tmp_path: Path, indices: lis
     values = numpy_helper.from_array(np.array([7, 8], np.float32), "s")
     where = numpy_helper.from_array(np.array(indices, np.int64), "")
     sparse = helper.make_sparse_tensor(values, where, [2, 3])
-    graph = graph_of(helper.make_node("Constant", [], ["c"], sparse_value=sparse))
-    graph.sparse_initializer.append(sparse)
-    with opened(tmp_path / "m.onnx", graph) as model:
+    node = helper.make_node("Constant", [], ["c"], sparse_value=sparse)
+    with opened(tmp_path, [], node, sparse=[sparse]) as model:
         first, second = model.weights
         assert (first.name, first.origin, first.nbytes) == ("s", "sparse", 24)
         assert (second.name, second.origin, second.shape) == ("c", "sparse", (2, 3))
@@ -131,10 +124,12 @@ def test_sparse_weights_are_counted_and_given_dense(tmp_path: Path, indices: lis
 
 def test_sparse_indices_outside_the_shape_are_an_error(tmp_path: Path) -> None:
     where = numpy_helper.from_array(np.array([6], np.int64), "")
-    graph = graph_of()
-    graph.sparse_initializer.append(helper.make_sparse_tensor(tensor("s", 1), where, [2, 3]))
-    with opened(tmp_path / "m.onnx", graph) as model, pytest.raises(ModelError, match="do not fit"):
-        model.data(only(model))
+    sparse = helper.make_sparse_tensor(tensor("s", 1), where, [2, 3])
+    with (
+        opened(tmp_path, [], sparse=[sparse]) as model,
+        pytest.raises(ModelError, match="do not fit"),
+    ):
+        model.data(model.weights[0])
 
 
 def test_types_that_numpy_lacks_are_given_as_their_bits(tmp_path: Path) -> None:
@@ -145,7 +140,7 @@ def test_types_that_numpy_lacks_are_given_as_their_bits(tmp_path: Path) -> None:
         TensorProto(name="i4 typed", data_type=TensorProto.INT4, dims=[3], int32_data=[0x21, 3]),
         TensorProto(name="f6", data_type=27, dims=[4], int32_data=[1, 2, 3, 63]),
     ]
-    with opened(tmp_path / "m.onnx", graph_of(tensors=tensors)) as model:
+    with opened(tmp_path, tensors) as model:
         arrays = [model.data(weight) for weight in model.weights]
         assert [weight.nbytes for weight in model.weights] == [4, 3, 2, 2, 3]
         assert arrays[0].tolist() == [0x3F80, 0x4000]
@@ -155,31 +150,19 @@ def test_types_that_numpy_lacks_are_given_as_their_bits(tmp_path: Path) -> None:
         assert [weight.dtype for weight in model.weights][:3] == ["bfloat16", "float8e5m2", "int4"]
 
 
-@pytest.mark.parametrize(
-    ("number", "numpy_type"),
-    [
-        (TensorProto.FLOAT, np.float32),
-        (TensorProto.UINT8, np.uint8),
-        (TensorProto.INT8, np.int8),
-        (TensorProto.INT16, np.int16),
-        (TensorProto.INT32, np.int32),
-        (TensorProto.INT64, np.int64),
-        (TensorProto.BOOL, np.bool_),
-        (TensorProto.FLOAT16, np.float16),
-        (TensorProto.DOUBLE, np.float64),
-        (TensorProto.UINT32, np.uint32),
-        (TensorProto.UINT64, np.uint64),
-        (TensorProto.COMPLEX64, np.complex64),
-        (TensorProto.COMPLEX128, np.complex128),
-    ],
-)
-def test_typed_fields_hold_what_raw_data_would(
-    tmp_path: Path, number: int, numpy_type: type
-) -> None:
+NUMPY_TYPES = [
+    *(np.float32, np.uint8, np.int8, np.int16, np.int32, np.int64, np.bool_, np.float16),
+    *(np.float64, np.uint32, np.uint64, np.complex64, np.complex128),
+]
+
+
+@pytest.mark.parametrize("numpy_type", NUMPY_TYPES)
+def test_typed_fields_hold_what_raw_data_would(tmp_path: Path, numpy_type: type) -> None:
     values: np.ndarray = np.array([0, 1, 3, -2]).astype(numpy_type)
+    number = helper.np_dtype_to_tensor_dtype(values.dtype)
     typed = helper.make_tensor("typed", number, [4], values)
     raw = helper.make_tensor("raw", number, [4], values.tobytes(), raw=True)
-    with opened(tmp_path / "m.onnx", graph_of(tensors=[typed, raw])) as model:
+    with opened(tmp_path, [typed, raw]) as model:
         for weight in model.weights:
             array = model.data(weight)
             assert array.dtype == numpy_type
@@ -190,44 +173,41 @@ def test_typed_fields_hold_what_raw_data_would(
 
 def test_strings_count_their_characters(tmp_path: Path) -> None:
     strings = TensorProto(name="s", data_type=8, dims=[2], string_data=[b"abc", b"de"])
-    with opened(tmp_path / "m.onnx", graph_of(tensors=[strings])) as model:
-        assert only(model).nbytes == 5
-        assert model.data(only(model)).tolist() == [b"abc", b"de"]
-        assert bytes(model.raw_bytes(only(model))) == b"abcde"
+    with opened(tmp_path, [strings]) as model:
+        assert model.weights[0].nbytes == 5
+        assert model.data(model.weights[0]).tolist() == [b"abc", b"de"]
+        assert bytes(model.raw_bytes(model.weights[0])) == b"abcde"
 
 
 @pytest.mark.parametrize(
-    ("damaged", "words"),
+    ("fields", "words"),
     [
-        (TensorProto(name="w", data_type=1, dims=[2], raw_data=b"1234"), "8 bytes (float [2])"),
-        (TensorProto(name="w", data_type=1, dims=[2]), "but has 0"),
-        (TensorProto(name="w", data_type=7, dims=[1], int64_data=[1, 2]), "but has 16"),
-        (TensorProto(name="w", data_type=8, dims=[3], string_data=[b"a"]), "3 strings"),
-        (TensorProto(name="w", data_type=1, dims=[-1]), "the shape [-1]"),
-        (TensorProto(name="w", data_type=1, dims=[1] * 33, raw_data=b"1234"), "has 33 axes"),
-        (TensorProto(name="w", data_type=0, dims=[1]), "element type 0"),
-        (TensorProto(name="w", data_type=99, dims=[1], raw_data=b"1"), "element type 99"),
-        (
-            TensorProto(name="w", data_type=8, dims=[1], data_location="EXTERNAL"),
-            "strings as",
-        ),
+        ({"data_type": 1, "dims": [2], "raw_data": b"1234"}, "8 bytes (float [2])"),
+        ({"data_type": 1, "dims": [2]}, "but has 0"),
+        ({"data_type": 7, "dims": [1], "int64_data": [1, 2]}, "but has 16"),
+        ({"data_type": 8, "dims": [3], "string_data": [b"a"]}, "3 strings"),
+        ({"data_type": 1, "dims": [-1]}, "the shape [-1]"),
+        ({"data_type": 1, "dims": [1] * 33, "raw_data": b"1234"}, "has 33 axes"),
+        ({"data_type": 0, "dims": [1]}, "element type 0"),
+        ({"data_type": 99, "dims": [1], "raw_data": b"1"}, "element type 99"),
+        ({"data_type": 8, "dims": [1], "data_location": "EXTERNAL"}, "strings as"),
     ],
 )
-def test_tensors_that_make_no_sense(tmp_path: Path, damaged: TensorProto, words: str) -> None:
+def test_tensors_that_make_no_sense(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError) as caught:
-        opened(tmp_path / "m.onnx", graph_of(tensors=[damaged]))
+        opened(tmp_path, [TensorProto(name="w", **fields)])
     assert "initializer 'w'" in str(caught.value)
     assert words in str(caught.value)
 
 
 def test_as_many_axes_as_numpy_has_are_read(tmp_path: Path) -> None:
     tensor = TensorProto(name="w", data_type=1, dims=[1] * 32, raw_data=b"\0\0\x80?")
-    with opened(tmp_path / "m.onnx", graph_of(tensors=[tensor])) as model:
-        assert model.data(only(model)).tolist() == np.ones([1] * 32).tolist()
+    with opened(tmp_path, [tensor]) as model:
+        assert model.data(model.weights[0]).tolist() == np.ones([1] * 32).tolist()
 
 
 def test_an_error_names_the_subgraph(tmp_path: Path) -> None:
     body = graph_of(tensors=[TensorProto(name="w", data_type=1, dims=[2], raw_data=b"1")])
     node = helper.make_node("If", ["c"], [], name="gate", else_branch=body)
     with pytest.raises(ModelError, match="initializer 'w' in gate/else_branch should have"):
-        opened(tmp_path / "m.onnx", graph_of(node))
+        opened(tmp_path, [], node)

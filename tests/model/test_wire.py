@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from onnx import GraphProto, ModelProto, TensorProto, helper, parser
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from memdiag.errors import ModelError
 from memdiag.model.wire import (
@@ -10,24 +10,30 @@ from memdiag.model.wire import (
     THIS_FILE,
     model_skeleton,
 )
+from tests.builders import build, of_tensors
 
 LARGE = b"\x07" * 4000
 
 
-def with_weight(data: bytes, name: str = "encoder.weight") -> bytes:
+def serialized(tensors: list[TensorProto], *nodes: NodeProto) -> bytes:
+    return bytes(of_tensors(tensors, *nodes).SerializeToString())
+
+
+def raw_weight(data: bytes = LARGE) -> TensorProto:
+    return helper.make_tensor("w", TensorProto.FLOAT, [len(data) // 4], data, raw=True)
+
+
+def with_weight(data: bytes) -> bytes:
     """Return a model of one raw float weight, which a node follows."""
-    weight = helper.make_tensor(name, TensorProto.FLOAT, [len(data) // 4], data, raw=True)
-    node = helper.make_node("Identity", [name], ["y"])
-    return serialized(helper.make_graph([node], "main", [], [], [weight]))
-
-
-def serialized(graph: GraphProto) -> bytes:
-    model = helper.make_model(graph)
-    return bytes(model.SerializeToString())
+    return serialized([raw_weight(data)], helper.make_node("Identity", ["w"], ["y"]))
 
 
 def reference(tensor: TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def is_unchanged(data: bytes, *, compact: bool = False) -> bool:
+    return model_skeleton(data, origin="m.onnx", compact=compact).proto == data
 
 
 def error(data: bytes) -> str:
@@ -68,8 +74,7 @@ def test_the_threshold_is_the_smallest_size_that_is_referenced(size: int, refere
 
 
 def test_a_model_without_large_tensors_is_returned_as_it_is() -> None:
-    data = with_weight(b"1234")
-    assert model_skeleton(data, origin="m.onnx").proto == data
+    assert is_unchanged(with_weight(b"1234"))
 
 
 def test_the_location_can_be_a_real_file_name() -> None:
@@ -85,17 +90,10 @@ def test_the_location_can_be_a_real_file_name() -> None:
 def test_packed_floats_are_referenced_as_typed_data(element_type: int, numpy_type: type) -> None:
     values: np.ndarray = np.arange(500).astype(numpy_type)
     weight = helper.make_tensor("w", element_type, [500], values)
-    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    data = serialized([weight])
     [(offset, storage)] = model_skeleton(data, origin="m.onnx").references.items()
     assert storage == "typed"
     assert data[offset : offset + values.nbytes] == values.tobytes()
-
-
-@pytest.mark.parametrize("element_type", [TensorProto.INT64, TensorProto.INT32])
-def test_packed_integers_are_not_the_bytes_of_raw_data_and_stay(element_type: int) -> None:
-    weight = helper.make_tensor("w", element_type, [2000], [1] * 2000)
-    data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert model_skeleton(data, origin="m.onnx").proto == data
 
 
 @pytest.mark.parametrize(
@@ -112,7 +110,7 @@ def test_many_packed_integers_are_referenced_where_that_is_asked_for(
 ) -> None:
     count = MIN_NUMBERS_BYTES - missing
     weight = helper.make_tensor("w", element_type, [count], [1] * count)
-    data = serialized(helper.make_graph([], "g", [], [], [weight]))
+    data = serialized([weight])
     parts = model_skeleton(data, origin="m.onnx", compact=True)
     if missing:
         assert parts.proto == data
@@ -123,24 +121,28 @@ def test_many_packed_integers_are_referenced_where_that_is_asked_for(
     assert len(parts.proto) < 300
 
 
-def test_integers_in_two_fields_stay() -> None:
-    weight = TensorProto(name="w", data_type=3, dims=[20_000], int32_data=[1] * 20_000)
-    weight.int64_data.extend([1] * 20_000)
-    data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert model_skeleton(data, origin="m.onnx", compact=True).proto == data
+IN_TWO_FIELDS = {"int32_data": [1] * 20_000, "int64_data": [1] * 20_000}
 
 
-def test_float_data_of_another_element_type_stays() -> None:
-    weight = TensorProto(name="w", data_type=TensorProto.INT32, dims=[500], float_data=[1.0] * 500)
-    data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert model_skeleton(data, origin="m.onnx").references == {}
-
-
-def test_data_that_is_external_already_is_left_alone() -> None:
-    weight = TensorProto(name="w", data_type=1, dims=[1000], raw_data=LARGE)
-    weight.data_location = TensorProto.EXTERNAL
-    data = serialized(helper.make_graph([], "g", [], [], [weight]))
-    assert model_skeleton(data, origin="m.onnx").proto == data
+@pytest.mark.parametrize(
+    ("weight", "compact"),
+    [
+        # Packed integers are not the bytes of raw data.
+        (helper.make_tensor("w", TensorProto.INT64, [2000], [1] * 2000), False),
+        (helper.make_tensor("w", TensorProto.INT32, [2000], [1] * 2000), False),
+        (TensorProto(name="w", data_type=3, dims=[20_000], **IN_TWO_FIELDS), True),
+        (TensorProto(name="w", data_type=6, dims=[500], float_data=[1.0] * 500), False),
+        (
+            TensorProto(
+                name="w", data_type=1, dims=[1000], raw_data=LARGE, data_location="EXTERNAL"
+            ),
+            False,
+        ),
+    ],
+    ids=["int64", "int32", "integers in two fields", "floats of another type", "external already"],
+)
+def test_data_that_is_not_the_bytes_of_the_weight_stays(weight: TensorProto, compact: bool) -> None:
+    assert is_unchanged(serialized([weight]), compact=compact)
 
 
 def test_the_last_raw_data_counts_as_in_protobuf() -> None:
@@ -177,7 +179,7 @@ def test_a_length_past_its_parent_is_damage() -> None:
     inner = field(5, b"\x42\x7fw")  # a tensor whose name announces 127 bytes and has one
     data = b"\x08\x0a" + field(7, inner) + field(2, b"producer" * 20)
     # Too small to be walked, and the parser's to refuse; a large one is ours.
-    assert model_skeleton(data, origin="m.onnx").proto == data
+    assert is_unchanged(data)
     large = field(5, field(9, LARGE) + b"\x42\x7fw")
     data = b"\x08\x0a" + field(7, large) + field(2, b"producer" * 20)
     assert "damaged at byte" in error(data)
@@ -194,9 +196,7 @@ def nested(levels: int) -> bytes:
 
 def test_deep_nesting_is_refused_and_less_is_not() -> None:
     assert f"more than {MAX_MESSAGE_DEPTH} messages are nested. " in error(nested(300))
-    assert model_skeleton(nested(MAX_MESSAGE_DEPTH - 10), origin="m.onnx").proto == nested(
-        MAX_MESSAGE_DEPTH - 10
-    )
+    assert is_unchanged(nested(MAX_MESSAGE_DEPTH - 10))
 
 
 @pytest.mark.parametrize(
@@ -232,18 +232,13 @@ def test_a_git_lfs_pointer_is_named() -> None:
 
 def test_unknown_fields_are_kept() -> None:
     unknown = b"\xa2\x7d\x03new"
-    data = with_weight(LARGE) + unknown
-    assert (
-        unknown in ModelProto.FromString(model_skeleton(data, origin="m").proto).SerializeToString()
-    )
+    skeleton = model_skeleton(with_weight(LARGE) + unknown, origin="m").proto
+    assert unknown in ModelProto.FromString(skeleton).SerializeToString()
 
 
 def test_the_skeleton_is_a_model_that_onnx_can_parse() -> None:
-    model = parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Abs(x) }'
-    )
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)
-    model.graph.initializer.append(weight)
+    model = build("(float[n] x) => (float[n] y) { y = Abs(x) }")
+    model.graph.initializer.append(raw_weight())
     parts = model_skeleton(model.SerializeToString(), origin="m.onnx")
     parsed = ModelProto.FromString(parts.proto)
     assert parsed.graph.node == model.graph.node
@@ -253,17 +248,15 @@ def test_the_skeleton_is_a_model_that_onnx_can_parse() -> None:
 def test_many_plain_numbers_are_not_walked_one_by_one() -> None:
     trees = helper.make_node("Trees", ["x"], ["y"], values=[0.5] * 900, modes=["LEQ"] * 900)
     trees.attribute[0].ClearField("type")
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)
-    data = serialized(helper.make_graph([trees], "g", [], [], [weight]))
+    data = serialized([raw_weight()], trees)
     assert len(model_skeleton(data, origin="m.onnx").references) == 1
 
 
 def test_more_nodes_than_any_real_model_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.model.wire.MAX_MESSAGES", 100)
     nodes = [helper.make_node("Identity", ["w"], [f"y{index}"]) for index in range(99)]
-    assert model_skeleton(serialized(helper.make_graph(nodes, "g", [], [])), origin="m.onnx")
-    nodes += nodes[:1]
-    assert error(serialized(helper.make_graph(nodes, "g", [], []))) == (
+    assert model_skeleton(serialized([], *nodes), origin="m.onnx")
+    assert error(serialized([], *nodes, nodes[0])) == (
         "broken.onnx: it has more than 100 nodes, attributes and tensors. "
         "memdiag does not analyze models of that size."
     )
@@ -274,8 +267,9 @@ def test_a_graph_larger_than_any_real_one_is_refused(
     weights: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memdiag.model.wire.MAX_SKELETON_BYTES", 3 << 20)
-    tensors = [helper.make_tensor("w", TensorProto.FLOAT, [1000], LARGE, raw=True)] * weights
-    graph = helper.make_graph([], "g", [], [], tensors, doc_string="d" * (2 << 20))
-    assert model_skeleton(serialized(graph), origin="m.onnx")
-    graph.doc_string *= 2
-    assert "its graph takes more than 3.0 MiB without the weights" in error(serialized(graph))
+    model = of_tensors([raw_weight()] * weights)
+    model.graph.doc_string = "d" * (2 << 20)
+    assert model_skeleton(model.SerializeToString(), origin="m.onnx")
+    model.graph.doc_string *= 2
+    message = error(model.SerializeToString())
+    assert "its graph takes more than 3.0 MiB without the weights" in message
