@@ -54,19 +54,24 @@ def resident_bytes(space: AddressSpace, region: Region) -> int:
     return space.resident_bytes_of(np.array([[region.start, region.end]]))
 
 
+def assert_counted(space: AddressSpace) -> None:
+    """Compare the resident bytes with the kernel's count by region.
+
+    The kernel counts pages that the child touches between the two readings.
+    """
+    counted = sum(region.rss for region in space.regions)
+    assert abs(space.resident_bytes - counted) <= 16 * PAGE_BYTES
+
+
 def test_the_parts_sum_to_the_resident_set_of_the_kernel(start: Start) -> None:
     child = start("import numpy; kept = numpy.ones(1 << 21)")
     space = read_address_space(child.pid)
     status = status_of(child.pid)
     assert space.resident_bytes == pytest.approx(status["VmRSS"], abs=SLACK)
     assert intervals.total_bytes(space.anonymous) == pytest.approx(status["RssAnon"], abs=SLACK)
-    # The kernel counts pages that the child touches between the two readings.
-    assert (
-        abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE_BYTES
-    )
-    assert intervals.total_bytes(space.anonymous) == sum(
-        region.anonymous for region in space.regions
-    )
+    assert_counted(space)
+    anonymous = sum(region.anonymous for region in space.regions)
+    assert intervals.total_bytes(space.anonymous) == anonymous
     for region in space.regions:
         assert resident_bytes(space, region) == region.rss, region
     assert not space.partial
@@ -87,10 +92,7 @@ out["at"] = address_of(area)
     here = intervals.intersect(space.resident, np.array([[at, at + 64 * PAGE_BYTES]]))
     expected = [(0, 1), (3, 5), (40, 41)]
     assert ((here - at) // PAGE_BYTES).tolist() == [list(run) for run in expected]
-    # The kernel counts pages that the child touches between the two readings.
-    assert (
-        abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE_BYTES
-    )
+    assert_counted(space)
 
 
 def test_a_region_of_pages_read_but_never_written_is_not_resident(start: Start) -> None:
@@ -120,10 +122,7 @@ for page in range(3):
     assert within(space, child.out["at"], 32 * PAGE_BYTES) == 8 * PAGE_BYTES
     area = np.array([[child.out["at"], child.out["at"] + 32 * PAGE_BYTES]])
     assert intervals.total_bytes(intervals.intersect(space.exclusive, area)) == 3 * PAGE_BYTES
-    # The kernel counts pages that the child touches between the two readings.
-    assert (
-        abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE_BYTES
-    )
+    assert_counted(space)
 
 
 def test_pages_of_a_file_are_told_from_copies_of_them(start: Start, tmp_path: Path) -> None:

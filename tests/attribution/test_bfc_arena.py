@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import AddressSpace, read_address_space
+from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.bfc_arena import ProcessArenas, read_arenas
 from memdiag.attribution.heap import Heap, read_heap
 from memdiag.attribution.process_memory import ProcessMemory
@@ -31,20 +29,11 @@ from tests.attribution.fake_arena import (
     Made,
     expected,
 )
+from tests.attribution.spaces import address_space
+from tests.builders import build, saved
 
 ALL = intervals.normalized_ranges([(0, 1 << 47)])
-
-
-def space_of(resident: intervals.ByteRanges) -> AddressSpace:
-    return AddressSpace(
-        pid=os.getpid(),
-        regions=(),
-        resident=resident,
-        anonymous=resident,
-        exclusive=resident,
-        partial=False,
-        drift_bytes=0,
-    )
+SPACE = address_space(resident=ALL, anonymous=ALL)
 
 
 def read(*made: Made, resident: intervals.ByteRanges = ALL) -> ProcessArenas:
@@ -52,7 +41,9 @@ def read(*made: Made, resident: intervals.ByteRanges = ALL) -> ProcessArenas:
     together.blocks = [block for one in made for block in one.blocks]
     together.blocks = list({block[0]: block for block in together.blocks}.values())
     with ProcessMemory(os.getpid()) as memory:
-        return read_arenas(space_of(resident), memory, together.heap)
+        return read_arenas(
+            address_space(resident=resident, anonymous=resident), memory, together.heap
+        )
 
 
 def seen(arenas: ProcessArenas) -> list[tuple[int, int, bool]]:
@@ -154,14 +145,22 @@ def test_every_chunk_of_any_cut_is_told(first: Cut, second: Cut, at: int, nbytes
     assert arenas.is_in_use(low, nbytes) is (inside == [True] if touched else None)
 
 
-def change(address: int, field: int, value: int) -> Callable[[Made], None]:
+Fault = Callable[[Made], None]
+
+
+def change(address: int, field: int, value: int) -> Fault:
     def apply(made: Made) -> None:
         made.chunk(address)[field] = value
 
     return apply
 
 
-def handle(made: Made) -> None:
+def freed(array_of: Callable[[Made], NDArray[np.uint64]]) -> Fault:
+    """Return the fault that the block of an array was given back to malloc."""
+    return lambda made: made.holds(array_of(made).ctypes.data, array_of(made).nbytes, state=1)
+
+
+def another_chunk_first(made: Made) -> None:
     made.handles[0][0] = made.numbers[FIRST + 256]
 
 
@@ -171,11 +170,7 @@ def shifted(made: Made) -> None:
     made.chunk(FIRST + 1024)[0] -= np.uint64(16)
 
 
-def freed_table(made: Made) -> None:
-    made.holds(made.chunks.ctypes.data, made.chunks.nbytes, state=1)
-
-
-BROKEN = {
+BROKEN: dict[str, Fault] = {
     "a gap": change(FIRST + 256, 0, 512),
     "an overlap": change(FIRST + 256, 3, FIRST),
     "sizes that are no multiples": shifted,
@@ -189,8 +184,8 @@ BROKEN = {
     "more asked for than there is": change(FIRST, 1, 257),
     "an allocation of the future": change(FIRST, 2, 7),
     "no allocation": change(FIRST, 2, 0),
-    "another chunk first": handle,
-    "a table in a freed block": freed_table,
+    "another chunk first": another_chunk_first,
+    "a table in a freed block": freed(lambda made: made.chunks),
 }
 
 
@@ -205,66 +200,54 @@ def test_chunks_that_contradict_each_other_leave_the_regions_unsettled(fault: st
     assert arenas.is_in_use(FIRST, 100) is None
 
 
-def region(field: int, *values: int) -> Callable[[Made], None]:
+def region(field: int, *values: int) -> Fault:
     def apply(made: Made) -> None:
         made.regions[0, field : field + len(values)] = values
 
     return apply
 
 
-def block(start: int, nbytes: int, state: int = 0) -> Callable[[Made], None]:
+def block(start: int, nbytes: int, state: int = 0) -> Fault:
     return lambda made: made.holds(start, nbytes, state)
 
 
-def nothing(made: Made) -> None:
-    handles = made.handles[0].ctypes.data + 8
-    made.regions[0] = (FIRST + 16, 0, FIRST + 16, 0, handles)
-
-
-def freed_handles(made: Made) -> None:
-    made.holds(made.handles[0].ctypes.data, made.handles[0].nbytes, state=1)
-
-
-def freed_object(made: Made) -> None:
-    made.holds(made.object.ctypes.data, made.object.nbytes, state=1)
-
-
-def other_order(made: Made) -> None:
-    made.regions[:] = made.regions[::-1].copy()
-
-
-def head(field: int, value: int) -> Callable[[Made], None]:
+def head(field: int, value: int) -> Fault:
     def apply(made: Made) -> None:
         made.object[AT + field] = value
 
     return apply
 
 
+def no_size(made: Made) -> None:
+    handles = made.handles[0].ctypes.data + 8
+    made.regions[0] = (FIRST + 16, 0, FIRST + 16, 0, handles)
+
+
+def other_order(made: Made) -> None:
+    made.regions[:] = made.regions[::-1].copy()
+
+
 def half_a_word_more(made: Made) -> None:
     made.object[AT + 4] += np.uint64(4)
 
 
-def large_object(made: Made) -> None:
-    made.holds(made.object.ctypes.data, 5000)
-
-
-NO_ARENA = {
+NO_ARENA: dict[str, Fault] = {
     "another end": region(2, FIRST + 4096 * 256 + 256),
     "another size": region(1, 4095 * 256),
     "a size that is no multiple": region(1, 4095 * 256 + 16, FIRST + 4095 * 256 + 16),
-    "no size": nothing,
+    "no size": no_size,
     "an unknown block": region(0, 0x30_0000_0000),
     "a smaller block": block(FIRST, 4096 * 256 - 8),
     "a freed region": block(FIRST, 4096 * 256, state=1),
-    "freed handles": freed_handles,
-    "a freed object": freed_object,
+    "freed handles": freed(lambda made: made.handles[0]),
+    "a freed object": freed(lambda made: made.object),
     "another order": other_order,
     "no next allocation": head(7, 0),
     "an unused record beyond the table": head(6, 1000),
     "a vector that ends before it starts": head(1, 64),
     "a vector beyond its room": head(5, 64),
     "a vector that ends within a word": half_a_word_more,
-    "an object of another size": large_object,
+    "an object of another size": lambda made: made.holds(made.object.ctypes.data, 5000),
 }
 
 
@@ -363,22 +346,19 @@ def test_chunks_that_change_meanwhile_are_read_again() -> None:
         made.chunk(FIRST)[0] = 256
 
     with Busy(made, mend) as memory:
-        arenas = read_arenas(space_of(ALL), memory, made.heap)
+        arenas = read_arenas(SPACE, memory, made.heap)
     assert seen(arenas) == expected(CUTS)
 
 
 def test_nothing_is_found_where_the_heap_is_not_known() -> None:
     with ProcessMemory(os.getpid()) as memory:
-        arenas = read_arenas(space_of(ALL), memory, Heap("jemalloc"))
+        arenas = read_arenas(SPACE, memory, Heap("jemalloc"))
     assert not arenas.found
     assert arenas.is_in_use(FIRST, 10) is None
 
 
-MODEL = """
-<ir_version: 9, opset_import: ["" : 17]>
-g (float[n, 1000] x) => (float[n, 1000] a, float[n, 1000] b, float[n, 1000] c)
-{ a = Abs(x)  b = Exp(a)  c = Add(a, b) }
-"""
+GRAPH = """(float[n, 1000] x) => (float[n, 1000] a, float[n, 1000] b, float[n, 1000] c)
+    { a = Abs(x) b = Exp(a) c = Add(a, b) }"""
 # Two runs, of which the second, smaller one keeps its outputs: nothing is given back after the
 # event of its last node, which tells what the runtime itself counts.
 SESSION = """
@@ -424,8 +404,7 @@ def session(
     start: Start, folder: Path, *, arena: bool = True, thread: bool = False, end: bool = False
 ) -> tuple[ProcessArenas, Heap, dict[str, Any]]:
     pytest.importorskip("onnxruntime")
-    model = folder / "m.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), model)
+    model = saved(build(GRAPH), folder)
     settings = {
         **{"model": str(model), "prefix": str(folder / "events")},
         **{"arena": arena, "thread": thread, "end": end},

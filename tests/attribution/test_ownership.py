@@ -1,5 +1,6 @@
 from array import array
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, Region, read_address_space
+from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, read_address_space
 from memdiag.attribution.bfc_arena import ProcessArenas
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.modules import LoadedModule, ModuleKind
@@ -16,9 +17,10 @@ from memdiag.attribution.process_layout import ProcessLayout, read_process_layou
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.records.attribution import CopyKind, OwnerKind
 from tests.attribution.conftest import Start
+from tests.attribution.spaces import NOTHING, address_space
 
 PAGES = 40
-NOTHING = intervals.empty_ranges()
+QUARTER = PAGES // 4 * PAGE_BYTES
 
 pages = st.integers(0, PAGES)
 page_ranges = st.lists(st.tuples(pages, pages), max_size=4).map(
@@ -40,37 +42,10 @@ modules = st.builds(
 )
 
 
-def space_of(
-    resident: intervals.ByteRanges,
-    anonymous: intervals.ByteRanges = NOTHING,
-    paths: tuple[str, ...] = ("", "/lib/a.so", "/data/model.bin", "[vdso]"),
-) -> AddressSpace:
-    """A space of equal regions, with the resident ranges given."""
-    size = PAGES // len(paths) * PAGE_BYTES
-    regions = tuple(
-        Region(
-            start=at * size,
-            end=(at + 1) * size,
-            permissions="rw-p",
-            offset=0,
-            device=(0, 0),
-            inode=at + 1 if path.startswith("/") else 0,
-            path=path,
-            deleted=False,
-            rss=PAGE_BYTES,
-            anonymous=0,
-        )
-        for at, path in enumerate(paths)
-    )
-    return AddressSpace(
-        pid=1,
-        regions=regions,
-        resident=resident,
-        anonymous=anonymous,
-        exclusive=anonymous,
-        partial=False,
-        drift_bytes=0,
-    )
+def space_of(resident: intervals.ByteRanges) -> AddressSpace:
+    """Return a space of four equal regions, with the resident ranges given."""
+    paths = ("", "/lib/a.so", "/data/model.bin", "[vdso]")
+    return address_space(resident=resident, paths=paths, region_bytes=QUARTER)
 
 
 def heap_of(*chunks: tuple[int, int, int]) -> Heap:
@@ -183,142 +158,176 @@ def test_the_owners_have_every_byte_once(
     assert bytes_of(found, "weights") == intervals.total_bytes(weights)
 
 
-ALL = intervals.normalized_ranges([(0, PAGES * PAGE_BYTES)])
+def pages_from(first: int, end: int) -> intervals.ByteRanges:
+    return intervals.normalized_ranges([(first * PAGE_BYTES, end * PAGE_BYTES)])
 
 
-def test_copies_that_overlap_are_counted_once_for_the_first() -> None:
-    copies = [
-        CopyExtent(100, 1000, "original"),
-        CopyExtent(600, 1000, "packed"),
-        CopyExtent(50, 100, "original"),
-    ]
-    found = assign_owners(space_of(ALL), copies, layout_of())
-    assert bytes_of(found, "weights", "original") == 1050
-    assert bytes_of(found, "weights", "packed") == 500
-
-
-def test_only_what_is_resident_of_a_copy_counts() -> None:
-    resident = intervals.normalized_ranges([(0, PAGE_BYTES), (2 * PAGE_BYTES, 3 * PAGE_BYTES)])
-    found = assign_owners(
-        space_of(resident), [CopyExtent(10, 3 * PAGE_BYTES, "original")], layout_of()
-    )
-    assert bytes_of(found, "weights") == PAGE_BYTES - 10 + PAGE_BYTES
-    assert bytes_of(found, "unnamed") == 10
-
-
-def test_a_stale_copy_is_the_allocators() -> None:
-    heap = heap_of((0, 500, 0), (500, 1500, 1), (1500, 2000, 0))
-    copies = [CopyExtent(600, 800, "original"), CopyExtent(1600, 300, "packed")]
-    found = assign_owners(space_of(ALL), copies, layout_of(heap))
-    assert bytes_of(found, "allocator_retained") == 1000
-    assert bytes_of(found, "weights", "original") == 0
-    assert bytes_of(found, "weights", "packed") == 300
-    assert bytes_of(found, "other_heap") == 500 + 200
-
-
-def test_private_memory_is_the_heap_of_another_allocator_only_if_it_is_named() -> None:
-    copies = [CopyExtent(0, 1000, "original")]
-    named = assign_owners(space_of(ALL), copies, layout_of(), other_heap="blocks in use")
-    private = PAGES // 4 * PAGE_BYTES  # the first region; the others are files, and the vdso
-    assert bytes_of(named, "other_heap", "blocks in use") == private - 1000
-    unnamed = assign_owners(space_of(ALL), copies, layout_of())
-    assert bytes_of(unnamed, "other_heap") == 0
-    assert bytes_of(unnamed, "unnamed") == private - 1000 + bytes_of(named, "unnamed")
-    heap = heap_of((0, 2000, 0))
-    both = assign_owners(space_of(ALL), [], layout_of(heap), other_heap="of another allocator")
-    assert bytes_of(both, "other_heap", "blocks in use") == 2000
-    assert bytes_of(both, "other_heap", "of another allocator") == private - 2000
-
-
+ALL = pages_from(0, PAGES)
 ARENA = arenas_of(
     (0, 2048, True), (2048, 3 * PAGE_BYTES, False), (3 * PAGE_BYTES, 4 * PAGE_BYTES, True)
 )
+INCONSISTENT = arenas_of((5 * PAGE_BYTES, 6 * PAGE_BYTES, False), inconsistent=pages_from(0, 2))
+FIRST = CopyExtent(0, 1000, "original")
+SECOND_PAGE = CopyExtent(PAGE_BYTES, PAGE_BYTES, "original")
+BEFORE = BaselinePages(3 * PAGE_BYTES, pages_from(0, 3))
+LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
 
 
-def test_the_arena_is_what_is_in_use_and_what_is_slack() -> None:
-    found = assign_owners(space_of(ALL), [], layout_of(arenas=ARENA))
-    assert bytes_of(found, "arena", "in use") == 2048 + PAGE_BYTES
-    assert bytes_of(found, "arena", "slack") == 3 * PAGE_BYTES - 2048
-    assert bytes_of(found, "arena", "in use or slack") == 0
+@pytest.mark.parametrize(
+    ("copies", "layout", "options", "expected"),
+    [
+        # Copies that overlap are counted once, for the first.
+        (
+            [FIRST, CopyExtent(600, 1000, "packed"), CopyExtent(950, 100, "original")],
+            layout_of(),
+            {},
+            {"weights original": 1050, "weights packed": 550},
+        ),
+        # A stale copy is the allocator's.
+        (
+            [CopyExtent(600, 800, "original"), CopyExtent(1600, 300, "packed")],
+            layout_of(heap_of((0, 500, 0), (500, 1500, 1), (1500, 2000, 0))),
+            {},
+            {
+                "allocator_retained": 1000,
+                "weights original": 0,
+                "weights packed": 300,
+                "other_heap": 500 + 200,
+            },
+        ),
+        # Private memory, the first region, is the heap of another allocator only if it is named.
+        (
+            [FIRST],
+            layout_of(),
+            {"other_heap": "in use"},
+            {"other_heap in use": QUARTER - 1000, "unnamed": QUARTER},
+        ),
+        ([FIRST], layout_of(), {}, {"other_heap": 0, "unnamed": 2 * QUARTER - 1000}),
+        (
+            [],
+            layout_of(heap_of((0, 2000, 0))),
+            {"other_heap": "of another allocator"},
+            {
+                "other_heap blocks in use": 2000,
+                "other_heap of another allocator": QUARTER - 2000,
+            },
+        ),
+        # The arena is what is in use and what is slack.
+        (
+            [],
+            layout_of(arenas=ARENA),
+            {},
+            {
+                "arena in use": 2048 + PAGE_BYTES,
+                "arena slack": 3 * PAGE_BYTES - 2048,
+                "arena in use or slack": 0,
+            },
+        ),
+        # A stale copy in the arena is slack.
+        (
+            [CopyExtent(512, 1000, "original"), CopyExtent(PAGE_BYTES, PAGE_BYTES, "packed")],
+            layout_of(arenas=ARENA),
+            {},
+            {
+                "weights original": 1000,
+                "weights packed": 0,
+                "arena in use": 2048 + PAGE_BYTES - 1000,
+                "arena slack": 3 * PAGE_BYTES - 2048,
+            },
+        ),
+        # The arena of the log counts where memory shows none. What it says beyond what was found
+        # was given back since.
+        (
+            [FIRST],
+            layout_of(),
+            {"logged_arena": LOGGED},
+            {
+                "arena in use or slack": 8 * PAGE_BYTES - 1000,
+                "arena": 8 * PAGE_BYTES - 1000,
+            },
+        ),
+        (
+            [FIRST],
+            layout_of(arenas=ARENA),
+            {"logged_arena": LOGGED},
+            {"arena in use or slack": 0, "arena": 4 * PAGE_BYTES - 1000},
+        ),
+        # An arena that contradicts itself is not divided.
+        (
+            [FIRST],
+            layout_of(arenas=INCONSISTENT),
+            {},
+            {"arena in use or slack": 2 * PAGE_BYTES - 1000, "arena slack": PAGE_BYTES},
+        ),
+        # Mapped files and models are told apart.
+        (
+            [CopyExtent(2 * QUARTER, 100, "original")],
+            layout_of(),
+            {"model_files": [Path("/data/model.bin")]},
+            {"external_data": QUARTER - 100, "other_libraries": QUARTER, "mapped_files": QUARTER},
+        ),
+        ([], layout_of(), {"model_files": [Path("/data/other.bin")]}, {"external_data": 0}),
+        # What was there before is Python's unless it is someone else's.
+        (
+            [SECOND_PAGE],
+            layout_of(heap_of((0, 8 * PAGE_BYTES, 0))),
+            {"baseline": BEFORE},
+            {
+                "weights": PAGE_BYTES,
+                "python": 2 * PAGE_BYTES,
+                "other_heap": 5 * PAGE_BYTES,
+            },
+        ),
+        (
+            [SECOND_PAGE],
+            layout_of(heap_of((0, 8 * PAGE_BYTES, 0))),
+            {},
+            {"python": 0, "other_heap": 7 * PAGE_BYTES},
+        ),
+    ],
+)
+def test_who_owns_what(
+    copies: list[CopyExtent],
+    layout: ProcessLayout,
+    options: dict[str, Any],
+    expected: dict[str, int],
+) -> None:
+    found = assign_owners(space_of(ALL), copies, layout, **options)
+    sizes = {}
+    for owner in expected:
+        kind, _, name = owner.partition(" ")
+        sizes[owner] = bytes_of(found, cast(OwnerKind, kind), name or None)
+    assert sizes == expected
+    assert found.baseline_bytes == (3 * PAGE_BYTES if "baseline" in options else None)
 
 
-def test_a_stale_copy_in_the_arena_is_slack() -> None:
-    copies = [CopyExtent(512, 1000, "original"), CopyExtent(PAGE_BYTES, PAGE_BYTES, "packed")]
-    found = assign_owners(space_of(ALL), copies, layout_of(arenas=ARENA))
-    assert bytes_of(found, "weights", "original") == 1000
-    assert bytes_of(found, "weights", "packed") == 0
-    assert bytes_of(found, "arena", "in use") == 2048 + PAGE_BYTES - 1000
-    assert bytes_of(found, "arena", "slack") == 3 * PAGE_BYTES - 2048
-
-
-def test_only_what_is_resident_of_the_arena_counts() -> None:
-    resident = intervals.normalized_ranges([(0, PAGE_BYTES), (3 * PAGE_BYTES, 4 * PAGE_BYTES)])
+def test_only_what_is_resident_counts() -> None:
+    resident = intervals.union(pages_from(0, 1), pages_from(2, 3))
+    copies = [CopyExtent(10, 3 * PAGE_BYTES, "original")]
+    found = assign_owners(space_of(resident), copies, layout_of())
+    assert bytes_of(found, "weights") == PAGE_BYTES - 10 + PAGE_BYTES
+    assert bytes_of(found, "unnamed") == 10
+    resident = intervals.union(pages_from(0, 1), pages_from(3, 4))
     found = assign_owners(space_of(resident), [], layout_of(arenas=ARENA))
     assert bytes_of(found, "arena", "in use") == 2048 + PAGE_BYTES
     assert bytes_of(found, "arena", "slack") == PAGE_BYTES - 2048
 
 
-def test_the_arena_of_the_log_counts_where_memory_shows_none() -> None:
-    logged = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
-    copies = [CopyExtent(0, 1000, "original")]
-    silent = assign_owners(space_of(ALL), copies, layout_of(), logged_arena=logged)
-    assert bytes_of(silent, "arena", "in use or slack") == 8 * PAGE_BYTES - 1000
-    assert bytes_of(silent, "arena") == 8 * PAGE_BYTES - 1000
-    # What the log says beyond what was found was given back since.
-    found = assign_owners(space_of(ALL), copies, layout_of(arenas=ARENA), logged_arena=logged)
-    assert bytes_of(found, "arena", "in use or slack") == 0
-    assert bytes_of(found, "arena") == 4 * PAGE_BYTES - 1000
-
-
-def test_an_arena_that_contradicts_itself_is_not_divided() -> None:
-    inconsistent = intervals.normalized_ranges([(0, 2 * PAGE_BYTES)])
-    arenas = arenas_of((5 * PAGE_BYTES, 6 * PAGE_BYTES, False), inconsistent=inconsistent)
-    copies = [CopyExtent(0, 1000, "original")]
-    found = assign_owners(space_of(ALL), copies, layout_of(arenas=arenas))
-    assert bytes_of(found, "arena", "in use or slack") == 2 * PAGE_BYTES - 1000
-    assert bytes_of(found, "arena", "slack") == PAGE_BYTES
-
-
-def test_mapped_files_and_models_are_told_apart() -> None:
-    quarter = PAGES // 4 * PAGE_BYTES
-    found = assign_owners(
-        space_of(ALL),
-        [CopyExtent(2 * quarter, 100, "original")],
-        layout_of(),
-        model_files=[Path("/data/model.bin")],
-    )
-    assert bytes_of(found, "external_data") == quarter - 100
-    assert bytes_of(found, "mapped_files") == quarter
-    assert bytes_of(found, "other_libraries") == quarter
-    other = assign_owners(space_of(ALL), [], layout_of(), model_files=[Path("/data/other.bin")])
-    assert bytes_of(other, "external_data") == 0
-
-
-def test_what_was_there_before_is_pythons_unless_it_is_someone_elses() -> None:
-    baseline = BaselinePages(3 * PAGE_BYTES, intervals.normalized_ranges([(0, 3 * PAGE_BYTES)]))
-    heap = heap_of((0, 8 * PAGE_BYTES, 0))
-    copies = [CopyExtent(PAGE_BYTES, PAGE_BYTES, "original")]
-    found = assign_owners(space_of(ALL), copies, layout_of(heap), baseline=baseline)
-    assert bytes_of(found, "weights") == PAGE_BYTES
-    assert bytes_of(found, "python") == 2 * PAGE_BYTES
-    assert bytes_of(found, "other_heap") == 5 * PAGE_BYTES
-    without = assign_owners(space_of(ALL), copies, layout_of(heap))
-    assert bytes_of(without, "python") == 0
-    assert bytes_of(without, "other_heap") == 7 * PAGE_BYTES
-    assert without.baseline_bytes is None
-
-
-def test_the_named_share_is_of_what_is_above_the_baseline() -> None:
-    resident = intervals.normalized_ranges([(0, 10 * PAGE_BYTES)])
-    baseline = BaselinePages(2 * PAGE_BYTES, intervals.normalized_ranges([(0, 2 * PAGE_BYTES)]))
-    copies = [CopyExtent(2 * PAGE_BYTES, 6 * PAGE_BYTES, "original")]
-    found = assign_owners(space_of(resident), copies, layout_of(), baseline=baseline)
-    assert found.named_share == pytest.approx(1 - 2 / 8)
-    assert assign_owners(space_of(resident), copies, layout_of()).named_share == pytest.approx(0.6)
-    nothing = assign_owners(space_of(NOTHING), [], layout_of(), baseline=baseline)
-    assert nothing.named_share == 1
-    smaller = BaselinePages(50 * PAGE_BYTES, NOTHING)
-    assert assign_owners(space_of(resident), [], layout_of(), baseline=smaller).named_share == 0
+@pytest.mark.parametrize(
+    ("resident", "copies", "baseline", "share"),
+    [
+        (pages_from(0, 10), 6, BaselinePages(2 * PAGE_BYTES, pages_from(0, 2)), 1 - 2 / 8),
+        (pages_from(0, 10), 6, None, 0.6),
+        (NOTHING, 0, BaselinePages(2 * PAGE_BYTES, pages_from(0, 2)), 1),
+        (pages_from(0, 10), 0, BaselinePages(50 * PAGE_BYTES, NOTHING), 0),
+    ],
+)
+def test_the_named_share_is_of_what_is_above_the_baseline(
+    resident: intervals.ByteRanges, copies: int, baseline: BaselinePages | None, share: float
+) -> None:
+    extents = [CopyExtent(2 * PAGE_BYTES, copies * PAGE_BYTES, "original")] if copies else []
+    found = assign_owners(space_of(resident), extents, layout_of(), baseline=baseline)
+    assert found.named_share == pytest.approx(share)
 
 
 def test_a_real_process_is_divided_to_the_last_byte(start: Start, tmp_path: Path) -> None:

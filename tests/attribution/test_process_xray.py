@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.search_target import missing_bytes, search_target
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
 from tests.attribution.conftest import Start, starting
+from tests.builders import build, noise, saved
 
 NBYTES = 512 * 512 * 4
 
@@ -33,24 +31,9 @@ libc.malloc_trim(0)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that adds its weight `w`, of 1 MB, to its input, and sums that up."""
-    weight = np.random.default_rng(5).standard_normal((512, 512), np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Add", ["w", "x"], ["a"]),
-            helper.make_node("ReduceSum", ["a"], ["y"], keepdims=0),
-        ],
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
-        [
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, []),
-            helper.make_tensor_value_info("a", TensorProto.FLOAT, [512, 512]),
-        ],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    path = tmp_path_factory.mktemp("model") / "m.onnx"
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
-    return path
+    graph = """(float[1] x) => (float y, float[512, 512] a)
+        { a = Add (w, x) y = ReduceSum <keepdims = 0> (a) }"""
+    return saved(build(graph, weights={"w": noise(512, 512)}), tmp_path_factory.mktemp("model"))
 
 
 def attributed(start: Start, model: Path, outputs: list[str], *, arena: bool = True) -> Attribution:
