@@ -200,9 +200,9 @@ LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
             [FIRST],
             layout_of(),
             {"other_heap": "in use"},
-            {"other_heap in use": QUARTER - 1000, "unnamed": QUARTER},
+            {"other_heap in use": QUARTER - 1000, "unnamed": 0},
         ),
-        ([FIRST], layout_of(), {}, {"other_heap": 0, "unnamed": 2 * QUARTER - 1000}),
+        ([FIRST], layout_of(), {}, {"other_heap": 0, "unnamed": QUARTER - 1000}),
         (
             [],
             layout_of(heap_of((0, 2000, 0))),

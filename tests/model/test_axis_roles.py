@@ -1,25 +1,29 @@
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
-from onnx import parser, save
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, dims_by_name
 from memdiag.model.inputs import make_array, plan_inputs
 from memdiag.model.model_file import open_model
+from tests.builders import build, saved
 
-HEADER = '<ir_version: 9, opset_import: ["" : 17]>'
-
-
-def saved(folder: Path, text: str) -> Path:
-    path = folder / "m.onnx"
-    save(parser.parse_model(f"{HEADER} {text}"), path)
-    return path
+BATCH, SEQUENCE = ("batch", 1), ("sequence", 128)
+CHANNELS, HEIGHT, WIDTH = ("channels", 3), ("height", 224), ("width", 224)
 
 
-def roles(folder: Path, text: str) -> dict[str, tuple[str, int]]:
-    with open_model(saved(folder, text)) as model:
+def write(folder: Path, graph: str, weights: Mapping[str, Any] | None = None) -> Path:
+    return saved(build(graph, weights=weights), folder)
+
+
+def roles(
+    folder: Path, graph: str, weights: Mapping[str, Any] | None = None
+) -> dict[str, tuple[str, int]]:
+    with open_model(write(folder, graph, weights)) as model:
         found = axis_roles(model.graph, model.functions)
     return {key: (role.name, role.size) for key, role in found.items()}
 
@@ -27,46 +31,29 @@ def roles(folder: Path, text: str) -> dict[str, tuple[str, int]]:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("int64[batch, sequence] x", {"batch": ("batch", 1), "sequence": ("sequence", 128)}),
-        ("int64[B, max_seqLength] x", {"B": ("batch", 1), "max_seqLength": ("sequence", 128)}),
-        ("int64[N, M] ids", {"N": ("batch", 1), "M": ("sequence", 128)}),
-        ("float[N, T, 80] x", {"N": ("batch", 1), "T": ("sequence", 128)}),
-        ("float[num_frames, 576] x", {"num_frames": ("sequence", 128)}),
-        ("float[N, 80, M] x", {"N": ("batch", 1), "M": ("sequence", 128)}),
-        ("float[N, M] waveform", {"N": ("batch", 1), "M": ("samples", 16000)}),
-        ("float[N, M] x", {"N": ("batch", 1), "M": ("size", 128)}),
-        (
-            "float[N, 3, H, W] x",
-            {"N": ("batch", 1), "H": ("height", 224), "W": ("width", 224)},
-        ),
-        (
-            "float[N, P, Q, 3] x",
-            {"N": ("batch", 1), "P": ("height", 224), "Q": ("width", 224)},
-        ),
-        (
-            "float[N, C, P, Q] x",
-            {
-                "N": ("batch", 1),
-                "C": ("channels", 3),
-                "P": ("height", 224),
-                "Q": ("width", 224),
-            },
-        ),
-        ("float[N, 3, 640, Q] x", {"N": ("batch", 1), "Q": ("width", 640)}),
-        ("float[N, 3, 48, Q] x", {"N": ("batch", 1), "Q": ("width", 224)}),
-        (
-            "float[N, 8, past_length, 64] k",
-            {"N": ("batch", 1), "past_length": ("past", 128)},
-        ),
-        ("float[N, 8, M, 64] past_key", {"N": ("batch", 1), "M": ("past", 128)}),
-        ("float[N, 16, 3, P, Q] x", {"N": ("batch", 1), "P": ("height", 224), "Q": ("width", 224)}),
+        ("int64[batch, sequence] x", {"batch": BATCH, "sequence": SEQUENCE}),
+        ("int64[B, max_seqLength] x", {"B": BATCH, "max_seqLength": SEQUENCE}),
+        ("int64[N, M] ids", {"N": BATCH, "M": SEQUENCE}),
+        ("float[N, T, 80] x", {"N": BATCH, "T": SEQUENCE}),
+        ("float[num_frames, 576] x", {"num_frames": SEQUENCE}),
+        ("float[N, 80, M] x", {"N": BATCH, "M": SEQUENCE}),
+        ("float[N, M] waveform", {"N": BATCH, "M": ("samples", 16000)}),
+        ("float[N, M] x", {"N": BATCH, "M": ("size", 128)}),
+        ("float[N, 3, H, W] x", {"N": BATCH, "H": HEIGHT, "W": WIDTH}),
+        ("float[N, P, Q, 3] x", {"N": BATCH, "P": HEIGHT, "Q": WIDTH}),
+        ("float[N, C, P, Q] x", {"N": BATCH, "C": CHANNELS, "P": HEIGHT, "Q": WIDTH}),
+        ("float[N, 3, 640, Q] x", {"N": BATCH, "Q": ("width", 640)}),
+        ("float[N, 3, 48, Q] x", {"N": BATCH, "Q": WIDTH}),
+        ("float[N, 8, past_length, 64] k", {"N": BATCH, "past_length": ("past", 128)}),
+        ("float[N, 8, M, 64] past_key", {"N": BATCH, "M": ("past", 128)}),
+        ("float[N, 16, 3, P, Q] x", {"N": BATCH, "P": HEIGHT, "Q": WIDTH}),
         ("float[4, 5] x", {}),
     ],
 )
 def test_roles_by_name_rank_and_type(
     tmp_path: Path, value: str, expected: dict[str, tuple[str, int]]
 ) -> None:
-    assert roles(tmp_path, f"g ({value}) => () {{ }}") == expected
+    assert roles(tmp_path, f"({value}) => () {{ }}") == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +62,7 @@ def test_roles_by_name_rank_and_type(
         ("y = Conv (x, image)", {"P": ("channels", 1)}),
         (
             "t = Transpose <perm = [0, 3, 1, 2]> (x) y = Conv (t, image)",
-            {"P": ("height", 224), "Q": ("width", 224), "R": ("channels", 1)},
+            {"P": HEIGHT, "Q": WIDTH, "R": ("channels", 1)},
         ),
         ("s = Sub (x, mean) y = Conv (s, image)", {"P": ("channels", 1)}),
         ("y = MatMul (x, dense)", {"R": ("features", 96)}),
@@ -87,22 +74,10 @@ def test_roles_by_name_rank_and_type(
 def test_operators_say_what_an_axis_must_be(
     tmp_path: Path, body: str, expected: dict[str, tuple[str, int]]
 ) -> None:
-    found = roles(
-        tmp_path,
-        f"""g (float[N, P, Q, R] x) => (y)
-        <float[8, 1, 3, 3] image, float[96, 5] dense, float[1] mean, float[1, 1, 1, 1, 1] deep>
-        {{ {body} }}""".replace("float[8, 1, 3, 3] image", IMAGE)
-        .replace("float[96, 5] dense", DENSE)
-        .replace("float[1] mean", "float[1] mean = {0.5}")
-        .replace("float[1, 1, 1, 1, 1] deep", "float[1, 1, 1, 1, 1] deep = {0.5}"),
-    )
-    usual = {
-        "N": ("batch", 1),
-        "P": ("channels", 3),
-        "Q": ("height", 224),
-        "R": ("width", 224),
-    }
-    assert found == usual | expected
+    weights = {"image": np.ones((8, 1, 3, 3)), "dense": np.ones((96, 5)), "mean": np.ones(1)}
+    weights["deep"] = np.ones((1, 1, 1, 1, 1))
+    found = roles(tmp_path, f"(float[N, P, Q, R] x) => (y) {{ {body} }}", weights)
+    assert found == {"N": BATCH, "P": CHANNELS, "Q": HEIGHT, "R": WIDTH} | expected
 
 
 @pytest.mark.parametrize(
@@ -132,40 +107,31 @@ def test_operators_say_what_an_axis_must_be(
 def test_an_image_with_a_map_or_objects_as_output_is_large(
     tmp_path: Path, inputs: str, outputs: str, side: int
 ) -> None:
-    found = roles(tmp_path, f"g ({inputs}) => ({outputs}) {{ }}")
+    found = roles(tmp_path, f"({inputs}) => ({outputs}) {{ }}")
     assert {size for name, size in found.values() if name in ("height", "width")} == {side}
 
 
-IMAGE = f"float[8, 1, 3, 3] image = {{{', '.join(['0.5'] * 72)}}}"
-DENSE = f"float[96, 5] dense = {{{', '.join(['0.5'] * 480)}}}"
-
-
+@pytest.mark.parametrize(
+    ("channels", "role"), [(1, ("samples", 16000)), (2, SEQUENCE)], ids=["sound", "words"]
+)
 def test_a_sound_behind_a_convolution_is_one_second_though_it_is_called_a_sequence(
-    tmp_path: Path,
+    tmp_path: Path, channels: int, role: tuple[str, int]
 ) -> None:
-    text = """g (float[batch, sequence] x) => (y)
-    <int64[1] one = {1}, float[2, CHANNELS, 2] w = {WEIGHTS}>
-    { u = Unsqueeze (x, one) y = Conv (u, w) }"""
-    sound = text.replace("CHANNELS", "1").replace("WEIGHTS", "1, 1, 1, 1")
-    assert roles(tmp_path, sound)["sequence"] == ("samples", 16000)
-    words = text.replace("CHANNELS", "2").replace("WEIGHTS", ", ".join("1" * 8))
-    assert roles(tmp_path, words)["sequence"] == ("sequence", 128)
+    graph = "(float[batch, sequence] x) => (y) { u = Unsqueeze (x, one) y = Conv (u, w) }"
+    weights = {"one": [1], "w": np.ones((2, channels, 2), np.float32)}
+    assert roles(tmp_path, graph, weights)["sequence"] == role
 
 
-DECODER = """g (int64[batch, LENGTH] input_ids, MASK attention_mask,
+DECODER = """(int64[batch, LENGTH] input_ids, MASK attention_mask,
     float[batch, 2, PAST, 4] past_key)
     => (float[batch, 2, n, m] scores)
-<float[10, 8] table = {VALUES}, int64[4] heads = {0, 0, 2, 4}, int64[2] axes = {1, 2}>
 {
-    embedded = Gather (table, input_ids)
-    split = Reshape (embedded, heads)
-    new = Transpose <perm = [0, 2, 1, 3]> (split)
-    keys = Concat <axis = 2> (past_key, new)
-    turned = Transpose <perm = [0, 1, 3, 2]> (keys)
-    dots = MatMul (new, turned)
-    weights = Unsqueeze (attention_mask, axes)
-    scores = Mul (dots, weights)
-}""".replace("VALUES", ", ".join(["0.5"] * 80))
+    embedded = Gather (table, input_ids) split = Reshape (embedded, heads)
+    new = Transpose <perm = [0, 2, 1, 3]> (split) keys = Concat <axis = 2> (past_key, new)
+    turned = Transpose <perm = [0, 1, 3, 2]> (keys) dots = MatMul (new, turned)
+    weights = Unsqueeze (attention_mask, axes) scores = Mul (dots, weights)
+}"""
+WEIGHTS = {"table": np.ones((10, 8), np.float32), "heads": [0, 0, 2, 4], "axes": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +147,7 @@ def test_a_mask_covers_past_and_new_tokens(
     tmp_path: Path, length: str, past: str, mask: str, dims: dict[str, int]
 ) -> None:
     text = DECODER.replace("LENGTH", length).replace("PAST", past).replace("MASK", mask)
-    path = saved(tmp_path, text)
+    path = write(tmp_path, text, WEIGHTS)
     named = {{"LENGTH": length, "PAST": past}[name]: size for name, size in dims.items()}
     with open_model(path) as model:
         plans = plan_inputs(model, dims=named, given={})
@@ -209,29 +175,29 @@ def test_a_mask_covers_past_and_new_tokens(
     ],
 )
 def test_values_by_the_name_of_an_input(tmp_path: Path, value: str, expected: list[float]) -> None:
-    with open_model(saved(tmp_path, f"g ({value}) => () {{ }}")) as model:
+    with open_model(write(tmp_path, f"({value}) => () {{ }}")) as model:
         [plan] = plan_inputs(model, dims={}, given={})
     assert make_array(plan, 0).reshape(-1).tolist() == expected
 
 
 def test_a_large_tensor_is_data_whatever_it_is_called(tmp_path: Path) -> None:
-    with open_model(saved(tmp_path, "g (float[100] speed) => () { }")) as model:
+    with open_model(write(tmp_path, "(float[100] speed) => () { }")) as model:
         [plan] = plan_inputs(model, dims={}, given={})
     assert plan.fill == "normal"
 
 
 def test_a_length_is_that_of_the_sequence(tmp_path: Path) -> None:
-    text = "g (int64[batch, phonemes] x, int64[batch] x_lengths) => () { }"
-    with open_model(saved(tmp_path, text)) as model:
+    text = "(int64[batch, phonemes] x, int64[batch] x_lengths) => () { }"
+    with open_model(write(tmp_path, text)) as model:
         for dims, size in (({}, 128), ({"phonemes": 9}, 9)):
             _, lengths = plan_inputs(model, dims=dims, given={})
             assert make_array(lengths, 0).tolist() == [size]
 
 
 def test_positions_stay_in_their_table(tmp_path: Path) -> None:
-    text = """g (int64[batch, n] position_ids) => (y) <float[3, 1] w = {1, 2, 3}>
+    text = """(int64[batch, n] position_ids) => (y) <float[3, 1] w = {1, 2, 3}>
     { y = Gather (w, position_ids) }"""
-    with open_model(saved(tmp_path, text)) as model:
+    with open_model(write(tmp_path, text)) as model:
         [plan] = plan_inputs(model, dims={"n": 5}, given={})
     assert make_array(plan, 0).tolist() == [[0, 1, 2, 0, 1]]
 
@@ -254,22 +220,22 @@ def test_positions_stay_in_their_table(tmp_path: Path) -> None:
 def test_a_role_that_one_dimension_has_names_it(
     tmp_path: Path, value: str, dims: dict[str, int], expected: dict[str, int]
 ) -> None:
-    path = saved(tmp_path, f"g ({value}) => (float[n] z) {{ z = Identity(x) }}")
+    path = write(tmp_path, f"({value}) => (float[n] z) {{ z = Identity(x) }}")
     with open_model(path) as model:
         assert dims_by_name(model.graph, model.functions, dims) == expected
 
 
 def test_dimensions_that_share_a_role_have_to_be_named(tmp_path: Path) -> None:
-    text = "g (int64[N, seq_a] x, int64[N, seq_b] y) => (float[n] z) { z = Identity(x) }"
+    text = "(int64[N, seq_a] x, int64[N, seq_b] y) => (float[n] z) { z = Identity(x) }"
     with (
-        open_model(saved(tmp_path, text)) as model,
+        open_model(write(tmp_path, text)) as model,
         pytest.raises(UsageError, match=r"2 dimensions have .* --dim seq_a=N,seq_b=N\.$"),
     ):
         dims_by_name(model.graph, model.functions, {"sequence": 6})
 
 
 def test_a_dimension_cannot_be_named_twice(tmp_path: Path) -> None:
-    path = saved(tmp_path, "g (float[D0, 8] x) => (float[n] z) { z = Identity(x) }")
+    path = write(tmp_path, "(float[D0, 8] x) => (float[n] z) { z = Identity(x) }")
     with (
         open_model(path) as model,
         pytest.raises(UsageError, match="dimension 'D0' is also given as 'batch'"),
