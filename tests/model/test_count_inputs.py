@@ -14,13 +14,7 @@ from memdiag.model.graph_index import GraphIndex
 from memdiag.model.inputs import make_array, plan_inputs
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import infer_shapes
-
-BODY = """<body = b (int64 i, bool c, float[batch, 64] a)
-    => (bool d, float[batch, 64] e, float[batch, 64] row) {
-    d = Identity (c)
-    e = Erf (a)
-    row = Sin (a)
-}>"""
+from tests.builders import build, saved
 
 FORMS = {
     "a scalar": ("int64 steps", ""),
@@ -29,22 +23,21 @@ FORMS = {
 }
 
 
-def saved(folder: Path, declared: str, nodes: str, *, first: str = "count") -> Path:
-    count = first if nodes else "steps"
-    text = f"""<ir_version: 9, opset_import: ["": 17]>
-    g ({declared}, float[batch, 64] x) => (float[batch, 64] y, float[n, batch, 64] rows) {{
-        true = Constant <value = bool {{1}}> ()
-        {nodes}
-        y, rows = Loop ({count}, true, x) {BODY}
-    }}"""
-    path = folder / "m.onnx"
-    onnx.save(onnx.parser.parse_model(text), path)
-    return path
+def loop(folder: Path, declared: str, nodes: str) -> Path:
+    """Write a loop that runs `count` times, or as often as the input says."""
+    count = "count" if nodes else "steps"
+    graph = f"""({declared}, float[batch, 64] x)
+        => (float[batch, 64] y, float[n, batch, 64] rows) {{
+        true = Constant <value = bool {{1}}> () {nodes} y, rows = Loop ({count}, true, x)
+        <body = b (int64 i, bool c, float[batch, 64] a)
+        => (bool d, float[batch, 64] e, float[batch, 64] row)
+        {{ d = Identity (c) e = Erf (a) row = Sin (a) }}> }}"""
+    return saved(build(graph), folder)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_input_that_says_how_often_a_loop_runs_is_a_dimension(tmp_path: Path, form: str) -> None:
-    path = saved(tmp_path, *FORMS[form])
+    path = loop(tmp_path, *FORMS[form])
     with open_model(path) as file:
         assert [*count_inputs(file.graph)] == ["steps"]
         role = axis_roles(file.graph)["steps"]
@@ -55,56 +48,39 @@ def test_an_input_that_says_how_often_a_loop_runs_is_a_dimension(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("declared", "nodes", "first"),
+    ("declared", "nodes"),
     [
-        ("int64[m] steps", "count = ReduceMax <keepdims=0> (steps)", "count"),
-        (
-            "int64 steps",
-            "count = Constant <value = int64 {3}> () unused = Identity (steps)",
-            "count",
-        ),
-        ("float steps", "count = Cast <to=7> (steps)", "count"),
+        ("int64[m] steps", "count = ReduceMax <keepdims=0> (steps)"),
+        ("int64 steps", "count = Constant <value = int64 {3}> () unused = Identity (steps)"),
+        ("float steps", "count = Cast <to=7> (steps)"),
     ],
 )
-def test_other_inputs_are_no_counts(tmp_path: Path, declared: str, nodes: str, first: str) -> None:
-    with open_model(saved(tmp_path, declared, nodes, first=first)) as file:
+def test_other_inputs_are_no_counts(tmp_path: Path, declared: str, nodes: str) -> None:
+    with open_model(loop(tmp_path, declared, nodes)) as file:
         assert count_inputs(file.graph) == {}
 
 
+BOXES = "(float[1, n, 4] x, float[1, 2, n] s, int64 most) => (int64[m, 3] y)"
+LARGEST = "(float[n] x, int64[1] k) => (float[m] y)"
+
+
 @pytest.mark.parametrize(
-    ("text", "name", "size", "shape"),
+    ("graph", "name", "size", "shape"),
     [
-        ("g (float[n] x, int64[1] k) => (float[m] y) { y, i = TopK (x, k) }", "k", 1, (5,)),
+        (f"{LARGEST} {{ y, i = TopK (x, k) }}", "k", 1, (5,)),
         (
-            "g (float[1, n, 4] x, float[1, 2, n] s, int64 most) => (int64[m, 3] y) "
-            "{ b = Squeeze (most) y = NonMaxSuppression (x, s, b) }",
-            "most",
-            USUAL_BOXES,
-            (10, 3),
+            f"{BOXES} {{ b = Squeeze (most) y = NonMaxSuppression (x, s, b) }}",
+            *("most", USUAL_BOXES, (10, 3)),
         ),
         # It is no K, but a limit of it.
-        (
-            "g (float[n] x, int64[1] k) => (float[m] y) <int64[1] all = {9}> "
-            "{ l = Min (k, all) y, i = TopK (x, l) }",
-            "",
-            0,
-            (),
-        ),
-        (
-            "g (float[1, n, 4] x, float[1, 2, n] s, int64 most) => (int64[m, 3] y) "
-            "{ y = NonMaxSuppression (x, s) z = Add (most, most) }",
-            "",
-            0,
-            (),
-        ),
+        (f"{LARGEST} <int64[1] all = {{9}}> {{ l = Min (k, all) y, i = TopK (x, l) }}", "", 0, ()),
+        (f"{BOXES} {{ y = NonMaxSuppression (x, s) z = Add (most, most) }}", "", 0, ()),
     ],
 )
 def test_an_input_that_says_how_many_values_a_node_puts_out_is_a_dimension(
-    tmp_path: Path, text: str, name: str, size: int, shape: tuple[int, ...]
+    tmp_path: Path, graph: str, name: str, size: int, shape: tuple[int, ...]
 ) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
-    with open_model(path) as file:
+    with open_model(saved(build(graph), tmp_path)) as file:
         assert [*count_inputs(file.graph)] == ([name] if name else [])
         if name:
             role = axis_roles(file.graph)[name]
@@ -117,7 +93,7 @@ def test_an_input_that_says_how_many_values_a_node_puts_out_is_a_dimension(
 
 
 def test_an_array_of_the_user_sets_the_count(tmp_path: Path) -> None:
-    path = saved(tmp_path, *FORMS["a scalar"])
+    path = loop(tmp_path, *FORMS["a scalar"])
     with open_model(path) as file:
         plan_inputs(file, dims={}, given={"steps": np.array(5)})
         with pytest.raises(UsageError, match="both as an array and as a size"):
@@ -127,7 +103,7 @@ def test_an_array_of_the_user_sets_the_count(tmp_path: Path) -> None:
 
 
 def test_estimates_and_profiles_take_it_by_name_and_by_role(tmp_path: Path) -> None:
-    path = saved(tmp_path, *FORMS["a scalar"])
+    path = loop(tmp_path, *FORMS["a scalar"])
     sizes = {"batch": 1024, "iterations": 100}
     found = memdiag.estimate(path, dims=sizes).point
     assert found.dims == {"batch": 1024, "steps": 100}
@@ -144,15 +120,14 @@ def test_estimates_and_profiles_take_it_by_name_and_by_role(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("damage", ["an input without a name", "a body without some outputs"])
 def test_damaged_loops_are_read(tmp_path: Path, damage: str) -> None:
-    path = saved(tmp_path, *FORMS["a scalar"])
+    path = loop(tmp_path, *FORMS["a scalar"])
     model = onnx.load(path)
-    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    (node,) = (node for node in model.graph.node if node.op_type == "Loop")
     if damage.startswith("an input"):
-        model.graph.input[0].name = loop.input[0] = ""
+        model.graph.input[0].name = node.input[0] = ""
     else:
-        del loop.attribute[0].g.output[1:]
-    onnx.save(model, path)
-    with open_model(path) as file:
+        del node.attribute[0].g.output[1:]
+    with open_model(saved(model, tmp_path)) as file:
         found = count_inputs(file.graph)
         assert [*found] == ([] if damage.startswith("an input") else ["steps"])
         infer_shapes(file, GraphIndex(file), {"batch": 1}, [])

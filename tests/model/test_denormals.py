@@ -1,23 +1,20 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.model.denormals import count_denormals, sample_has_denormals
 from memdiag.model.model_file import ModelFile, open_model
+from tests.builders import of_tensors, saved
 
 LARGEST = np.float32(1.1754942e-38)  # the largest denormal float
 NORMAL = np.float32(1.17549435e-38)  # the smallest normal one
 TINY = np.float32(1e-45)  # the smallest denormal float
 
 
-def opened(folder: Path, *tensors: onnx.TensorProto) -> ModelFile:
-    graph = helper.make_graph([], "g", [], [], list(tensors))
-    path = folder / "m.onnx"
-    onnx.save(helper.make_model(graph), path)
-    return open_model(path)
+def opened(folder: Path, *tensors: TensorProto) -> ModelFile:
+    return open_model(saved(of_tensors(tensors), folder))
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,21 @@
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper, parser
+from onnx import ModelProto
 
 from memdiag.model.graph_index import Graph, main_scope
 from memdiag.model.index_ranges import IndexLimit, InputConstraints, input_constraints
+from tests.builders import build
 
-HEADER = '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1, "local": 1]>'
+DOMAINS = {"com.microsoft": 1, "local": 1}
 
 
 def model(
     body: str, *, inputs: str = "int64[n] ids", functions: str = "", **rows: int
 ) -> ModelProto:
     """Return a model of the nodes in `body`; `rows` adds float weights [rows, 2] by name."""
-    parsed = parser.parse_model(f"{HEADER} g ({inputs}) => (float[m] y) {{ {body} }} {functions}")
-    for name, count in rows.items():
-        weight = numpy_helper.from_array(np.zeros((count, 2), np.float32), name)
-        parsed.graph.initializer.append(weight)
-    return parsed
+    graph = f"({inputs}) => (float[m] y) {{ {body} }}"
+    weights = {name: np.zeros((count, 2), np.float32) for name, count in rows.items()}
+    return build(graph, opset=18, domains=DOMAINS, functions=functions, weights=weights)
 
 
 def asked(proto: ModelProto, name: str = "ids", **shapes: tuple[int, ...]) -> InputConstraints:
@@ -87,21 +86,22 @@ def test_values_that_only_move_keep_their_limit(steps: str) -> None:
     assert asked(model(f"{steps} y = Gather (W, i)", W=10)).smallest == IndexLimit(10, "rows of W")
 
 
-def test_a_condition_or_a_shape_is_no_value_that_moves() -> None:
-    assert asked(model("i = Where (ids, a, b) y = Gather (W, i)", W=10)).limits == ()
-    assert asked(model("i = Reshape (a, ids) y = Gather (W, i)", W=10)).limits == ()
-
-
-def test_what_is_added_to_an_index_lowers_its_limit() -> None:
-    two = "c = Constant <value_int = 2> ()"
-    added = model(f"{two} i = Add (c, ids) y = Gather (W, i)", W=10)
-    assert asked(added).smallest == IndexLimit(8, "rows of W")
-    taken = model(f"{two} i = Sub (ids, c) y = Gather (W, i)", W=10)
-    assert asked(taken).smallest == IndexLimit(10, "rows of W")
-    from_two = model(f"{two} i = Sub (c, ids) y = Gather (W, i)", W=10)
-    assert asked(from_two).smallest is None
-    unknown = model("i = Add (c, ids) y = Gather (W, i)", W=10)
-    assert asked(unknown).smallest is None
+@pytest.mark.parametrize(
+    ("body", "limits"),
+    [
+        # A condition or a shape is no value that moves.
+        ("i = Where (ids, a, b)", []),
+        ("i = Reshape (a, ids)", []),
+        # What is added to an index lowers its limit.
+        ("c = Constant <value_int = 2> () i = Add (c, ids)", [8]),
+        ("c = Constant <value_int = 2> () i = Sub (ids, c)", [10]),
+        ("c = Constant <value_int = 2> () i = Sub (c, ids)", []),
+        ("i = Add (c, ids)", []),
+    ],
+)
+def test_what_else_becomes_of_a_limit(body: str, limits: list[int]) -> None:
+    found = asked(model(f"{body} y = Gather (W, i)", W=10)).limits
+    assert list(found) == [IndexLimit(limit, "rows of W") for limit in limits]
 
 
 def test_the_smallest_of_several_limits_counts() -> None:
@@ -200,11 +200,8 @@ def test_constants_that_a_value_is_compared_with(body: str, equals: tuple[float,
 
 def test_a_value_with_many_uses_is_followed_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.model.index_ranges.MAX_VISITS", 5)
-    nodes = [helper.make_node("Identity", ["ids"], ["v0"])]
-    nodes += [helper.make_node("Identity", [f"v{i}"], [f"v{i + 1}"]) for i in range(9)]
-    nodes.append(helper.make_node("Gather", ["W", "v9"], ["y"]))
-    proto = model("", W=10)
-    proto.graph.node.extend(nodes)
+    chain = " ".join(f"v{step + 1} = Identity (v{step})" for step in range(9))
+    proto = model(f"v0 = Identity (ids) {chain} y = Gather (W, v9)", W=10)
     assert asked(proto).limits == ()
     monkeypatch.setattr("memdiag.model.index_ranges.MAX_VISITS", 50)
     assert asked(proto).smallest == IndexLimit(10, "rows of W")

@@ -1,42 +1,36 @@
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
-from onnx import AttributeProto, ModelProto, TensorProto, helper, parser
+from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.ort_format import ort_skeleton
 from memdiag.model.wire import MIN_LIST_BYTES
+from tests.builders import build, noise
 from tests.ort.ort_files import convert
 
 WORDS = [b"one", b"two"]
-TEXT = """
-<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3], producer_name: "exporter">
-main (float[batch, 64] x, bool cond) => (float[batch, 64] y, string[2] t)
-{
-    h = MatMul(x, weight)
-    y = If (cond) <
-        then_branch = a () => (float[batch, 64] then_out) { then_out = Mul(h, inner) },
-        else_branch = b () => (float[batch, 64] else_out) { else_out = Relu(h) }
-    >
-    t = Identity(words)
-}
-"""
+WEIGHT = noise(64, 64)
 
 
 def the_model() -> ModelProto:
-    model: ModelProto = parser.parse_model(TEXT)
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((64, 64)).astype("<f4")
-    model.graph.initializer.extend(
-        [
-            helper.make_tensor("weight", TensorProto.FLOAT, [64, 64], weight.tobytes(), raw=True),
-            TensorProto(name="words", data_type=TensorProto.STRING, dims=[2], string_data=WORDS),
-        ]
+    model = build(
+        """(float[batch, 64] x, bool cond) => (float[batch, 64] y, string[2] t) {
+            h = MatMul(x, weight)
+            y = If (cond) <
+                then_branch = a () => (float[batch, 64] then_out) { then_out = Mul(h, inner) },
+                else_branch = b () => (float[batch, 64] else_out) { else_out = Relu(h) }>
+            t = Identity(words) }""",
+        ir=8,
+        domains={"ai.onnx.ml": 3},
+        weights={"weight": WEIGHT},
     )
-    inner = helper.make_tensor("inner", TensorProto.FLOAT, [8, 64], weight[:8].tobytes(), raw=True)
+    model.producer_name = "exporter"
+    words = TensorProto(name="words", data_type=TensorProto.STRING, dims=[2], string_data=WORDS)
+    model.graph.initializer.append(words)
+    inner = numpy_helper.from_array(WEIGHT[:8], "inner")
     model.graph.node[1].attribute[0].g.initializer.append(inner)
     return model
 
@@ -88,7 +82,7 @@ def test_weights_are_referred_to_in_the_file(opened: ModelFile, converted: Path)
     assert (weight.storage, weight.file) == ("raw", "m.ort")
     data = converted.read_bytes()
     assert weight.offset is not None
-    expected = the_model().graph.initializer[0].raw_data
+    expected = WEIGHT.tobytes()
     assert data[weight.offset : weight.offset + weight.nbytes] == expected
     assert bytes(opened.raw_bytes(weight)) == expected
     assert opened.data(words).tolist() == WORDS
@@ -96,55 +90,32 @@ def test_weights_are_referred_to_in_the_file(opened: ModelFile, converted: Path)
     assert bytes(opened.raw_bytes(inner)) == expected[: inner.nbytes]
 
 
-def convolution() -> ModelProto:
-    text = """
-    <ir_version: 8, opset_import: ["" : 17]>
-    main (float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y) {
-        a = Conv(x, w)
-        b = Relu(a)
-        y = Identity(b)
-    }
-    """
-    model: ModelProto = parser.parse_model(text)
-    weight = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype("<f4")
-    model.graph.initializer.append(
-        helper.make_tensor("w", TensorProto.FLOAT, weight.shape, weight.tobytes(), raw=True)
-    )
-    model.graph.node[0].attribute.append(helper.make_attribute("pads", [1, 1, 1, 1]))
-    return model
-
-
 def test_nodes_that_an_optimizer_added_precede_their_readers(tmp_path: Path) -> None:
-    file = open_model(convert(convolution(), tmp_path / "m.ort", "ORT_ENABLE_ALL"))
+    model = build(
+        """(float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y)
+        { a = Conv <pads = [1, 1, 1, 1]> (x, w) b = Relu(a) y = Identity(b) }""",
+        ir=8,
+        weights={"w": noise(16, 16, 3, 3)},
+    )
+    file = open_model(convert(model, tmp_path / "m.ort", "ORT_ENABLE_ALL"))
     assert len(file.graph.nodes) > 1
     assert file.graph.is_sorted
 
 
 def test_long_lists_of_attributes_are_read_on_demand(tmp_path: Path) -> None:
     count = MIN_LIST_BYTES // 4
-    node = helper.make_node(
-        "LinearRegressor",
-        ["x"],
-        ["y"],
-        domain="ai.onnx.ml",
-        coefficients=[float(number) for number in range(count)],
-        intercepts=[1.0],
-    )
-    graph = helper.make_graph(
-        [node],
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, count])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    node = "y = ai.onnx.ml.LinearRegressor <intercepts = [1.0]> (x)"
+    graph = f"(float[1, {count}] x) => (float[1, 1] y) {{ {node} }}"
+    model = build(graph, ir=8, domains={"ai.onnx.ml": 3})
+    coefficients = [float(number) for number in range(count)]
+    model.graph.node[0].attribute.append(helper.make_attribute("coefficients", coefficients))
     file = open_model(convert(model, tmp_path / "m.ort"))
     attributes = {each.name: each for each in file.graph.nodes[0].attribute}
     assert not attributes["coefficients"].floats
     assert list(attributes["intercepts"].floats) == [1.0]
     whole = file.read_attribute(attributes["coefficients"])
     assert whole.type == AttributeProto.FLOATS
-    assert list(whole.floats) == [float(number) for number in range(count)]
+    assert list(whole.floats) == coefficients
 
 
 def test_an_onnx_model_with_the_ending_of_ort_format_is_refused(tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 import mmap
 from pathlib import Path
 
-import numpy as np
 import pytest
-from onnx import helper, numpy_helper
 
 from memdiag.model.model_file import open_model
 from memdiag.model.wire import model_skeleton
+from tests.builders import noise, of_tensors, saved
 from tests.model.resident import resident_bytes
 
 MIB = 1 << 20
@@ -19,13 +18,8 @@ SLACK = 4 * MIB  # what the system maps around a page
 @pytest.fixture(scope="module")
 def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of 48 MiB in weights of 16 KiB."""
-    path = tmp_path_factory.mktemp("pages") / "small.onnx"
-    values = np.random.default_rng(0).standard_normal((3072, *SHAPE), np.float32)
-    tensors = [numpy_helper.from_array(value, f"w{i}") for i, value in enumerate(values)]
-    path.write_bytes(
-        helper.make_model(helper.make_graph([], "g", [], [], tensors)).SerializeToString()
-    )
-    return path
+    weights = {f"w{number}": noise(*SHAPE, seed=number) for number in range(3072)}
+    return saved(of_tensors(weights), tmp_path_factory.mktemp("pages"))
 
 
 def test_the_walk_gives_back_what_it_has_passed(small_weights: Path) -> None:

@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -8,6 +7,7 @@ from memdiag.model import equal_weights
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
+from tests.builders import of_tensors, saved
 
 
 @pytest.mark.parametrize(("counts", "noted"), [((10_000, 10_000), True), ((10_000, 10_001), False)])
@@ -19,9 +19,7 @@ def test_weights_that_could_not_be_compared_are_noted(
         helper.make_tensor(name, TensorProto.INT8, [count], [1] * count)
         for name, count in zip("ab", counts, strict=True)
     ]
-    graph = helper.make_graph([], "g", [], [], tensors)
-    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
-    with open_model(tmp_path / "m.onnx") as model:
+    with open_model(saved(of_tensors(tensors), tmp_path)) as model:
         ctx = AnalysisContext(model, Runtime.parse("1.31.1"))
         assert not ctx.equal_weights
     assert bool(ctx.notes) == noted
