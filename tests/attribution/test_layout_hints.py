@@ -104,7 +104,7 @@ def test_a_quantization_has_its_arrays_and_counts_its_axis_from_the_first(tmp_pa
 
 
 def test_a_zero_point_takes_the_form_of_its_scale(tmp_path: Path) -> None:
-    weights = {"w": OCTETS, "s": np.float32(0.5), "z": np.array([3], np.uint8)}
+    weights: dict[str, Any] = {"w": OCTETS, "s": np.float32(0.5), "z": np.array([3], np.uint8)}
     hints, _ = used(tmp_path, "y = DequantizeLinear (w, s, z)", **weights)
     (quantization,) = hints.quantizations
     assert quantization.zero_point is not None
@@ -131,7 +131,7 @@ def test_a_cast_and_a_constant_factor_are_a_quantization(tmp_path: Path, factor:
         assert "product" not in ways
 
 
-def multiply(zeros: str = ", z", **changes: int) -> str:
+def multiply(*, zeros: str = ", z", **changes: int) -> str:
     attributes = {"K": 160, "N": 16, "bits": 4, "block_size": 32} | changes
     text = ", ".join(f"{name} = {value}" for name, value in attributes.items())
     return f"y = com.microsoft.MatMulNBits <{text}> (x, w, s{zeros})"
@@ -164,7 +164,7 @@ def test_scales_are_of_no_use_without_their_zero_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"block_size": 0}, {"N": 0}, {"K": -1}, {"bits": 2}])
-def test_attributes_that_make_no_sense_say_nothing(tmp_path: Path, changes: dict[str, int]) -> None:
+def test_attributes_that_make_no_sense_say_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
     body = multiply(**changes)
     assert blocks(tmp_path, body, **BLOCKS, z=noise(48, dtype=np.uint8)) == ()
 

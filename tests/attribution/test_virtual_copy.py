@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 from memdiag.attribution.layout import BlockQuantization, LayoutHints, Quantization
 from memdiag.attribution.layouts import all_layouts
 from memdiag.attribution.virtual_copy import ExpectedSpans, VirtualCopy
-from tests.attribution.layouts.sessions import integers, noise
+from tests.attribution.layouts.sessions import integers
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
+from tests.builders import noise
 
 LIMIT = 32 << 20
 USES = LayoutHints(

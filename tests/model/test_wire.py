@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
@@ -121,7 +123,7 @@ def test_many_packed_integers_are_referenced_where_that_is_asked_for(
     assert len(parts.proto) < 300
 
 
-IN_TWO_FIELDS = {"int32_data": [1] * 20_000, "int64_data": [1] * 20_000}
+IN_TWO_FIELDS: Any = {"int32_data": [1] * 20_000, "int64_data": [1] * 20_000}
 
 
 @pytest.mark.parametrize(

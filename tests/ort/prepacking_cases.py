@@ -21,7 +21,7 @@ class Case(NamedTuple):
 
     def model(self) -> ModelProto:
         """Return the model of the node."""
-        weights = {"w": noise(*self.shape, dtype=self.dtype, seed=1)}
+        weights: dict[str, Any] = {"w": noise(*self.shape, dtype=self.dtype, seed=1)}
         weights |= {"scale": np.float32(0.01), "byte": np.uint8(3), "zero": np.int8(0)}
         weights |= {"b": noise(self.shape[1], seed=3)} if len(self.shape) > 1 else {}
         weights["small"] = noise(1, 120, 8 if "GRU" in self.node else 30, seed=2)

@@ -115,7 +115,9 @@ def test_sizes_that_only_the_user_knows_change_no_kernel(tmp_path: Path, x: str)
 def packed_copies(path: Path, version: str) -> int:
     """Return how many packed copies of w a session uses."""
     copies = xray(path, version).copies
-    return sum(copy.kind == "packed" and copy.in_use and "w" in copy.weights for copy in copies)
+    return sum(
+        copy.kind == "packed" and copy.in_use is True and "w" in copy.weights for copy in copies
+    )
 
 
 @pytest.mark.slow

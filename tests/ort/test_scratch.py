@@ -86,10 +86,14 @@ def of_integers(name: str) -> Case:
     return f"{signature} {{ {body} }}", {"k": FILTERS.get(name, (64, 1024))}, bool(expected)
 
 
+def wide(name: str) -> Case:
+    expected, body = WIDE[name]
+    graph = f"(float[n, 1024] x) => (float[n, 1024] y) {{ {body} }}"
+    return graph, {"b": (1024,)}, bool(expected)
+
+
 CASES: dict[str, Case] = {
-    name: (f"(float[n, 1024] x) => (float[n, 1024] y) {{ {body} }}", {"b": (1024,)}, bool(expected))
-    for name, (expected, body) in WIDE.items()
-} | {
+    **{name: wide(name) for name in WIDE},
     # Working memory that is taken before the output leaves another gap for the next value.
     "Where, before a larger value": (
         "(float[n, 64] x) => (float[n, w] y) { k = Constant <value_ints = [192]> () "
