@@ -59,13 +59,14 @@ IF = """(bool c, float[n,4] x) => (float[p,q] y) <float[8,4] W = {ONES}> { y = I
 """.replace("ONES", ONES)
 FUNCTION = '<domain: "f", opset_import: ["":17,"f":1]>'
 
-# The types of values, by the paths of their graphs, for sizes of dimensions.
+THEN, ELSE = "If_0/then_branch", "If_0/else_branch"
+# The types of values by the paths of their graphs. Before them sizes of dimensions, the operator
+# set if it is not 17, and words of the note, if there is one.
 VALUES = cases(
     """
 values of a graph: z=float[?,8] y=float[?,8] W=float[4,8] absent=unknown
     (float[n,4] x) => (float[n,8] y) <float[4,8] W = {$ONES}> { z = MatMul(x, W) y = Relu(z) }
-subgraphs see outer values: then/wt=float[4,8] else/wt=float[8,4] then/a=float[?,8]
-    $IF
+subgraphs see outer values: then/wt=float[4,8] else/wt=float[8,4] then/a=float[?,8] | $IF
 sizes are put in: n:3 then/a=float[3,8] then/W=float[8,4] | $IF
 values of shapes are carried along: y=float[3,8]
     (float[2,3,4] x) => (float[p,q] y)
@@ -76,26 +77,73 @@ called functions: f::turn/w=float[8,4] f::turn/t=float[4,8] f::twice/o=float[8,8
     (float[n,4] x) => (float[p,q] y) <float[8,4] W = {$ONES}> { y = f.turn<axes=[1,0]>(W) }
     $F turn <axes> (w) => (o) { t = Transpose<perm: ints = @axes>(w) o = f.twice(t) }
     $F twice (v) => (o) { o = Concat<axis=0>(v, v) }
+identity matrices: opset:22 y=float[4,?] t=int64[4,?]
+    (float[4, n] x) => (float[4, n] y, int64[4, n] z)
+    { y = EyeLike(x) t = EyeLike <dtype = 7, k = 1> (x) z = Identity(t) }
+an unknown operator: note:my.Own a=unknown y=float[4]
+    (float[4] x) => (float[4] y) { a = my.Own(x) b = Neg(a) y = Abs(x) }
+what the model states, where inference fails: note:could_not_be_inferred y=float[4] z=unknown
+    (float[4] x) => (float[4] y) { y = Abs(x) z = MatMul() }
+a function that calls itself: note:call_each_other z=float[4]
+    (float[4] x) => (float[4] y, float[4] z) { y = f.one(x) z = Neg(x) }
+    $F one (v) => (o) { a = f.one(v) o = Neg(a) }
+functions that call each other: note:call_each_other z=float[4]
+    (float[4] x) => (float[4] y, float[4] z) { y = f.one(x) z = Neg(x) }
+    $F one (v) => (o) { a = f.two(v) o = f.two(a) } $F two (v) => (o) { o = f.one(v) }
+# The inference would take too long with these attributes, or too much memory with these values.
+Einsum of many dots: y=$IMAGE | $ABS z = Einsum <equation = "......ij,,->>"> (x, x) }
+Einsum of dots alone: y=$IMAGE | $ABS z = Einsum <equation = "......"> (x) }
+Split in many: opset:18 y=$IMAGE | $ABS z = Split <num_outputs = 2147483648> (x) }
+RegexFullMatch: opset:20 y=$IMAGE | $ABS z = RegexFullMatch <pattern = "a"> (z) }
+Conv of no strides: y=$IMAGE | $ABS z = Conv <strides = [0, 0]> (x, x) }
+Gather along a far axis: y=$IMAGE | $ABS z = Gather <axis = 1152921504606846976> (x, x) }
+DepthToSpace of no blocks: y=$IMAGE | $ABS z = DepthToSpace <blocksize = 0> (x) }
+Einsum in a function: y=$IMAGE z=unknown
+    $ABS z = f.own<equation = "......">(x) }
+    $F own <equation> (a) => (o) { o = Einsum<equation: string = @equation>(a, a) }
+Einsum of many dots in a function: y=$IMAGE z=unknown
+    $ABS z = f.own<equation = "......ij,,->>">(x) }
+    $F own <equation> (a) => (o) { o = Einsum<equation: string = @equation>(a, a) }
+Einsum in a subgraph of a function: y=float[4,4] z=unknown
+    (bool c, float[4,4] x) => (float[4,4] y) { z = f.own(c, x) y = Abs(x) }
+    $F own (c, a) => (o) { o = If(c) <
+    then_branch = t () => (p) { p = Einsum<equation = "......ij,,->>">(a, a) },
+    else_branch = e () => (q) { q = Abs(a) }> }
+a list of absurd length: y=float[2,3] b=float[4611686018427387904]
+    (float[2,3] x) => (float[2,3] y) <int64[1] k = {4611686018427387904}>
+    { y = Abs(x) a = ConstantOfShape(k) b = Add(a, a) }
 """,
     IF=IF.replace("\n", " "),
     ONES=ONES,
     F=FUNCTION,
+    IMAGE="float[1,4,8,8]",
+    ABS="(float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Abs(x)",
 )
 
 
 @pytest.mark.parametrize("case", VALUES)
 def test_types_of_values(case: str, tmp_path: Path) -> None:
     expected, graph = VALUES[case]
-    tokens = expected.split()
-    sizes = {t.split(":")[0]: int(t.split(":")[1]) for t in tokens if "=" not in t}
-    of = Inferred(graph, tmp_path, **sizes)
-    for token in tokens:
+    sizes: dict[str, int] = {}
+    opset, note = 17, ""
+    types = {}
+    for token in expected.split():
         if "=" in token:
-            value, _, kind = token.partition("=")
-            path, _, name = value.rpartition("/")
-            path = {"then": "If_0/then_branch", "else": "If_0/else_branch"}.get(path, path)
-            assert of(name, path) == kind, value
-    assert of.notes == []
+            value, _, types[value] = token.partition("=")
+        elif token.startswith("note:"):
+            note = token.removeprefix("note:").replace("_", " ")
+        elif token.startswith("opset:"):
+            opset = int(token.removeprefix("opset:"))
+        else:
+            sizes[token[0]] = int(token[2:])
+    with within(seconds=10):
+        of = Inferred(build(graph, opset=opset, domains={"f": 1, "my": 1}), tmp_path, **sizes)
+    found = {}
+    for value in types:
+        path, _, name = value.rpartition("/")
+        found[value] = of(name, {"then": THEN, "else": ELSE}.get(path, path))
+    assert found == types
+    assert note in of.notes[0] if note else of.notes == []
 
 
 @pytest.mark.parametrize(
@@ -128,22 +176,6 @@ def test_sizes_of_axes_without_a_name(tmp_path: Path) -> None:
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = -1
     of = Inferred(model, tmp_path, **{"x:0": 7, "z:0": 9})
     assert (of("x"), of("z")) == ("float[7]", "float[9]")
-
-
-@pytest.mark.parametrize(
-    "body",
-    ["a = f.one(v) o = Neg(a)", "a = f.two(v) o = f.two(a)"],
-    ids=["itself", "each other"],
-)
-def test_functions_without_end_are_taken_out(tmp_path: Path, body: str) -> None:
-    of = Inferred(
-        f"""(float[4] x) => (float[4] y, float[4] z) {{ y = f.one(x) z = Neg(x) }}
-        {FUNCTION} one (v) => (o) {{ {body} }}
-        {FUNCTION} two (v) => (o) {{ o = f.one(v) }}""",
-        tmp_path,
-    )
-    assert of("z") == "float[4]"
-    assert "call each other" in of.notes[0]
 
 
 def test_functions_that_double_are_taken_out(tmp_path: Path) -> None:
@@ -197,18 +229,6 @@ def with_node(node: NodeProto, graph: str = "", **options: Any) -> ModelProto:
     return model
 
 
-def test_what_the_model_states_is_known_where_inference_fails(tmp_path: Path) -> None:
-    of = Inferred(with_node(helper.make_node("MatMul", [], ["z"])), tmp_path)
-    assert (of("y"), of("z")) == ("float[4]", "unknown")
-    assert "could not be inferred" in of.notes[0]
-
-
-def test_unknown_operators_are_named(tmp_path: Path) -> None:
-    of = Inferred("(float[4] x) => (float[4] y) { a = my.Own(x) b = Neg(a) y = Abs(x) }", tmp_path)
-    assert (of("a"), of("y")) == ("unknown", "float[4]")
-    assert "my.Own" in of.notes[0]
-
-
 @pytest.mark.parametrize(
     "first",
     [
@@ -227,28 +247,6 @@ def test_a_list_that_doubles_without_end_costs_only_the_values_of_shapes(
     assert of("y") == "float[4]"
     assert of("t1") != "unknown"
     assert of.notes == []
-
-
-@pytest.mark.parametrize(
-    ("op_type", "inputs", "attributes", "opset"),
-    [
-        ("Einsum", "xx", {"equation": "......ij,,->>"}, 17),
-        ("Einsum", "x", {"equation": "......"}, 17),
-        ("Split", "x", {"num_outputs": 2**31}, 18),
-        ("RegexFullMatch", "z", {"pattern": "a"}, 20),
-        ("Conv", "xx", {"strides": [0, 0]}, 17),
-        ("Gather", "xx", {"axis": 2**60}, 17),
-        ("DepthToSpace", "x", {"blocksize": 0}, 17),
-    ],
-)
-def test_attributes_that_would_hang_the_inference(
-    tmp_path: Path, op_type: str, inputs: str, attributes: dict[str, Any], opset: int
-) -> None:
-    node = helper.make_node(op_type, list(inputs), ["z"], **attributes)
-    image = "(float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Abs(x) }"
-    with within(seconds=5):
-        of = Inferred(with_node(node, image, opset=opset), tmp_path)
-    assert of("y") == "float[1,4,8,8]"
 
 
 @pytest.mark.parametrize(
@@ -303,44 +301,6 @@ def test_a_size_that_no_tensor_can_have_stays_free(
 ) -> None:
     of = Inferred("(float[n] x) => (float[n] y) { y = Abs(x) }", tmp_path, n=size)
     assert of("y") == f"float[{expected}]"
-
-
-def test_the_shape_of_an_identity_matrix(tmp_path: Path) -> None:
-    graph = """(float[4, n] x) => (float[4, n] y, int64[4, n] z)
-        { y = EyeLike(x) t = EyeLike <dtype = 7, k = 1> (x) z = Identity(t) }"""
-    of = Inferred(build(graph, opset=22), tmp_path)
-    assert (of("y"), of("t")) == ("float[4,?]", "int64[4,?]")
-
-
-@pytest.mark.parametrize("equation", ["......ij,,->>", "......"])
-@pytest.mark.parametrize(
-    "body",
-    [
-        "o = Einsum<equation: string = @equation>(a, a)",
-        """o = If(c) <
-             then_branch = t () => (p) { p = Einsum<equation = "%s">(a, a) },
-             else_branch = e () => (q) { q = Abs(a) }
-           >""",
-    ],
-    ids=["given by a call", "in a subgraph"],
-)
-def test_attributes_inside_functions_that_would_hang_the_inference(
-    tmp_path: Path, body: str, equation: str
-) -> None:
-    graph = f"""(bool c, float[4,4] x) => (float[4,4] y) {{
-        z = f.own<equation = "{equation}">(c, x) y = Abs(x) }}
-    {FUNCTION} own <equation> (c, a) => (o) {{ {body.replace("%s", equation)} }}"""
-    with within(seconds=5):
-        of = Inferred(graph, tmp_path)
-    assert (of("y"), of("z")) == ("float[4,4]", "unknown")
-
-
-def test_a_list_of_absurd_length(tmp_path: Path) -> None:
-    graph = """(float[2,3] x) => (float[2,3] y) <int64[1] k = {4611686018427387904}>
-        { y = Abs(x) a = ConstantOfShape(k) b = Add(a, a) }"""
-    with within(seconds=20):
-        of = Inferred(graph, tmp_path)
-    assert (of("y"), of("b")) == ("float[2,3]", f"float[{2**62}]")
 
 
 def test_deep_subgraphs(tmp_path: Path) -> None:
