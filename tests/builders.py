@@ -69,7 +69,7 @@ def noise(*shape: int, seed: int = 0, dtype: DTypeLike = np.float32) -> NDArray[
     random = np.random.default_rng(seed)
     if np.dtype(dtype).itemsize == 1:
         return random.integers(0, 256, shape).astype(np.uint8).view(dtype)
-    return random.standard_normal(shape).astype(dtype)
+    return random.standard_normal(shape, np.float32).astype(dtype)
 
 
 def cases(table: str, **parts: str) -> dict[str, tuple[str, str]]:

@@ -1,5 +1,6 @@
 import ctypes
 import errno
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,7 +10,7 @@ from memdiag.attribution import process_memory
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.errors import XrayError
 from memdiag.system.process_tree import proportional_memory
-from tests.attribution.conftest import Start, Started
+from tests.attribution.conftest import Start, Started, starting
 
 PAGE = 4096
 # Sixteen pages, each filled with its number; the ninth is unmapped.
@@ -35,9 +36,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def child(start: Start) -> Started:
-    return start(HOLED)
+@pytest.fixture(scope="module")
+def child() -> Iterator[Started]:
+    """The process of all tests that leave it running."""
+    with starting() as start:
+        yield start(HOLED)
 
 
 @pytest.mark.usefixtures("way")
@@ -85,7 +88,8 @@ def test_more_runs_than_a_call_takes(child: Started) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_blocks_after_a_hole_are_read_all_the_same(child: Started) -> None:
+def test_blocks_after_a_hole_are_read_all_the_same(start: Start) -> None:
+    child = start(HOLED)
     at = child.out["at"]
     places = [0, 8 * PAGE, 9 * PAGE, 9 * PAGE - 2, 8 * PAGE - 2, 10 * PAGE - 2]
     with ProcessMemory(child.pid) as memory:
@@ -135,7 +139,8 @@ def test_pieces_cover_ranges_and_skip_what_is_gone(child: Started) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_a_process_that_ends_reads_as_nothing(child: Started) -> None:
+def test_a_process_that_ends_reads_as_nothing(start: Start) -> None:
+    child = start(HOLED)
     buffer = np.zeros(PAGE, np.uint8)
     with ProcessMemory(child.pid) as memory:
         assert memory.read_into(child.out["at"], buffer) == PAGE
@@ -146,7 +151,8 @@ def test_a_process_that_ends_reads_as_nothing(child: Started) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_a_process_that_is_gone_is_said_to_be(child: Started) -> None:
+def test_a_process_that_is_gone_is_said_to_be(start: Start) -> None:
+    child = start(HOLED)
     child.end()
     with pytest.raises(XrayError, match=rf"^process {child.pid} does not exist"):
         ProcessMemory(child.pid)

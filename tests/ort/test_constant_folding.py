@@ -73,6 +73,7 @@ UNKNOWN = (
         (LARGE % 262145, "1.27.0", 0),
         (LARGE % 262145, NEWEST, 0),
         (LARGE % 262144, "1.26.0", 1),
+        (LARGE % 262144, "1.27.0", 1),
         (LARGE % 262144, NEWEST, 1),
         (UNKNOWN, "1.26.0", 2),
         (UNKNOWN, NEWEST, 0),
