@@ -17,6 +17,8 @@ from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import SCAN_STEP_BYTES, AnchorFilter, choose_anchors, scan_for_copies
 from memdiag.attribution.search import CopyVerifier
 from memdiag.attribution.virtual_copy import VirtualCopy
+from tests.attribution.layouts.virtual_copies import offered
+from tests.builders import noise
 
 # Stores the arrays of a file at the given alignments, each in its own mapping.
 CHILD = """
@@ -36,23 +38,17 @@ del arrays
 sys.stdin.read()
 """
 
-RANDOM = np.random.default_rng(20261121)
-WEIGHT = RANDOM.standard_normal((300, 200), np.float32)
-LARGE = RANDOM.standard_normal((1000, 1000), np.float32)
+WEIGHT, LARGE = noise(300, 200), noise(1000, 1000)
 ALIGNMENTS = range(0, 64, 8)
 
 
-def with_one_changed_element(weight: np.ndarray) -> np.ndarray:
-    changed = weight.copy()
-    changed[123, 45] += 1
-    return changed
-
-
+CHANGED = WEIGHT.copy()
+CHANGED[123, 45] += 1
 ARRAYS = {
     **{f"plain_{alignment}": (WEIGHT, alignment) for alignment in ALIGNMENTS},
     "again": (WEIGHT, 192),
     "transposed": (np.ascontiguousarray(WEIGHT.T), 128),
-    "changed": (with_one_changed_element(WEIGHT), 64),
+    "changed": (CHANGED, 64),
     "large": (LARGE, 64),
 }
 
@@ -108,8 +104,7 @@ def test_each_copy_is_found_at_its_address_and_alignment(child: Child) -> None:
 
 
 def test_a_weight_that_is_not_in_memory_is_not_found(child: Child) -> None:
-    other = RANDOM.standard_normal((300, 200), np.float32)
-    assert found(child.pid, copies_of(other)) == set()
+    assert found(child.pid, copies_of(noise(300, 200, seed=1))) == set()
 
 
 def test_a_copy_with_one_changed_element_is_not_found(child: Child) -> None:
@@ -118,11 +113,11 @@ def test_a_copy_with_one_changed_element_is_not_found(child: Child) -> None:
     assert child.addresses["again"] in addresses
 
 
-def test_content_that_is_not_distinctive_has_no_anchors() -> None:
-    anchors = choose_anchors(copies_of(np.zeros((64, 64), np.float32)))
-    assert len(anchors.keys) == 0
-    anchors = choose_anchors(copies_of(np.full((64, 64), 1.5, np.float32)))
-    assert len(anchors.keys) == 0
+@pytest.mark.parametrize("value", [0, 1.5])
+def test_content_that_is_not_distinctive_has_no_anchors(value: float) -> None:
+    copies = copies_of(np.full((64, 64), value, np.float32))
+    assert copies
+    assert len(choose_anchors(copies).keys) == 0
 
 
 def test_a_comparison_returns_how_many_bytes_it_compared(child: Child) -> None:
@@ -202,17 +197,12 @@ def test_an_error_in_a_thread_is_raised_by_the_scan(
 
 
 def original(weight: np.ndarray) -> VirtualCopy:
-    (copy,) = (
-        copy
-        for layout in all_layouts()
-        for copy in layout.candidates(weight, LayoutHints())
-        if copy.layout == "original"
-    )
+    (copy,) = offered(weight, "original")
     return copy
 
 
 def test_a_large_copy_has_few_anchors_including_its_ends() -> None:
-    weight = RANDOM.standard_normal((512, 512), np.float32)
+    weight = noise(512, 512)
     anchors = choose_anchors([original(weight)])
     for alignment in range(0, SCAN_STEP_BYTES, 8):
         offsets = np.sort(anchors.offsets[anchors.offsets % SCAN_STEP_BYTES == alignment])
@@ -225,14 +215,14 @@ def test_a_large_copy_has_few_anchors_including_its_ends() -> None:
 
 def test_anchors_are_kept_where_the_content_is_distinctive() -> None:
     weight = np.zeros((512, 512), np.float32)
-    weight[300:] = RANDOM.standard_normal((212, 512))
+    weight[300:] = noise(212, 512)
     offsets = choose_anchors([original(weight)]).offsets
     assert len(offsets) == 64
     assert offsets.min() >= 300 * 512 * 4
 
 
 def test_each_anchor_matches_only_at_its_offset() -> None:
-    copies = [original(RANDOM.standard_normal((300, 200), np.float32)) for _ in range(3)]
+    copies = [original(noise(300, 200, seed=seed)) for seed in range(3)]
     anchors = choose_anchors(copies)
     for index, copy in enumerate(copies):
         memory = copy.blocks(np.array([0]), copy.nbytes).reshape(-1)
@@ -247,7 +237,7 @@ def test_each_anchor_matches_only_at_its_offset() -> None:
 
 
 def test_a_large_model_is_released_between_the_copies() -> None:
-    small, large = (RANDOM.standard_normal((rows, 1024), np.float32) for rows in (64, 4096))
+    small, large = (noise(rows, 1024) for rows in (64, 4096))
     times: list[int] = []
     choose_anchors([original(large)] * 5, lambda: times.append(1))
     # 16 MiB each: after three of them.
@@ -257,7 +247,7 @@ def test_a_large_model_is_released_between_the_copies() -> None:
 
 
 def test_equal_keys_of_several_copies_all_match() -> None:
-    weight = RANDOM.standard_normal((64, 64), np.float32)
+    weight = noise(64, 64)
     anchors = choose_anchors([original(weight), original(weight.copy())])
     assert len(anchors.keys) == 2 * len(np.unique(anchors.keys))
     rows, which = anchors.match(anchors.keys[:1])
@@ -266,8 +256,8 @@ def test_equal_keys_of_several_copies_all_match() -> None:
 
 
 def test_a_key_that_too_many_copies_share_is_no_anchor() -> None:
-    start = RANDOM.standard_normal(16, np.float32)
-    weights = [RANDOM.standard_normal((64, 64), np.float32) for _ in range(33)]
+    start = noise(16)
+    weights = [noise(64, 64, seed=seed) for seed in range(33)]
     for weight in weights:
         weight[0, :16] = start
     copies = [original(weight) for weight in weights]

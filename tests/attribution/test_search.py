@@ -14,6 +14,7 @@ from memdiag.attribution.search import CopyVerifier, SearchResult, search_copies
 from memdiag.attribution.search_target import WeightContent
 from memdiag.attribution.virtual_copy import VirtualCopy
 from tests.attribution.conftest import Start
+from tests.builders import noise
 
 # Stores the given number of copies of each array, each in its own pages.
 CHILD = """
@@ -29,7 +30,6 @@ for path, count in {wanted!r}:
         kept.append(area)
         out["at"].append(address_of(area) + 4096)
 """
-RANDOM = np.random.default_rng(20261123)
 
 
 def content(values: np.ndarray, name: str = "w") -> WeightContent:
@@ -51,7 +51,7 @@ def searched(
 
 
 def test_each_copy_is_found_once_and_in_order(start: Start, tmp_path: Path) -> None:
-    weight = RANDOM.standard_normal((200, 300), np.float32)
+    weight = noise(200, 300)
     transposed = np.ascontiguousarray(weight.T)
     result, at = searched(start, tmp_path, [(weight, 2), (transposed, 1)], [content(weight)])
     assert [(copy.address, copy.copy.layout) for copy in result.found] == sorted(
@@ -63,7 +63,7 @@ def test_each_copy_is_found_once_and_in_order(start: Start, tmp_path: Path) -> N
 def test_layouts_of_a_library_are_searched_for_where_it_is_loaded(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weight = RANDOM.standard_normal((300, 64), np.float32)
+    weight = noise(300, 64)
     blocked = np.ascontiguousarray(weight.reshape(300, 4, 16).transpose(1, 0, 2))
     absent, _ = searched(start, tmp_path, [(blocked, 1)], [content(weight)])
     assert absent.found == ()
@@ -76,7 +76,7 @@ def test_layouts_of_a_library_are_searched_for_where_it_is_loaded(
 
 
 def test_content_inside_a_larger_copy_is_a_part_of_it(start: Start, tmp_path: Path) -> None:
-    large = RANDOM.standard_normal((256, 256), np.float32)
+    large = noise(256, 256)
     part = large[64:128].copy()
     contents = [content(part, "part"), content(large, "large")]
     inside, at = searched(start, tmp_path, [(large, 1)], contents)
@@ -89,7 +89,7 @@ def test_content_inside_a_larger_copy_is_a_part_of_it(start: Start, tmp_path: Pa
 def test_content_that_repeats_itself_is_found_once_where_it_starts(
     start: Start, tmp_path: Path, period: int
 ) -> None:
-    row = RANDOM.standard_normal(period, np.float32)
+    row = noise(period)
     repeated = np.tile(row, 400_000 // period).reshape(-1, period)
     result, at = searched(start, tmp_path, [(repeated, 2)], [content(repeated)])
     assert {copy.address for copy in result.found if copy.copy.layout == "original"} == {*at}
@@ -107,7 +107,7 @@ def test_content_that_only_looks_alike_is_not_tried_without_end(
             return super().verify(copy, address)
 
     monkeypatch.setattr(search_module, "CopyVerifier", Counting)
-    repeated = np.tile(RANDOM.standard_normal(256, np.float32), (1000, 1))
+    repeated = np.tile(noise(256), (1000, 1))
     result, _ = searched(start, tmp_path, [(repeated[:500], 1)], [content(repeated)])
     assert result.found == ()
     assert max(tried.count(copy) for copy in tried) == 6

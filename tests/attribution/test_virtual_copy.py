@@ -71,11 +71,10 @@ def test_a_changed_element_changes_the_pieces_that_hold_it() -> None:
     weight = noise(40, 33)
     changed = weight.copy()
     changed[39, 32] += 1
-    for layout in all_layouts():
-        pairs = zip(
-            layout.candidates(weight, LayoutHints()),
-            layout.candidates(changed, LayoutHints()),
-            strict=True,
-        )
-        for first, second in pairs:
-            assert assembled(first) != assembled(second)
+    copies, others = (
+        [copy for layout in all_layouts() for copy in layout.candidates(values, LayoutHints())]
+        for values in (weight, changed)
+    )
+    assert {copy.layout for copy in copies} >= {"original", "transposed", "packed_fp32"}
+    for first, second in zip(copies, others, strict=True):
+        assert assembled(first) != assembled(second)
