@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import PAGE_BYTES, AddressSpace, read_address_space
+from memdiag.attribution.address_space import PAGE_BYTES as PAGE
+from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.bfc_arena import ProcessArenas
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.modules import LoadedModule, ModuleKind
@@ -20,13 +21,13 @@ from tests.attribution.conftest import Start
 from tests.attribution.spaces import NOTHING, address_space
 
 PAGES = 40
-QUARTER = PAGES // 4 * PAGE_BYTES
+QUARTER = PAGES // 4 * PAGE
 
 pages = st.integers(0, PAGES)
 page_ranges = st.lists(st.tuples(pages, pages), max_size=4).map(
-    lambda pairs: intervals.normalized_ranges([(a * PAGE_BYTES, b * PAGE_BYTES) for a, b in pairs])
+    lambda pairs: intervals.normalized_ranges([(a * PAGE, b * PAGE) for a, b in pairs])
 )
-byte_pairs = st.tuples(st.integers(0, PAGES * PAGE_BYTES), st.integers(1, 9 * PAGE_BYTES))
+byte_pairs = st.tuples(st.integers(0, PAGES * PAGE), st.integers(1, 9 * PAGE))
 byte_ranges = st.lists(byte_pairs, max_size=4).map(
     lambda pairs: intervals.normalized_ranges([(at, at + nbytes) for at, nbytes in pairs])
 )
@@ -53,7 +54,7 @@ def heap_of(*chunks: tuple[int, int, int]) -> Heap:
     return Heap("glibc", array("q", starts), array("q", ends), array("b", states))
 
 
-heaps = st.lists(st.tuples(st.integers(16, 9 * PAGE_BYTES), st.integers(0, 2)), max_size=8).map(
+heaps = st.lists(st.tuples(st.integers(16, 9 * PAGE), st.integers(0, 2)), max_size=8).map(
     lambda parts: heap_of(
         *(
             (sum(size for size, _ in parts[:n]), sum(size for size, _ in parts[: n + 1]), state)
@@ -82,7 +83,7 @@ arenas = st.builds(
         ),
         inconsistent=inconsistent,
     ),
-    st.integers(0, PAGES * PAGE_BYTES),
+    st.integers(0, PAGES * PAGE),
     st.lists(st.tuples(st.integers(1, 99), st.booleans()), max_size=5),
     byte_ranges,
 )
@@ -117,8 +118,7 @@ def bytes_of(ownership: Ownership, kind: OwnerKind, name: str | None = None) -> 
     pools=byte_ranges,
     in_memory=arenas,
     logged=st.none() | byte_ranges,
-    baseline=st.none()
-    | st.builds(BaselinePages, st.integers(0, 2 * PAGES * PAGE_BYTES), page_ranges),
+    baseline=st.none() | st.builds(BaselinePages, st.integers(0, 2 * PAGES * PAGE), page_ranges),
 )
 def test_the_owners_have_every_byte_once(
     resident: intervals.ByteRanges,
@@ -159,18 +159,16 @@ def test_the_owners_have_every_byte_once(
 
 
 def pages_from(first: int, end: int) -> intervals.ByteRanges:
-    return intervals.normalized_ranges([(first * PAGE_BYTES, end * PAGE_BYTES)])
+    return intervals.normalized_ranges([(first * PAGE, end * PAGE)])
 
 
 ALL = pages_from(0, PAGES)
-ARENA = arenas_of(
-    (0, 2048, True), (2048, 3 * PAGE_BYTES, False), (3 * PAGE_BYTES, 4 * PAGE_BYTES, True)
-)
-INCONSISTENT = arenas_of((5 * PAGE_BYTES, 6 * PAGE_BYTES, False), inconsistent=pages_from(0, 2))
+ARENA = arenas_of((0, 2048, True), (2048, 3 * PAGE, False), (3 * PAGE, 4 * PAGE, True))
+INCONSISTENT = arenas_of((5 * PAGE, 6 * PAGE, False), inconsistent=pages_from(0, 2))
 FIRST = CopyExtent(0, 1000, "original")
-SECOND_PAGE = CopyExtent(PAGE_BYTES, PAGE_BYTES, "original")
-BEFORE = BaselinePages(3 * PAGE_BYTES, pages_from(0, 3))
-LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
+SECOND_PAGE = CopyExtent(PAGE, PAGE, "original")
+BEFORE = BaselinePages(3 * PAGE, pages_from(0, 3))
+LOGGED = np.array([[0, 2 * PAGE], [PAGE, 8 * PAGE]])
 
 
 @pytest.mark.parametrize(
@@ -178,10 +176,14 @@ LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
     [
         # Copies that overlap are counted once, for the first.
         (
-            [FIRST, CopyExtent(600, 1000, "packed"), CopyExtent(950, 100, "original")],
+            [
+                CopyExtent(100, 1000, "original"),
+                CopyExtent(600, 1000, "packed"),
+                CopyExtent(50, 100, "original"),
+            ],
             layout_of(),
             {},
-            {"weights original": 1050, "weights packed": 550},
+            {"weights original": 1050, "weights packed": 500},
         ),
         # A stale copy is the allocator's.
         (
@@ -207,10 +209,7 @@ LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
             [],
             layout_of(heap_of((0, 2000, 0))),
             {"other_heap": "of another allocator"},
-            {
-                "other_heap blocks in use": 2000,
-                "other_heap of another allocator": QUARTER - 2000,
-            },
+            {"other_heap blocks in use": 2000, "other_heap of another allocator": QUARTER - 2000},
         ),
         # The arena is what is in use and what is slack.
         (
@@ -218,21 +217,21 @@ LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
             layout_of(arenas=ARENA),
             {},
             {
-                "arena in use": 2048 + PAGE_BYTES,
-                "arena slack": 3 * PAGE_BYTES - 2048,
+                "arena in use": 2048 + PAGE,
+                "arena slack": 3 * PAGE - 2048,
                 "arena in use or slack": 0,
             },
         ),
         # A stale copy in the arena is slack.
         (
-            [CopyExtent(512, 1000, "original"), CopyExtent(PAGE_BYTES, PAGE_BYTES, "packed")],
+            [CopyExtent(512, 1000, "original"), CopyExtent(PAGE, PAGE, "packed")],
             layout_of(arenas=ARENA),
             {},
             {
                 "weights original": 1000,
                 "weights packed": 0,
-                "arena in use": 2048 + PAGE_BYTES - 1000,
-                "arena slack": 3 * PAGE_BYTES - 2048,
+                "arena in use": 2048 + PAGE - 1000,
+                "arena slack": 3 * PAGE - 2048,
             },
         ),
         # The arena of the log counts where memory shows none. What it says beyond what was found
@@ -241,23 +240,20 @@ LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
             [FIRST],
             layout_of(),
             {"logged_arena": LOGGED},
-            {
-                "arena in use or slack": 8 * PAGE_BYTES - 1000,
-                "arena": 8 * PAGE_BYTES - 1000,
-            },
+            {"arena in use or slack": 8 * PAGE - 1000, "arena": 8 * PAGE - 1000},
         ),
         (
             [FIRST],
             layout_of(arenas=ARENA),
             {"logged_arena": LOGGED},
-            {"arena in use or slack": 0, "arena": 4 * PAGE_BYTES - 1000},
+            {"arena in use or slack": 0, "arena": 4 * PAGE - 1000},
         ),
         # An arena that contradicts itself is not divided.
         (
             [FIRST],
             layout_of(arenas=INCONSISTENT),
             {},
-            {"arena in use or slack": 2 * PAGE_BYTES - 1000, "arena slack": PAGE_BYTES},
+            {"arena in use or slack": 2 * PAGE - 1000, "arena slack": PAGE},
         ),
         # Mapped files and models are told apart.
         (
@@ -270,19 +266,15 @@ LOGGED = np.array([[0, 2 * PAGE_BYTES], [PAGE_BYTES, 8 * PAGE_BYTES]])
         # What was there before is Python's unless it is someone else's.
         (
             [SECOND_PAGE],
-            layout_of(heap_of((0, 8 * PAGE_BYTES, 0))),
+            layout_of(heap_of((0, 8 * PAGE, 0))),
             {"baseline": BEFORE},
-            {
-                "weights": PAGE_BYTES,
-                "python": 2 * PAGE_BYTES,
-                "other_heap": 5 * PAGE_BYTES,
-            },
+            {"weights": PAGE, "python": 2 * PAGE, "other_heap": 5 * PAGE},
         ),
         (
             [SECOND_PAGE],
-            layout_of(heap_of((0, 8 * PAGE_BYTES, 0))),
+            layout_of(heap_of((0, 8 * PAGE, 0))),
             {},
-            {"python": 0, "other_heap": 7 * PAGE_BYTES},
+            {"python": 0, "other_heap": 7 * PAGE},
         ),
     ],
 )
@@ -298,34 +290,34 @@ def test_who_owns_what(
         kind, _, name = owner.partition(" ")
         sizes[owner] = bytes_of(found, cast(OwnerKind, kind), name or None)
     assert sizes == expected
-    assert found.baseline_bytes == (3 * PAGE_BYTES if "baseline" in options else None)
+    assert found.baseline_bytes == (3 * PAGE if "baseline" in options else None)
 
 
 def test_only_what_is_resident_counts() -> None:
     resident = intervals.union(pages_from(0, 1), pages_from(2, 3))
-    copies = [CopyExtent(10, 3 * PAGE_BYTES, "original")]
+    copies = [CopyExtent(10, 3 * PAGE, "original")]
     found = assign_owners(space_of(resident), copies, layout_of())
-    assert bytes_of(found, "weights") == PAGE_BYTES - 10 + PAGE_BYTES
+    assert bytes_of(found, "weights") == PAGE - 10 + PAGE
     assert bytes_of(found, "unnamed") == 10
     resident = intervals.union(pages_from(0, 1), pages_from(3, 4))
     found = assign_owners(space_of(resident), [], layout_of(arenas=ARENA))
-    assert bytes_of(found, "arena", "in use") == 2048 + PAGE_BYTES
-    assert bytes_of(found, "arena", "slack") == PAGE_BYTES - 2048
+    assert bytes_of(found, "arena", "in use") == 2048 + PAGE
+    assert bytes_of(found, "arena", "slack") == PAGE - 2048
 
 
 @pytest.mark.parametrize(
     ("resident", "copies", "baseline", "share"),
     [
-        (pages_from(0, 10), 6, BaselinePages(2 * PAGE_BYTES, pages_from(0, 2)), 1 - 2 / 8),
+        (pages_from(0, 10), 6, BaselinePages(2 * PAGE, pages_from(0, 2)), 1 - 2 / 8),
         (pages_from(0, 10), 6, None, 0.6),
-        (NOTHING, 0, BaselinePages(2 * PAGE_BYTES, pages_from(0, 2)), 1),
-        (pages_from(0, 10), 0, BaselinePages(50 * PAGE_BYTES, NOTHING), 0),
+        (NOTHING, 0, BaselinePages(2 * PAGE, pages_from(0, 2)), 1),
+        (pages_from(0, 10), 0, BaselinePages(50 * PAGE, NOTHING), 0),
     ],
 )
 def test_the_named_share_is_of_what_is_above_the_baseline(
     resident: intervals.ByteRanges, copies: int, baseline: BaselinePages | None, share: float
 ) -> None:
-    extents = [CopyExtent(2 * PAGE_BYTES, copies * PAGE_BYTES, "original")] if copies else []
+    extents = [CopyExtent(2 * PAGE, copies * PAGE, "original")] if copies else []
     found = assign_owners(space_of(resident), extents, layout_of(), baseline=baseline)
     assert found.named_share == pytest.approx(share)
 
@@ -359,8 +351,8 @@ out["weight"] = weight
     found = assign_owners(space, copies, around, model_files=[model])
     assert sum(owner.bytes for owner in found.owners) == space.resident_bytes
     assert bytes_of(found, "weights") == 8_000_000
-    assert 0 <= bytes_of(found, "external_data") - 3_000_000 < PAGE_BYTES
-    assert 20_000_000 - PAGE_BYTES <= bytes_of(found, "allocator_retained") < 26_000_000
+    assert 0 <= bytes_of(found, "external_data") - 3_000_000 < PAGE
+    assert 20_000_000 - PAGE <= bytes_of(found, "allocator_retained") < 26_000_000
     assert 4_000_000 <= bytes_of(found, "other_heap") < 16_000_000
     assert bytes_of(found, "thread_stacks") > 0
     assert bytes_of(found, "python", "interpreter and extension modules") > 1_000_000
