@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import DTypeLike, NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
 
 def build(
@@ -30,10 +30,9 @@ def build(
         functions: the text of the functions, with their own headers.
         weights: values by name; those that no node reads are left out.
     """
-    imports = ", ".join(
-        f'"{name}": {number}' for name, number in ({"": opset} | dict(domains or {})).items()
-    )
-    model: ModelProto = onnx.parser.parse_model(
+    versions = {"": opset, **(domains or {})}
+    imports = ", ".join(f'"{domain}": {version}' for domain, version in versions.items())
+    model: ModelProto = parser.parse_model(
         f"<ir_version: {ir}, opset_import: [{imports}]> g {graph} {functions}"
     )
     computed = {name for node in model.graph.node for name in node.output}
