@@ -1,25 +1,19 @@
+from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
 import pytest
 
-from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
+from tests.builders import build, saved
+from tests.ort.executing import analysed
 
 # `t` and `u` are the same, `p` and `q` are two results of one node, and the branches have one each.
-TEXT = """<ir_version: 8, opset_import: ["": 17]>
-g (float[4,2] x, bool c) => (float[4,4] y, float[2,2] z) <
+GRAPH = """(float[4,2] x, bool c) => (float[4,4] y, float[2,2] z) <
   float[2,4] W = {1, 2, 3, 4, 5, 6, 7, 8}, float[4,2] V = {1, 2, 3, 4, 5, 6, 7, 9}
 > {
-  t = Transpose(W)
-  u = Transpose(W)
-  s = Add(t, V)
-  p, q = Split <axis = 0> (s)
-  m = MatMul(x, W)
-  n = Mul(u, V)
-  o = MatMul(n, W)
-  y = Add(m, o)
+  t = Transpose(W) u = Transpose(W) s = Add(t, V) p, q = Split <axis = 0> (s)
+  m = MatMul(x, W) n = Mul(u, V) o = MatMul(n, W) y = Add(m, o)
   z = If(c) <
     then_branch = a () => (float[2,2] d) { b = Neg(p) d = Identity(b) },
     else_branch = e () => (float[2,2] f) { f = Sub(q, p) }
@@ -28,9 +22,9 @@ g (float[4,2] x, bool c) => (float[4,4] y, float[2,2] z) <
 
 
 @pytest.fixture
-def ctx(tmp_path: Path) -> AnalysisContext:
-    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
-    return AnalysisContext(open_model(tmp_path / "m.onnx"), Runtime.parse("1.31.1"))
+def ctx(tmp_path: Path) -> Iterator[AnalysisContext]:
+    with analysed(saved(build(GRAPH), tmp_path), {}, Runtime(1, 31, 1)) as opened:
+        yield opened
 
 
 def test_all_that_folds_tell_agrees_with_what_they_are(ctx: AnalysisContext) -> None:

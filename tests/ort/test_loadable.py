@@ -5,11 +5,10 @@ import os
 import subprocess
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper, parser
 
 from memdiag.model.model_file import open_model
 from memdiag.ort.loadable import OldestRelease, oldest_runtime
@@ -20,6 +19,7 @@ from memdiag.ort.releases import (
     OLDEST_RELEASE,
 )
 from memdiag.ort.runtime import Runtime
+from tests.builders import build, saved
 
 RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":") if one]
 _LOAD = """
@@ -41,27 +41,28 @@ print(json.dumps([onnxruntime.__version__, loaded, names]))
 """
 
 
-def write(path: Path, node: str = "y = Relu(x)", ir: int = 8, opset: int = 17, ml: int = 1) -> Path:
-    imports = f'"" : {opset}, "ai.onnx.ml" : {ml}, "com.microsoft" : 1, "other" : 9'
-    text = (
-        f"<ir_version: {ir}, opset_import: [{imports}]> g (float[2] x) => (float[2] y) {{ {node} }}"
+def write(
+    folder: Path, name: str = "m", *, node: str = "y = Relu(x)", ml: int = 1, **versions: int
+) -> Path:
+    domains = {"ai.onnx.ml": ml, "com.microsoft": 1, "other": 9}
+    model = build(
+        f"(float[2] x) => (float[2] y) {{ {node} }}",
+        domains=domains,
+        **({"ir": 8} | versions),  # type: ignore[arg-type] # of numbers
     )
-    onnx.save(parser.parse_model(text), path)
-    return path
+    return saved(model, folder, f"{name}.onnx")
 
 
-def nbits(path: Path, bits: int) -> Path:
+def nbits(folder: Path, bits: int) -> Path:
     """Write a product by a weight of 16 columns and 32 rows of so many bits."""
-    text = f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-        g (float[n, 32] x) => (float[n, 16] y) {{
-        y = com.microsoft.MatMulNBits <K = 32, N = 16, bits = {bits}, block_size = 32>
-            (x, b, s) }}"""
-    proto = parser.parse_model(text)
-    packed = np.ones((16, 1, 4 * bits), np.uint8)
-    proto.graph.initializer.append(numpy_helper.from_array(packed, "b"))
-    proto.graph.initializer.append(numpy_helper.from_array(np.ones(16, np.float32), "s"))
-    onnx.save(proto, path)
-    return path
+    node = f"MatMulNBits <K = 32, N = 16, bits = {bits}, block_size = 32> (x, b, s)"
+    model = build(
+        f"(float[n, 32] x) => (float[n, 16] y) {{ y = com.microsoft.{node} }}",
+        ir=8,
+        domains={"com.microsoft": 1},
+        weights={"b": np.ones((16, 1, 4 * bits), np.uint8), "s": np.ones(16, np.float32)},
+    )
+    return saved(model, folder, f"bits-{bits}.onnx")
 
 
 def needed(path: Path) -> OldestRelease:
@@ -92,9 +93,9 @@ def needed(path: Path) -> OldestRelease:
     ],
 )
 def test_what_is_declared_needs_a_release(
-    tmp_path: Path, declared: dict[str, object], runtime: Runtime | None, why: str
+    tmp_path: Path, declared: dict[str, Any], runtime: Runtime | None, why: str
 ) -> None:
-    need = needed(write(tmp_path / "m.onnx", **declared))  # type: ignore[arg-type] # by keyword
+    need = needed(write(tmp_path, **declared))
     assert need.runtime == runtime
     assert why in need.why
     assert bool(why) == bool(need.why)
@@ -107,17 +108,17 @@ def test_operators_in_branches_count(tmp_path: Path) -> None:
         f"y = If (c) <then_branch = {branch.format('t', 'com.microsoft.GatedAdd')},"
         f" else_branch = {branch.format('e', 'Relu')}>"
     )
-    assert needed(write(tmp_path / "m.onnx", node)).runtime == Runtime(1, 29)
+    assert needed(write(tmp_path, node=node)).runtime == Runtime(1, 29)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("python", RUNTIMES, ids=lambda path: path.parts[-3])
 def test_releases_load_what_is_predicted_and_nothing_else(tmp_path: Path, python: Path) -> None:
     models = {
-        write(tmp_path / f"{kind}-{version}.onnx", **{kind: version})  # type: ignore[arg-type]  # by keyword
+        write(tmp_path, f"{kind}-{version}", **{kind: version})
         for kind, versions in (("ir", range(8, 16)), ("opset", range(17, 30)), ("ml", range(1, 7)))
         for version in versions
-    } | {nbits(tmp_path / f"bits-{bits}.onnx", bits) for bits in (4, 8)}
+    } | {nbits(tmp_path, bits) for bits in (4, 8)}
     done = subprocess.run(
         [str(python), "-c", _LOAD, *map(str, models)], capture_output=True, text=True, check=True
     )
