@@ -41,15 +41,12 @@ print(json.dumps([onnxruntime.__version__, loaded, names]))
 """
 
 
-def write(
-    folder: Path, name: str = "m", *, node: str = "y = Relu(x)", ml: int = 1, **versions: int
-) -> Path:
-    domains = {"ai.onnx.ml": ml, "com.microsoft": 1, "other": 9}
-    model = build(
-        f"(float[2] x) => (float[2] y) {{ {node} }}",
-        domains=domains,
-        **({"ir": 8} | versions),  # type: ignore[arg-type] # of numbers
-    )
+def write(folder: Path, name: str = "m", **declared: Any) -> Path:
+    """Write a model of a node, of the declared versions: ir, opset and ml."""
+    versions = {"ir": 8, **declared}
+    node = versions.pop("node", "y = Relu(x)")
+    domains = {"ai.onnx.ml": versions.pop("ml", 1), "com.microsoft": 1, "other": 9}
+    model = build(f"(float[2] x) => (float[2] y) {{ {node} }}", domains=domains, **versions)
     return saved(model, folder, f"{name}.onnx")
 
 
