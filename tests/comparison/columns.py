@@ -2,11 +2,14 @@
 
 import msgspec
 
+from memdiag.comparison.changes import column_changes
+from memdiag.comparison.comparable import ComparableFigures
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import (
     ColumnFigures,
     ColumnGrowth,
     ComparisonColumn,
+    FigureChange,
     GraphSize,
     Latency,
     MeasuredBytes,
@@ -109,8 +112,24 @@ def column(
     return msgspec.structs.replace(made, **more)
 
 
+def with_profile(column: ComparisonColumn, **changes: object) -> ComparisonColumn:
+    """Return `column` with these fields of its profile changed."""
+    assert column.profile is not None
+    return msgspec.structs.replace(
+        column, profile=msgspec.structs.replace(column.profile, **changes)
+    )
+
+
+def with_session(column: ComparisonColumn, **changes: object) -> ComparisonColumn:
+    """Return `column` with these fields of its profile's session changed."""
+    assert column.profile is not None
+    return with_profile(column, session=msgspec.structs.replace(column.profile.session, **changes))
+
+
 def retaining(column: ComparisonColumn, size_mib: int) -> ComparisonColumn:
     """Return `column` with a profile of which malloc retained `size_mib`."""
-    assert column.profile is not None
-    profile = msgspec.structs.replace(column.profile, allocator_retained_bytes=size_mib * MIB)
-    return msgspec.structs.replace(column, profile=profile)
+    return with_profile(column, allocator_retained_bytes=size_mib * MIB)
+
+
+def changes_between(before: ComparisonColumn, after: ComparisonColumn) -> list[FigureChange]:
+    return list(column_changes(before, after, ComparableFigures())[0])
