@@ -124,18 +124,19 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def names(graph: GraphProto) -> list[str]:
-    """Return the names of values in `graph` and its subgraphs."""
-    found = [tensor.name for tensor in graph.initializer] + [one.name for one in graph.input]
-    for node in graph.node:
-        found += [*node.input, *node.output]
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found += names(attribute.g)
-    return found
+def graphs_of(graph: GraphProto) -> list[GraphProto]:
+    """Return `graph` and its subgraphs."""
+    inner = [one.g for node in graph.node for one in node.attribute if one.HasField("g")]
+    return [graph, *(found for one in inner for found in graphs_of(one))]
 
 
-NAMES = sorted(set(names(RICH.graph)))
+def names_of(graph: GraphProto) -> set[str]:
+    """Return the names of values in `graph`."""
+    stored = {value.name for value in (*graph.initializer, *graph.input)}
+    return stored.union(*((*node.input, *node.output) for node in graph.node))
+
+
+NAMES = sorted(set().union(*map(names_of, graphs_of(RICH.graph))))
 OPERATORS = sorted(
     {
         *(node.op_type for node in RICH.graph.node),
@@ -144,11 +145,8 @@ OPERATORS = sorted(
     }
 )
 NUMBERS = [-(2**63), -1, 0, 1, 3, 31, 2**31, 2**40, 2**62, 2**63 - 1]
-
-
-def graphs_of(graph: GraphProto) -> list[GraphProto]:
-    inner = [one.g for node in graph.node for one in node.attribute if one.HasField("g")]
-    return [graph, *(found for one in inner for found in graphs_of(one))]
+NUMBER_KEYS = st.sampled_from(["perm", "axis", "axes", "to", "transB", "value", "block_size"])
+LIST_KEYS = st.sampled_from(["perm", "axes", "shape", "pads", "group", "value_ints", "to"])
 
 
 @st.composite
@@ -175,15 +173,10 @@ def rewired(draw: st.DrawFn) -> ModelProto:
         elif kind == 5:
             del node.attribute[:]
         elif kind == 6:
-            key = draw(
-                st.sampled_from(["perm", "axis", "axes", "to", "transB", "value", "block_size"])
-            )
-            node.attribute.append(helper.make_attribute(key, draw(number)))
+            node.attribute.append(helper.make_attribute(draw(NUMBER_KEYS), draw(number)))
         elif kind == 7:
-            key = draw(
-                st.sampled_from(["perm", "axes", "shape", "pads", "group", "value_ints", "to"])
-            )
-            node.attribute.append(helper.make_attribute(key, [draw(number), draw(number)]))
+            numbers = [draw(number), draw(number)]
+            node.attribute.append(helper.make_attribute(draw(LIST_KEYS), numbers))
         elif kind == 8:
             tensor.name = draw(name)
         elif kind == 9:
@@ -228,10 +221,12 @@ def test_external_ranges_that_overlap_or_lie_anywhere(
 ) -> None:
     model = ModelProto()
     model.CopyFrom(RICH)
-    model.graph.initializer.append(
-        external("e", [size], location=location, offset=offset, length=length)
+    model.graph.initializer.extend(
+        [
+            external("e", [size], location=location, offset=offset, length=length),
+            external("o", [1024], offset=min(other, 12_288), length=4096),
+        ]
     )
-    model.graph.initializer.append(external("o", [1024], offset=min(other, 12_288), length=4096))
     (folder / "external.onnx").write_bytes(model.SerializeToString())
     examine(folder / "external.onnx")
 

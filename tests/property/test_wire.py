@@ -17,6 +17,7 @@ from onnx import (
     TensorProto,
     helper,
 )
+from onnx.parser import parse_model
 
 from memdiag.errors import ModelError
 from memdiag.model.inputs import plan_inputs
@@ -28,31 +29,21 @@ UNKNOWN_FIELD = b"\xa2\x7d\x03new"  # field 2004, three bytes: not in onnx.proto
 
 @st.composite
 def tensors(draw: st.DrawFn) -> TensorProto:
-    tensor = TensorProto(name=draw(st.sampled_from(["", "w", "weight/ä"])))
-    kind = draw(st.sampled_from(["raw", "float", "double", "int64", "int32", "string", "external"]))
     count = draw(st.sampled_from([0, 1, 3, 40, 300]))
     values = np.random.default_rng(count).integers(0, 100, count)
-    tensor.dims.append(count)
-    tensor.data_type = TensorProto.INT32
+    name = draw(st.sampled_from(["", "w", "weight/ä"]))
+    tensor = TensorProto(name=name, dims=[count], data_type=TensorProto.INT32)
+    kind = draw(st.sampled_from(["raw", "FLOAT", "DOUBLE", "INT64", "INT32", "STRING", "external"]))
     if kind == "raw":
         tensor.raw_data = values.astype(np.int32).tobytes()
-    elif kind == "float":
-        tensor.data_type = TensorProto.FLOAT
-        tensor.float_data.extend(values / 7)
-    elif kind == "double":
-        tensor.data_type = TensorProto.DOUBLE
-        tensor.double_data.extend(values / 7)
-    elif kind == "int64":
-        tensor.data_type = TensorProto.INT64
-        tensor.int64_data.extend(values)
-    elif kind == "int32":
-        tensor.int32_data.extend(values)
-    elif kind == "string":
-        tensor.data_type = TensorProto.STRING
-        tensor.string_data.extend(b"%d" % value for value in values)
-    else:
+    elif kind == "external":
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="w.bin")
+    else:
+        tensor.data_type = TensorProto.DataType.Value(kind)
+        content = {"STRING": [b"%d" % value for value in values], "FLOAT": values / 7}
+        content["DOUBLE"] = content["FLOAT"]
+        getattr(tensor, f"{kind.lower()}_data").extend(content.get(kind, values))
     if draw(st.booleans()):
         tensor.MergeFromString(UNKNOWN_FIELD)
     return tensor
@@ -167,32 +158,19 @@ def test_a_skeleton_and_its_references_are_the_whole_model(
 
 def real_enough() -> bytes:
     """Return a valid model with a subgraph, a function and tensors of every storage."""
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [300], b"\x01" * 1200, raw=True)
-    typed = helper.make_tensor("typed", TensorProto.FLOAT, [300], [1.0] * 300)
-    inner = helper.make_tensor("inner", TensorProto.FLOAT, [300], b"\x02" * 1200, raw=True)
-    out = helper.make_tensor_value_info("z", TensorProto.FLOAT, [300])
-    bodies = [
-        helper.make_graph(
-            [helper.make_node("Add", ["w", "inner"], ["z"])], name, [], [out], [inner]
-        )
-        for name in ("then", "else")
-    ]
-    branch = helper.make_node("If", ["c"], ["z"], then_branch=bodies[0], else_branch=bodies[1])
-    lookup = helper.make_node("Gather", ["typed", "ids"], ["e"])
-    graph = helper.make_graph(
-        [branch, lookup],
-        "main",
-        [
-            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "n"]),
-        ],
-        [out],
-        [weight, typed],
-    )
-    double = helper.make_node("Add", ["a", "a"], ["b"])
-    opsets = [helper.make_opsetid("", 17)]
-    function = helper.make_function("local", "Double", ["a"], ["b"], [double], opsets)
-    model = helper.make_model(graph, opset_imports=opsets, functions=[function])
+    body = "g () => (float[300] z) { z = Add(w, inner) }"
+    model = parse_model(f"""<ir_version: 10, opset_import: ["" : 17]>
+        main (bool c, int64[batch, n] ids) => (float[300] z)
+        <float[300] typed = {{{", ".join(["1.0"] * 300)}}}> {{
+        z = If(c) <then_branch = {body}, else_branch = {body}>
+        e = Gather(typed, ids) }}
+        <domain: "local", opset_import: ["" : 17]> Double (a) => (b) {{ b = Add(a, a) }}""")
+    for graph, name in (
+        (model.graph, "w"),
+        *((attribute.g, "inner") for attribute in model.graph.node[0].attribute),
+    ):
+        weight = helper.make_tensor(name, TensorProto.FLOAT, [300], b"\x01" * 1200, raw=True)
+        graph.initializer.append(weight)
     return bytes(model.SerializeToString())
 
 

@@ -134,11 +134,11 @@ def test_an_original_that_does_not_run_is_told(write: Write, bench: Bench) -> No
 
 
 def scripted(
-    monkeypatch: pytest.MonkeyPatch, *medians: float, kill_at: int | None = None
+    monkeypatch: pytest.MonkeyPatch, *medians: float, kill_at: tuple[int, ...] = ()
 ) -> list[dict[str, Any]]:
     """Let comparisons have these ratios, one after the other; return their arguments.
 
-    The original's session is killed in comparison `kill_at`.
+    The original's session is killed in the comparisons `kill_at`.
     """
     asked: list[dict[str, Any]] = []
 
@@ -146,7 +146,7 @@ def scripted(
         before: SessionServer, after: SessionServer, feeds: int, **how: object
     ) -> LatencyComparison:
         asked.append({**how, "before": before.pid, "after": after.pid, "feeds": feeds})
-        if len(asked) - 1 == kill_at:
+        if len(asked) - 1 in kill_at:
             os.kill(before.pid, signal.SIGKILL)
             before.run(0)
         median = medians[len(asked) - 1]
@@ -169,11 +169,20 @@ def test_a_model_is_not_blamed_for_the_end_of_the_original(
             asked = scripted(monkeypatch, 1.0, 1.0)
             os.kill(judge._server.pid, signal.SIGKILL)
         else:  # in the first comparison of new sessions
-            asked = scripted(monkeypatch, 1.0, 1.3, 1.0, 1.0, 1.0, kill_at=2)
+            asked = scripted(monkeypatch, 1.0, 1.3, 1.0, 1.0, 1.0, kill_at=(2,))
         evaluation = judge.evaluate(Job(model=write()), Bound.exact(), limit=1.05)
     assert evaluation.problem is None
     assert ratios(evaluation) == [1.0, 1.0]
     assert len(asked) == (2 if moment == "before" else 5)
+
+
+def test_an_original_that_ends_twice_cannot_be_compared_with(
+    write: Write, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, kill_at=(0, 1))
+    with bench(write()) as judge:
+        evaluation = judge.evaluate(Job(model=write()), Bound.exact())
+    assert (evaluation.problem or "").startswith("it cannot be compared: ")
 
 
 THREAD = {"intra_op_num_threads": "1"}
