@@ -1,94 +1,81 @@
+"""Figures of profiles: sizes above the baseline, copies of weights, and why one is missing."""
+
 import msgspec
 import pytest
 
 from memdiag.budgets.figures import (
     FIGURES_BY_NAME,
+    MAX_BASELINE_COPIES,
     aggregate_figures,
+    copy_totals,
     figures_of,
+    largest_repeated,
     late_bytes,
+    new_since,
     phase_of_figure,
     why_missing,
 )
+from memdiag.records.attribution import Attribution
+from memdiag.records.baseline import CopyTotal
 from memdiag.records.phases import GENERATION_PHASES
 from memdiag.records.profile import Profile, Run
 from tests.reports import profiles, tied_xray
 from tests.reports.profiles import MIB
 
+replace = msgspec.structs.replace
+
 
 def test_figures_are_above_the_baseline_and_the_whole_process_is_not() -> None:
-    profile = profiles.tied_if()
-    figures = figures_of(profile)
-    assert figures["peak"] == (1579 - 46) * MIB
-    assert figures["steady"] == (1579 - 46) * MIB
-    assert figures["parse"] == (825 - 46) * MIB
-    assert figures["constant_fold"] == (1563 - 46) * MIB
+    figures = figures_of(profiles.tied_if())
+    sizes = {"peak": 1579, "steady": 1579, "parse": 825, "constant_fold": 1563}
+    assert {name: figures[name] for name in sizes} == {
+        name: (size - 46) * MIB for name, size in sizes.items()
+    }
     assert figures["process_peak"] == 1579 * MIB
     assert figures["steady_anonymous"] + figures["steady_file"] == figures["steady"]
     assert figures.keys() == FIGURES_BY_NAME.keys() - {"copies", *GENERATION_PHASES}
 
 
-def test_copies_are_counted_where_an_xray_was_taken() -> None:
-    assert figures_of(tied_xray.with_attribution())["copies"] == 3
-
-
 def test_growth_is_the_mean_of_a_run() -> None:
-    profile = profiles.tied_if()
     runs = tuple(Run(latency_s=0.1, rss_bytes=1000 + 10 * index) for index in range(5))
-    assert figures_of(msgspec.structs.replace(profile, runs=runs))["growth_per_run"] == 10
-    assert "growth_per_run" not in figures_of(msgspec.structs.replace(profile, runs=runs[:1]))
+    assert figures_of(replace(profiles.tied_if(), runs=runs))["growth_per_run"] == 10
+    assert "growth_per_run" not in figures_of(replace(profiles.tied_if(), runs=runs[:1]))
+
+
+def without_phase(name: str) -> Profile:
+    profile = profiles.tied_if()
+    return replace(profile, phases=tuple(each for each in profile.phases if each.name != name))
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("profile", "name", "words"),
     [
-        ("steady", "was not run"),
-        ("first_run", "was not run"),
-        ("prefill", "not run as a generation"),
-        ("growth_per_run", "two runs after the first one"),
-        ("copies", "no X-ray was taken"),
+        (profiles.not_run(), "steady", "was not run"),
+        (profiles.not_run(), "first_run", "was not run"),
+        (profiles.not_run(), "prefill", "not run as a generation"),
+        (profiles.not_run(), "growth_per_run", "two runs after the first one"),
+        (profiles.not_run(), "copies", "no X-ray was taken"),
+        (replace(profiles.tied_if(), xray_failure="it may not"), "copies", "no X-ray: it may not"),
+        (without_phase("constant_fold"), "constant_fold", "onnxruntime 1.31.1 did not log"),
+        (profiles.sampled(), "steady_file", "does not split"),
+        (profiles.sampled(), "steady_anonymous", "does not split"),
     ],
 )
-def test_what_a_profile_lacks_has_a_reason(name: str, words: str) -> None:
-    profile = profiles.not_run()
+def test_what_a_profile_lacks_has_a_reason(profile: Profile, name: str, words: str) -> None:
     assert name not in figures_of(profile)
     assert words in why_missing(profile, name)
-
-
-def test_a_phase_that_was_not_told_apart_has_a_reason() -> None:
-    profile = profiles.tied_if()
-    phases = tuple(phase for phase in profile.phases if phase.name != "constant_fold")
-    without = msgspec.structs.replace(profile, phases=phases)
-    assert "constant_fold" not in figures_of(without)
-    assert "onnxruntime 1.31.1 did not log" in why_missing(without, "constant_fold")
-
-
-def test_an_unsplit_resident_set_has_no_parts() -> None:
-    figures = figures_of(profiles.sampled())
-    assert "steady" in figures
-    assert not {"steady_anonymous", "steady_file"} & figures.keys()
-    assert "does not split" in why_missing(profiles.sampled(), "steady_file")
-
-
-def test_the_reason_why_there_was_no_xray_is_passed_on() -> None:
-    profile = msgspec.structs.replace(profiles.tied_if(), xray_failure="it may not be read")
-    assert why_missing(profile, "copies") == "no X-ray: it may not be read"
 
 
 def seen_after(lag_s: float | None, peak: int = 0, parse: int = 0) -> Profile:
     """Return a profile whose boundaries were seen so late, with so much more in these figures."""
     profile = profiles.tied_if()
     phases = tuple(
-        msgspec.structs.replace(phase, peak_rss_bytes=phase.peak_rss_bytes + parse)
-        if phase.name == "parse"
-        else phase
+        replace(phase, peak_rss_bytes=phase.peak_rss_bytes + parse * (phase.name == "parse"))
         for phase in profile.phases
     )
-    return msgspec.structs.replace(
-        profile,
-        phases=phases,
-        peak_rss_bytes=profile.peak_rss_bytes + peak,
-        sampling=msgspec.structs.replace(profile.sampling, boundary_lag_s=lag_s),
-    )
+    sampling = replace(profile.sampling, boundary_lag_s=lag_s)
+    higher = profile.peak_rss_bytes + peak
+    return replace(profile, phases=phases, peak_rss_bytes=higher, sampling=sampling)
 
 
 def test_several_processes_settle_medians_and_the_phases_that_were_seen_soonest() -> None:
@@ -103,6 +90,7 @@ def test_several_processes_settle_medians_and_the_phases_that_were_seen_soonest(
 
 def test_the_median_is_of_those_that_have_the_figure() -> None:
     with_copies, without = tied_xray.with_attribution(), profiles.tied_if()
+    assert figures_of(with_copies)["copies"] == 3
     assert aggregate_figures([with_copies, without, without])["copies"] == 3
 
 
@@ -113,10 +101,52 @@ def test_what_is_seen_late_may_be_counted_too_early() -> None:
 
 def test_figures_have_a_phase() -> None:
     profile = profiles.tied_if()
-    assert (
-        phase_of_figure(profile, "peak")
-        == profile.peak_phase
-        == phase_of_figure(profile, "process_peak")
-    )
-    assert phase_of_figure(profile, "parse") == "parse"
-    assert phase_of_figure(profile, "growth_per_run") == "steady"
+    names = ("peak", "process_peak", "parse", "growth_per_run")
+    assert [phase_of_figure(profile, name) for name in names] == [
+        *(profile.peak_phase, profile.peak_phase, "parse", "steady")
+    ]
+
+
+def row(weight: str, kind: str = "original", count: int = 1, size: int = 100) -> CopyTotal:
+    fields = {"weight": weight, "kind": kind, "count": count, "bytes": size, "made_by": None}
+    return msgspec.convert(fields, CopyTotal)
+
+
+def xray() -> Attribution:
+    found = tied_xray.with_attribution().attribution
+    assert found is not None
+    return found
+
+
+def test_live_copies_are_held_the_largest_first() -> None:
+    rows = copy_totals(xray())
+    assert {each.kind for each in rows} == {"original", "transposed", "packed"}
+    assert [each.bytes for each in rows] == sorted((each.bytes for each in rows), reverse=True)
+
+
+@pytest.mark.parametrize("change", [{"in_use": False}, {"resident_bytes": 0}])
+def test_freed_and_absent_copies_are_not_held(change: dict[str, int]) -> None:
+    copies = tuple(replace(each, **change) for each in xray().copies)
+    assert copies
+    assert copy_totals(replace(xray(), copies=copies)) == ()
+
+
+def test_the_weight_with_the_most_bytes_in_several_copies_is_named() -> None:
+    rows = (row("a", size=500), row("b", size=200), row("b", "packed", size=200), row("c"))
+    assert largest_repeated(rows) == rows[1:3]
+    assert largest_repeated(rows[:1]) == ()
+    assert largest_repeated((row("a", count=2),)) == (row("a", count=2),)
+
+
+def test_copies_that_a_baseline_had_not_are_new() -> None:
+    before = (row("a"), row("b", count=1))
+    now = (row("a"), row("b", count=2), row("a", "packed"))
+    assert new_since(before, now) == now[1:]
+    assert new_since(now, before) == ()
+
+
+def test_below_what_a_full_baseline_kept_nothing_is_called_new() -> None:
+    before = tuple(row(f"w{index}", size=100 + index) for index in range(MAX_BASELINE_COPIES))
+    assert new_since(before, (row("small", size=99),)) == ()
+    assert new_since(before, (row("large", size=101),)) == (row("large", size=101),)
+    assert new_since(before[1:], (row("small", size=99),)) == (row("small", size=99),)
