@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import distributed
@@ -20,13 +21,11 @@ from memdiag.sweeps.plan import JobSettings, PlannedJob, plan_jobs
 from memdiag.units import GIB, MIB
 from tests.sweeps.test_model_sources import write_model
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[PlannedJob]:
     """Jobs on small models, and one that fails."""
-    for number in range(5):
+    for number in range(3):
         write_model(tmp_path / f"{number}.onnx", number)
     (tmp_path / "damaged.onnx").write_text("no model")
     settings = JobSettings(runs=1, timeout_s=60)
@@ -35,29 +34,29 @@ def jobs(tmp_path: Path) -> list[PlannedJob]:
     return [PlannedJob(job=job, needed_bytes=256 * MIB) for job in planned]
 
 
-def outcome(result: JobResult) -> tuple[str, str, str]:
-    return result.key, result.status, result.sentence
+def outcomes(results: Iterable[JobResult]) -> list[tuple[str, str, str]]:
+    return sorted((result.key, result.status, result.sentence) for result in results)
 
 
 def test_a_cluster_has_the_results_of_one_machine_after_its_workers_were_killed(
     jobs: list[PlannedJob],
 ) -> None:
     with LocalExecution(processes=2, memory_bytes=4 * GIB) as local:
-        expected = sorted(map(outcome, local.run(jobs)))
-    assert [status for _, status, _ in expected].count("completed") == 5
+        expected = outcomes(local.run(jobs))
+    assert [status for _, status, _ in expected].count("completed") == 3
     environment = dict(os.environ)
     with DaskExecution(LOCAL_CLUSTER, processes=2, memory_bytes=4 * GIB) as cluster:
         assert cluster.machine_classes() == (machine_class(),)
         assert cluster.machines == 1
         estimates = cluster.estimate([each.job for each in jobs])
-        assert [each is not None for each in estimates] == [True] * 5 + [False]
+        assert [each is not None for each in estimates] == [True] * 3 + [False]
         found: list[JobResult] = []
         for result in cluster.run(jobs):
             if not found:
                 workers = cluster._client.run(os.getpid)
                 os.kill(next(iter(workers.values())), signal.SIGKILL)
             found.append(result)
-    assert sorted(map(outcome, found)) == expected
+    assert outcomes(found) == expected
     assert os.environ == environment
     assert not any(result.is_alone for result in found)
 
@@ -87,28 +86,18 @@ def test_a_cluster_that_starts_workers_only_for_work_is_asked_for_one(
         on = f"dask://{cluster.scheduler_address.removeprefix('tcp://')}"
         with DaskExecution(on, processes=1, memory_bytes=GIB) as execution:
             monkeypatch.setattr("memdiag.sweeps.dask_execution.WORKER_S", 1)
-            with pytest.raises(
-                UsageError, match=r"no worker after 1 s\. Start one with dask worker"
-            ):
+            with pytest.raises(UsageError, match=r"no worker after 1 s\. Start one with dask"):
                 execution.machine_classes()
             monkeypatch.undo()
-            cluster.adapt(minimum=0, maximum=2)
+            cluster.adapt(minimum=0, maximum=1)
             assert execution.machine_classes() == (machine_class(),)
-            assert len(list(execution.run(jobs))) == 6
+            assert [result.status for result in execution.run(jobs[:1])] == ["completed"]
 
 
-def test_without_distributed_a_sentence_names_the_extra() -> None:
-    code = (
-        "import sys; sys.modules['distributed'] = None\n"
-        "from memdiag.sweeps.dask_execution import DaskExecution\n"
-        "try: DaskExecution('local-cluster', processes=1, memory_bytes=1)\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    assert done.stdout.startswith("UsageError")
-    assert "pip install 'memdiag[dask]'" in done.stdout
+def test_without_distributed_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match=r"pip install 'memdiag\[dask\]'"):
+        DaskExecution(LOCAL_CLUSTER, processes=1, memory_bytes=1)
 
 
 def test_a_scheduler_that_goes_away_is_one_sentence(
