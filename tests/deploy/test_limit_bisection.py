@@ -1,6 +1,7 @@
 """The search for limits, with simulated trials."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,9 @@ from memdiag.records.limit import LimitPoint
 from memdiag.units import MIB
 
 
-def point(limit: int | None, *, latency: float = 0.1, refaults: int = 0) -> LimitPoint:
-    return LimitPoint(
-        limit_bytes=limit,
-        outcome="completed",
-        load_s=1.0,
-        latency_s=latency,
-        peak_bytes=None,
-        refault_bytes=refaults,
-    )
+def point(limit: int | None, **values: Any) -> LimitPoint:
+    usual = {"load_s": 1.0, "latency_s": 0.1, "peak_bytes": None}
+    return LimitPoint(limit_bytes=limit, outcome="completed", **(usual | values))
 
 
 def killed(limit: int) -> LimitPoint:
@@ -42,7 +37,7 @@ def find(
         if limit < fails_below * MIB:
             return killed(limit)
         slow = limit < slow_below * MIB
-        return point(limit, latency=0.2 if slow else 0.1, refaults=50 * MIB if slow else 0)
+        return point(limit, latency_s=0.2 if slow else 0.1, refault_bytes=50 * MIB if slow else 0)
 
     points = [point(None), point(None)]
     bisect_limits(measure, points, guess=rounded_up(guess * MIB), peak=rounded_up(peak * MIB))
@@ -114,51 +109,41 @@ def test_an_interrupted_search_leaves_its_trials() -> None:
     assert smallest_working(points) == min(p.limit_bytes for p in points if p.limit_bytes)
 
 
-def is_slow(trial: LimitPoint, *others: LimitPoint) -> bool:
-    return with_slowness([*(others or (point(None),)), trial])[-1].is_slow
+READ_AGAIN = {"refault_bytes": 2 * MIB}
+UNLIMITED = (point(None), point(None, latency_s=0.102))
+# Other work slowed down the trials without a limit, not that under the largest.
+BUSY = (point(None, latency_s=0.2), point(9 * MIB))
+SERVER: dict[str, Any] = {"load_s": None, "latency_s": None}
+SERVER_UNLIMITED = point(None, refault_bytes=MIB, **SERVER)
 
 
-def test_a_slow_trial_without_files_read_again_is_noise() -> None:
-    others = (point(None), point(None, latency=0.102))
-    assert not is_slow(point(MIB, latency=0.3), *others)
-    assert is_slow(point(MIB, latency=0.3, refaults=2 * MIB), *others)
-    assert not is_slow(point(MIB, latency=0.104, refaults=2 * MIB), *others)
-    assert not is_slow(killed(MIB), *others)
+@pytest.mark.parametrize(
+    ("trial", "others", "slow"),
+    [
+        # A slow trial without files read again is noise.
+        (point(MIB, latency_s=0.3), UNLIMITED, False),
+        (point(MIB, latency_s=0.3, **READ_AGAIN), UNLIMITED, True),
+        (point(MIB, latency_s=0.104, **READ_AGAIN), UNLIMITED, False),
+        (killed(MIB), UNLIMITED, False),
+        (point(MIB, latency_s=0.15, **READ_AGAIN), BUSY, True),
+        # Loading that reads files again is slow from twice the time on.
+        (point(MIB, load_s=2.1, load_refault_bytes=9 * MIB), UNLIMITED, True),
+        (point(MIB, load_s=1.9, load_refault_bytes=9 * MIB), UNLIMITED, False),
+        (point(MIB, load_s=2.1, load_refault_bytes=0), UNLIMITED, False),
+        # A server without latency is judged by what is read again.
+        (point(MIB, refault_bytes=3 * MIB, **SERVER), (SERVER_UNLIMITED,), True),
+        (point(MIB, refault_bytes=MIB, **SERVER), (SERVER_UNLIMITED,), False),
+    ],
+)
+def test_a_trial_is_slow_by_its_time_and_what_it_read_again(
+    trial: LimitPoint, others: tuple[LimitPoint, ...], slow: bool
+) -> None:
+    assert with_slowness([*others, trial])[-1].is_slow is slow
 
 
 def test_the_usual_time_is_that_of_the_fastest_trial_that_read_nothing_again() -> None:
-    # Other work slowed down the trials without a limit, not that under the largest.
-    others = (point(None, latency=0.2), point(9 * MIB, latency=0.1))
-    assert usual_times(others).latency_s == 0.1
-    assert is_slow(point(MIB, latency=0.15, refaults=2 * MIB), *others)
-    fast = point(8 * MIB, latency=0.05, refaults=2 * MIB)
-    assert usual_times((*others, fast)).latency_s == 0.1
-
-
-def test_loading_that_reads_files_again_is_slow_from_twice_the_time_on() -> None:
-    def loaded(seconds: float, refaults: int) -> LimitPoint:
-        return LimitPoint(
-            limit_bytes=MIB,
-            outcome="completed",
-            load_s=seconds,
-            latency_s=0.1,
-            peak_bytes=None,
-            load_refault_bytes=refaults,
-        )
-
-    assert is_slow(loaded(2.1, 9 * MIB))
-    assert not is_slow(loaded(1.9, 9 * MIB))
-    assert not is_slow(loaded(2.1, 0))
-
-
-def test_a_server_without_latency_is_judged_by_what_is_read_again() -> None:
-    def server(refaults: int, limit: int | None = None) -> LimitPoint:
-        return LimitPoint(
-            limit_bytes=limit, outcome="completed", peak_bytes=None, refault_bytes=refaults
-        )
-
-    assert is_slow(server(3 * MIB, MIB), server(MIB))
-    assert not is_slow(server(MIB, MIB), server(MIB))
+    fast = point(8 * MIB, latency_s=0.05, **READ_AGAIN)
+    assert usual_times(BUSY).latency_s == usual_times((*BUSY, fast)).latency_s == 0.1
 
 
 def test_sizes_are_rounded_up_to_whole_mebibytes() -> None:

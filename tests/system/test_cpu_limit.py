@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.system.cpu_limit import cpus_allowed, thread_count
+from memdiag.system.cpu_limit import cpu_quota, cpus_allowed, thread_count
 
 AFFINITY = len(os.sched_getaffinity(0))
 VERSION_1 = {"cpu/app/cpu.cfs_period_us": "100000"}
@@ -51,8 +51,18 @@ def test_limits_of_control_groups(
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
-    found = cpus_allowed(pid, proc=tmp_path / "proc", control_groups=tmp_path / "cg")
-    assert found == expected
+    folders = {"proc": tmp_path / "proc", "control_groups": tmp_path / "cg"}
+    assert cpus_allowed(pid, **folders) == expected
+
+
+@pytest.mark.parametrize(("limit", "quota"), [("max 100000", None), ("9900000 100000", 99.0)])
+def test_the_quota_is_of_the_groups_and_not_the_affinity(
+    limit: str, quota: float | None, tmp_path: Path
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert cpu_quota(7, proc=tmp_path, control_groups=tmp_path) == quota
 
 
 def test_a_process_that_has_ended(tmp_path: Path) -> None:

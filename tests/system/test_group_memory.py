@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from memdiag.records.group_memory import GroupMemory
 from memdiag.system.control_groups import control_groups_of
-from memdiag.system.cpu_limit import cpu_quota
 from memdiag.system.group_memory import (
     READ_PERIOD_S,
     SAVE_AGAIN_S,
@@ -62,20 +62,22 @@ def found_in(root: Path, membership: str) -> LimitingControlGroup | None:
     return memory_group_of(7, proc=root / "proc", control_groups=root / "groups")
 
 
-@pytest.mark.parametrize(
-    ("membership", "folder", "files", "version"),
-    [("0::/app", "app", VERSION_2, 2), ("4:memory:/app", "memory/app", VERSION_1, 1)],
-    ids=["version 2", "version 1"],
-)
-def test_both_versions_have_the_same_figures(
-    membership: str, folder: str, files: dict[str, str], version: int, tmp_path: Path
-) -> None:
+ROOM: dict[int, tuple[str, str, dict[str, str], dict[str, str]]] = {
+    2: ("0::/app", "app", VERSION_2, {"memory.max": "max"}),
+    1: ("4:memory:/app", "memory/app", VERSION_1, {"memory.limit_in_bytes": UNLIMITED_1}),
+}
+"""The membership, folder, files and files without a limit, by version."""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_both_versions_have_the_same_figures(version: Literal[1, 2], tmp_path: Path) -> None:
+    membership, folder, files, _ = ROOM[version]
     write(tmp_path / "groups" / folder, files)
     group = found_in(tmp_path, membership)
     assert group is not None
     memory = group.read()
     assert memory == GroupMemory(
-        version=2 if version == 2 else 1,
+        version=version,
         limit_bytes=200 * MIB,
         current_bytes=100 * MIB,
         peak_bytes=130 * MIB,
@@ -92,6 +94,15 @@ def test_both_versions_have_the_same_figures(
     assert memory.unreclaimable_bytes == 75 * MIB
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_a_limit_it_is_the_own_group(version: int, tmp_path: Path) -> None:
+    membership, folder, files, unlimited = ROOM[version]
+    write(tmp_path / "groups" / folder, files | unlimited)
+    group = found_in(tmp_path, membership)
+    assert group is not None
+    assert (group.folder, group.limit_bytes) == (tmp_path / "groups" / folder, None)
+
+
 def test_figures_that_a_kernel_lacks_are_none(tmp_path: Path) -> None:
     write(tmp_path / "groups" / "app", {"memory.current": "4096", "memory.max": "max"})
     group = found_in(tmp_path, "0::/app")
@@ -100,28 +111,12 @@ def test_figures_that_a_kernel_lacks_are_none(tmp_path: Path) -> None:
 
 
 def test_the_lowest_limit_of_the_groups_above_counts(tmp_path: Path) -> None:
-    top = tmp_path / "groups"
-    write(top / "pod", {**VERSION_2, "memory.max": f"{150 * MIB}"})
-    write(top / "pod" / "app", VERSION_2)
+    pod = tmp_path / "groups" / "pod"
+    write(pod, VERSION_2 | {"memory.max": f"{150 * MIB}"})
+    write(pod / "app", VERSION_2)
     group = found_in(tmp_path, "0::/pod/app")
     assert group is not None
-    assert (group.folder, group.limit_bytes) == (top / "pod", 150 * MIB)
-
-
-@pytest.mark.parametrize(
-    ("membership", "folder", "files"),
-    [
-        ("0::/app", "app", {**VERSION_2, "memory.max": "max"}),
-        ("4:memory:/app", "memory/app", {**VERSION_1, "memory.limit_in_bytes": UNLIMITED_1}),
-    ],
-)
-def test_without_a_limit_it_is_the_own_group(
-    membership: str, folder: str, files: dict[str, str], tmp_path: Path
-) -> None:
-    write(tmp_path / "groups" / folder, files)
-    group = found_in(tmp_path, membership)
-    assert group is not None
-    assert (group.folder, group.limit_bytes) == (tmp_path / "groups" / folder, None)
+    assert (group.folder, group.limit_bytes) == (pod, 150 * MIB)
 
 
 def test_there_may_be_no_group_that_counts_memory(tmp_path: Path) -> None:
@@ -131,14 +126,6 @@ def test_there_may_be_no_group_that_counts_memory(tmp_path: Path) -> None:
     watch = GroupWatch(None)
     watch.update(1.0)
     assert watch.result() is None
-
-
-def test_the_quota_is_of_the_groups_and_not_the_affinity(tmp_path: Path) -> None:
-    write(tmp_path / "proc" / "7", {"cgroup": "0::/app"})
-    folders = {"proc": tmp_path / "proc", "control_groups": tmp_path / "groups"}
-    assert cpu_quota(7, **folders) is None
-    write(tmp_path / "groups" / "app", {"cpu.max": "150000 100000"})
-    assert cpu_quota(7, **folders) == 1.5
 
 
 class Changing:
@@ -151,46 +138,34 @@ class Changing:
         group = LimitingControlGroup(folder=folder, version=2, limit_bytes=200 * MIB)
         self.watch = GroupWatch(group, lambda memory: self.saved.append(memory.current_bytes or 0))
 
-    def set(self, current: int, mapped: int = 35, **files: str) -> None:
-        stat = VERSION_2["memory.stat"].replace(
-            f"file_mapped {10 * MIB}", f"file_mapped {mapped * MIB}"
-        )
-        write(self.folder, {"memory.current": f"{current * MIB}", "memory.stat": stat})
-        for name, text in files.items():
-            write(self.folder, {f"memory.{name}": text})
+    def read(self, at: float, current: int, mapped: int = 35, **files: str) -> list[int]:
+        """Let the watch read figures in MiB at a time; return the sizes of all saved records."""
+        before, after = (f"file_mapped {size * MIB}" for size in (10, mapped))
+        files |= {"current": f"{current * MIB}"}
+        files |= {"stat": VERSION_2["memory.stat"].replace(before, after)}
+        write(self.folder, {f"memory.{name}": text for name, text in files.items()})
+        self.watch.update(at)
+        return self.saved
 
 
 def test_a_record_is_saved_within_5_percent_of_the_limit(tmp_path: Path) -> None:
     group = Changing(tmp_path)
-    group.set(189)
-    group.watch.update(1.0)
-    assert group.saved == []
-    group.set(190)
-    group.watch.update(1.001)
-    assert group.saved == [190 * MIB]
-    group.set(195)
-    group.watch.update(1.002 + READ_PERIOD_S)
-    assert group.saved == [190 * MIB]
-    group.watch.update(1.002 + SAVE_AGAIN_S)
-    assert group.saved == [190 * MIB, 195 * MIB]
+    assert group.read(1.0, 189) == []
+    assert group.read(1.001, 190) == [190 * MIB]
+    assert group.read(1.002 + READ_PERIOD_S, 195) == [190 * MIB]
+    assert group.read(1.002 + SAVE_AGAIN_S, 195) == [190 * MIB, 195 * MIB]
 
 
 def test_contents_of_files_that_nobody_maps_do_not_count_as_near(tmp_path: Path) -> None:
     group = Changing(tmp_path)
-    group.set(200, mapped=10)
-    group.watch.update(1.0)
-    assert group.saved == []
-    group.set(200, mapped=25)
-    group.watch.update(1.2)
-    assert group.saved == [200 * MIB]
+    assert group.read(1.0, 200, mapped=10) == []
+    assert group.read(1.2, 200, mapped=25) == [200 * MIB]
 
 
 def test_the_result_is_the_largest_reading_with_later_counters(tmp_path: Path) -> None:
     group = Changing(tmp_path)
-    group.set(150)
-    group.watch.update(1.0)
-    group.set(20, events="max 9\noom_kill 3", peak=f"{160 * MIB}")
-    group.watch.update(2.0)
+    group.read(1.0, 150)
+    group.read(2.0, 20, events="max 9\noom_kill 3", peak=f"{160 * MIB}")
     result = group.watch.result()
     assert result is not None
     assert (result.current_bytes, result.peak_bytes) == (150 * MIB, 160 * MIB)
@@ -199,8 +174,7 @@ def test_the_result_is_the_largest_reading_with_later_counters(tmp_path: Path) -
 
 def test_a_group_that_is_removed_keeps_its_largest_reading(tmp_path: Path) -> None:
     group = Changing(tmp_path)
-    group.set(150)
-    group.watch.update(1.0)
+    group.read(1.0, 150)
     for file in tmp_path.iterdir():
         file.unlink()
     group.watch.update(2.0)
