@@ -27,15 +27,12 @@ def grown(by: int) -> Profile:
 
 
 def test_figures_are_above_the_baseline_with_their_range() -> None:
-    one = profiles.tied_if()
-    found = column_figures([one, grown(10 * MIB), grown(2 * MIB)])
-    peak = one.peak_rss_bytes - one.baseline_rss_bytes
-    assert (found.times, found.peak_phase) == (3, one.peak_phase)
-    assert (found.peak.low, found.peak.median, found.peak.high) == (
-        peak,
-        peak + 2 * MIB,
-        peak + 10 * MIB,
-    )
+    profile = profiles.tied_if()
+    found = column_figures([profile, grown(10 * MIB), grown(2 * MIB)])
+    peak = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert (found.times, found.peak_phase) == (3, profile.peak_phase)
+    sizes = [found.peak.low - peak, found.peak.median - peak, found.peak.high - peak]
+    assert sizes == [0, 2 * MIB, 10 * MIB]
     assert found.steady.high - found.steady.low == 10 * MIB
     assert found.anonymous is not None
     assert found.file is not None
@@ -43,44 +40,39 @@ def test_figures_are_above_the_baseline_with_their_range() -> None:
 
 
 def test_phases_and_the_time_of_creation_are_those_of_the_profile() -> None:
-    one = profiles.tied_if()
-    found = column_figures([one])
+    profile = profiles.tied_if()
+    found = column_figures([profile])
     assert "start" not in [each.phase for each in found.phases]
-    parse = one.phase("parse")
+    parse = profile.phase("parse")
     assert parse is not None
-    parse_column = next(each for each in found.phases if each.phase == "parse")
-    assert parse_column.peak.median == parse.peak_rss_bytes - one.baseline_rss_bytes
+    (parse_column,) = (each for each in found.phases if each.phase == "parse")
+    assert parse_column.peak.median == parse.peak_rss_bytes - profile.baseline_rss_bytes
     assert parse_column.kept.median == parse.net_rss_bytes
     later = {"start", "first_run", "steady"}
-    assert found.load.median == pytest.approx(
-        sum(each.duration_s for each in one.phases if each.name not in later)
-    )
+    durations = [each.duration_s for each in profile.phases if each.name not in later]
+    assert found.load.median == pytest.approx(sum(durations))
 
 
 def test_without_a_split_there_are_no_parts() -> None:
-    whole = profiles.build(profiles.TIED_IF, runs=3, split=False)
-    found = column_figures([whole])
-    assert found.anonymous is None
-    assert found.file is None
+    found = column_figures([profiles.build(profiles.TIED_IF, runs=3, split=False)])
+    assert (found.anonymous, found.file) == (None, None)
 
 
 def test_a_session_that_was_only_created_ends_there() -> None:
-    one = profiles.not_run()
-    assert (
-        column_figures([one]).steady.median == one.phases[-1].end.rss_bytes - one.baseline_rss_bytes
-    )
-    assert column_latency([one], None) is None
+    profile = profiles.not_run()
+    end = profile.phases[-1].end.rss_bytes - profile.baseline_rss_bytes
+    assert column_figures([profile]).steady.median == end
+    assert column_latency([profile], None) is None
 
 
 def test_latency_is_over_the_timed_runs_of_all() -> None:
-    one = profiles.tied_if()
-    found = column_latency([one, one], None)
+    profile = profiles.tied_if()
+    found = column_latency([profile, profile], None)
     assert found is not None
-    assert found.runs == 2 * len(one.runs)
+    assert (found.runs, found.ratio, found.pairs) == (2 * len(profile.runs), None, 0)
     assert found.low_s <= found.median_s <= found.high_s
-    assert (found.ratio, found.pairs) == (None, 0)
     race = LatencyComparison(0.01, 0.02, LatencyRatio(2.0, 1.9, 2.1, 15))
-    every_other = column_latency([one], race, slice(1, None, 2))
+    every_other = column_latency([profile], race, slice(1, None, 2))
     assert every_other is not None
-    assert every_other.runs == len(one.runs) // 2
+    assert every_other.runs == len(profile.runs) // 2
     assert (every_other.ratio, every_other.ratio_high, every_other.pairs) == (2.0, 2.1, 15)

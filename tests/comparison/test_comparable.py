@@ -30,19 +30,19 @@ def test_profiles_are_compared_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "field", "value", "expected"),
+    ("part", "changes", "expected"),
     [
-        ("environment", "cpu", "another", set()),
-        ("environment", "platform", "Linux-7.0-x86_64", set()),
-        ("environment", "onnxruntime", "1.2.3", set()),
-        ("session", "runs", None, MEMORY),
-        ("session", "runs", 3, set()),
+        ("environment", {"cpu": "another"}, set()),
+        ("environment", {"platform": "Linux-7.0-x86_64"}, set()),
+        ("environment", {"onnxruntime": "1.2.3"}, set()),
+        ("session", {"runs": None}, MEMORY),
+        ("session", {"runs": 3}, set()),
     ],
 )
 def test_what_was_different_bars_what_depends_on_it(
-    part: str, field: str, value: object, expected: set[str]
+    part: str, changes: dict[str, object], expected: set[str]
 ) -> None:
-    assert barred(profiles.tied_if(), changed(part, **{field: value})) == expected
+    assert barred(profiles.tied_if(), changed(part, **changes)) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -27,17 +26,19 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "packages"
     folder.mkdir()
     name = PACKAGE.replace("-", "_")
-    information = f"{name}-1.0.dist-info"
+    files = {
+        f"{MODULE}.py": "VALUE = 7\n",
+        f"{name}-1.0.dist-info/METADATA": (
+            f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n"
+        ),
+        f"{name}-1.0.dist-info/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+        f"{name}-1.0.dist-info/RECORD": "",
+    }
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{MODULE}.py", "VALUE = 7\n")
-        wheel.writestr(
-            f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n"
-        )
-        wheel.writestr(
-            f"{information}/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        wheel.writestr(f"{information}/RECORD", "")
+        for path, text in files.items():
+            wheel.writestr(path, text)
     for tool in ("PIP", "UV"):
         monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
         monkeypatch.setenv(f"{tool}_FIND_LINKS", str(folder))
@@ -62,6 +63,8 @@ def test_an_environment_is_made_once(packages: Path, installer: str, tmp_path: P
     home = tmp_path / "cache" / "tool"
     python = provided_interpreter(home, [PACKAGE])
     assert value(python) == "7"
+    python.unlink()  # as after an upgrade of the interpreter that it was made with
+    assert value(provided_interpreter(home, [PACKAGE])) == "7"
     shutil.rmtree(packages)  # what is there needs no packages any more
     assert provided_interpreter(home, [PACKAGE]) == python
     assert [path.name for path in home.parent.iterdir()] == ["tool"]
@@ -150,20 +153,11 @@ def test_ctrl_c_leaves_nothing(
     assert [*(tmp_path / "cache").iterdir()] == []
 
 
-def test_an_environment_without_its_interpreter_is_made_anew(
-    packages: Path, tmp_path: Path
-) -> None:
-    home = tmp_path / "cache" / "tool"
-    python = provided_interpreter(home, [PACKAGE])
-    python.unlink()  # as after an upgrade of the interpreter that it was made with
-    assert value(provided_interpreter(home, [PACKAGE])) == "7"
-
-
 def test_too_little_room_is_said_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 30, 1 << 30, 1 << 20))
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(ProvisionError, match=r"only 1\.0 MiB are free.*MEMDIAG_CACHE"):
         provided_interpreter(tmp_path / "cache" / "tool", [PACKAGE])
 
@@ -180,3 +174,31 @@ def test_an_installer_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ProvisionError, match=r"^numpy: the installer did not end in time"):
         environments.run_tool([sys.executable, "-c", "import time; time.sleep(60)"], "numpy")
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("reason", "printed"),
+    [
+        ("no such version", "ERROR: No matching distribution found for x==9"),
+        ("no such version", "cause: Because there is no version of x==9 and you\n  require"),
+        ("no wheel", "cause: Because x==1.10.0 has no wheels with a matching Python ABI tag"),
+        (
+            "cannot be reached",
+            "error: Request failed after 3 retries\n  cause: Failed to fetch: `i`",
+        ),
+        (
+            "cannot be reached",
+            "WARNING: Retrying after connection broken by 'NewConnectionError(refused)'\n"
+            "ERROR: No matching distribution found for x==1",
+        ),
+        ("cannot be reached", "hint: Packages were unavailable because the network was disabled."),
+        ("disk is full", "ERROR: an OSError: [Errno 28] No space left on device"),
+        ("disk is full", "error: failed to write: No space left on device (os error 28)"),
+        ("cannot be installed (ERROR: it is Tuesday).", "one\nERROR: it is Tuesday\n"),
+        ("cannot be installed (no reason was given).", ""),
+    ],
+)
+def test_the_reason_is_told_from_what_is_printed(reason: str, printed: str) -> None:
+    message = environments.failure_reason(printed)
+    assert reason in message
+    assert message.endswith(".")

@@ -8,33 +8,27 @@ from memdiag.comparison import optimizers
 from memdiag.comparison.run_optimizer import choose_optimizers
 from memdiag.errors import UsageError
 
-NAMES = (
-    "onnxruntime-basic",
-    "onnxruntime-extended",
-    "onnxruntime-all",
-    "onnxoptimizer",
-    "onnxsim",
-    "onnxslim",
-    "onnxscript",
-    "memdiag-fix",
+NAMES = ("onnxoptimizer", "onnxsim", "onnxslim", "onnxscript", "memdiag-fix")
+RUNTIME = ("onnxruntime-basic", "onnxruntime-extended", "onnxruntime-all")
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        (["all"], (*RUNTIME, *NAMES)),  # every optimizer that keeps values, in order
+        (["quantize-int8"], ("quantize-int8",)),
+        # Repeated names and the original are skipped.
+        (["onnxslim", "original", "memdiag-fix", "onnxslim"], ("onnxslim", "memdiag-fix")),
+        ([], ()),
+    ],
 )
-
-
-def test_all_are_every_optimizer_that_keeps_values_in_order() -> None:
-    assert choose_optimizers(["all"]) == NAMES
-    assert choose_optimizers(["quantize-int8"]) == ("quantize-int8",)
-
-
-def test_repeated_names_and_the_original_are_skipped() -> None:
-    found = choose_optimizers(["onnxslim", "original", "memdiag-fix", "onnxslim"])
-    assert found == ("onnxslim", "memdiag-fix")
-    assert choose_optimizers([]) == ()
+def test_optimizers_are_chosen_by_name(given: list[str], chosen: tuple[str, ...]) -> None:
+    assert choose_optimizers(given) == chosen
 
 
 def test_an_unknown_optimizer_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"unknown optimizer 'onnxmin'\. Choose from onnxruntime-basic"
-    ):
+    message = r"unknown optimizer 'onnxmin'\. Choose from onnxruntime-basic"
+    with pytest.raises(UsageError, match=message):
         choose_optimizers(["onnxsim", "onnxmin"])
 
 

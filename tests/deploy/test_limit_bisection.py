@@ -130,6 +130,7 @@ SERVER_UNLIMITED = point(None, refault_bytes=MIB, **SERVER)
         (point(MIB, load_s=2.1, load_refault_bytes=9 * MIB), UNLIMITED, True),
         (point(MIB, load_s=1.9, load_refault_bytes=9 * MIB), UNLIMITED, False),
         (point(MIB, load_s=2.1, load_refault_bytes=0), UNLIMITED, False),
+        (point(MIB, load_s=2.1, **READ_AGAIN), UNLIMITED, False),
         # A server without latency is judged by what is read again.
         (point(MIB, refault_bytes=3 * MIB, **SERVER), (SERVER_UNLIMITED,), True),
         (point(MIB, refault_bytes=MIB, **SERVER), (SERVER_UNLIMITED,), False),
