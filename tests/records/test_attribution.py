@@ -4,57 +4,30 @@ import msgspec
 import pytest
 
 from memdiag.errors import RecordError
-from memdiag.records.attribution import (
-    ATTRIBUTION_SCHEMA,
-    Attribution,
-    Backing,
-    Copy,
-    Owner,
-    ScanTiming,
-    Unidentifiable,
-)
+from memdiag.records.attribution import Attribution, Copy, Owner, OwnerKind
 from memdiag.records.codec import decode, encode
+from tests.reports import attributions
 
-COPY = Copy(
-    weights=("shared.weight",),
-    layout="packed_fp32",
-    kind="packed",
-    parameters={"panel": "16"},
-    bytes=600,
-    resident_bytes=500,
-    address=0x7F0000000040,
-    backing=Backing(kind="anonymous"),
-    verified_bytes=600,
-    in_use=True,
-    made_by=None,
+COPY = attributions.copy("packed_fp32", 600, resident_bytes=500, verified_bytes=600)
+TIMING = msgspec.structs.replace(
+    attributions.attribution().timing, scan_s=0.25, scanned_bytes=10**9
 )
+
+
+def owner(kind: OwnerKind, size: int) -> Owner:
+    return Owner(kind=kind, name="name", bytes=size, private_bytes=size)
+
+
+def larger_part(name: str) -> Copy:
+    return msgspec.structs.replace(COPY, **{name: 601})
+
+
+OWNERS = (owner("weights", 500), owner("python", 200), owner("python", 75), owner("unnamed", 225))
 
 
 def attribution(**changes: Any) -> Attribution:
-    fields: dict[str, Any] = {
-        "schema": ATTRIBUTION_SCHEMA,
-        "pid": 7,
-        "resident_bytes": 1000,
-        "baseline_bytes": 100,
-        "named_share": 0.75,
-        "owners": (
-            Owner(kind="weights", name="packed", bytes=500, private_bytes=500),
-            Owner(kind="python", name="objects", bytes=200, private_bytes=200),
-            Owner(
-                kind="python", name="heap before the model was loaded", bytes=75, private_bytes=75
-            ),
-            Owner(kind="unnamed", name="unnamed", bytes=225, private_bytes=225),
-        ),
-        "copies": (COPY,),
-        "indistinct": (Unidentifiable(reason="all zeros", count=1, bytes=64, weights=("bias",)),),
-        "partial": False,
-        "notes": (),
-        "timing": ScanTiming(
-            total_s=0.5, scan_s=0.25, verify_s=0.1, scanned_bytes=10**9, verified_bytes=600
-        ),
-        **changes,
-    }
-    return Attribution(**fields)
+    fields = {"resident_bytes": 1000, "owners": OWNERS, "timing": TIMING}
+    return attributions.attribution(COPY, **(fields | changes))
 
 
 def test_it_survives_a_round_trip() -> None:
@@ -76,23 +49,9 @@ def test_derived_figures() -> None:
         ({"resident_bytes": 1001}, "the owners have 1000 bytes, 1001 are resident"),
         ({"named_share": 1.01}, "named share"),
         ({"named_share": float("nan")}, "named share"),
-        (
-            {
-                "owners": (
-                    Owner(kind="weights", name="packed", bytes=1001, private_bytes=1001),
-                    Owner(kind="arena", name="slack", bytes=-1, private_bytes=-1),
-                )
-            },
-            "less than no bytes",
-        ),
-        (
-            {"copies": (msgspec.structs.replace(COPY, resident_bytes=601),)},
-            "parts larger than itself",
-        ),
-        (
-            {"copies": (msgspec.structs.replace(COPY, verified_bytes=601),)},
-            "parts larger than itself",
-        ),
+        ({"owners": (owner("weights", 1001), owner("arena", -1))}, "less than no bytes"),
+        ({"copies": (larger_part("resident_bytes"),)}, "parts larger than itself"),
+        ({"copies": (larger_part("verified_bytes"),)}, "parts larger than itself"),
     ],
 )
 def test_figures_that_do_not_agree_are_refused(changes: dict[str, Any], message: str) -> None:
