@@ -10,29 +10,32 @@ from sample_models import load_recipes
 from sample_models.__main__ import main
 
 
+@pytest.mark.parametrize(
+    ("arguments", "printed", "names"),
+    [
+        (["tied_if", "-o", "small.onnx"], "wrote small.onnx\n", ["small.onnx"]),
+        (
+            ["tied_if", "-o", "small.onnx", "--external"],
+            "wrote small.onnx and small.onnx.data\n",
+            ["small.onnx", "small.onnx.data"],
+        ),
+        (["spike"], "wrote spike.onnx\n", ["spike.onnx"]),  # the name of the recipe
+    ],
+)
 def test_a_sample_is_written_where_it_was_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "small.onnx"
-    assert main(["tied_if", "--megabytes", "0.5", "-o", str(path)]) == 0
-    assert capsys.readouterr().out == f"wrote {path}\n"
-    assert [found.name for found in tmp_path.iterdir()] == ["small.onnx"]
-
-
-def test_external_writes_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "small.onnx"
-    assert main(["tied_if", "--megabytes", "0.5", "-o", str(path), "--external"]) == 0
-    assert capsys.readouterr().out == f"wrote {path} and {path}.data\n"
-    assert path.stat().st_size < 2000 < (tmp_path / "small.onnx.data").stat().st_size
-
-
-def test_the_default_name_is_the_recipes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    printed: str,
+    names: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["spike", "--megabytes", "1"]) == 0
-    assert capsys.readouterr().out == "wrote spike.onnx\n"
-    assert Path("spike.onnx").exists()
+    assert main([*arguments, "--megabytes", "0.5"]) == 0
+    assert capsys.readouterr().out == printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    if len(names) == 2:
+        assert Path(names[0]).stat().st_size < 2000 < Path(names[1]).stat().st_size
 
 
 def test_all_writes_every_sample_into_a_folder(tmp_path: Path) -> None:
@@ -75,31 +78,26 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_sample_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["tied_iff"], "tied_if"), (["tied_if", "--denormals", "0.5"], "denormal_conv alone")],
+)
+def test_an_unknown_sample_or_option_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["tied_iff"])
+        main(arguments)
     assert stopped.value.code == 2
-    assert "tied_if" in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
 
 
 def test_the_share_of_denormals_can_be_chosen(tmp_path: Path) -> None:
-    sizes = []
+    shares = []
     for share in ("0", "0.25"):
         path = tmp_path / f"{share}.onnx"
         words = ["denormal_conv", "--megabytes", "0.5", "-o", str(path), "--denormals", share]
         assert main(words) == 0
-        values = np.concatenate(
-            [
-                onnx.numpy_helper.to_array(tensor).ravel()
-                for tensor in onnx.load_model(path).graph.initializer
-            ]
-        )
-        sizes.append(float(np.mean(np.abs(values) < np.finfo(np.float32).tiny)))
-    assert sizes == [0, pytest.approx(0.25, abs=0.01)]
-
-
-def test_other_samples_have_no_denormals_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["tied_if", "--denormals", "0.5"])
-    assert stopped.value.code == 2
-    assert "denormal_conv alone" in capsys.readouterr().err
+        tensors = map(onnx.numpy_helper.to_array, onnx.load_model(path).graph.initializer)
+        values = np.concatenate([array.ravel() for array in tensors])
+        shares.append(float(np.mean(np.abs(values) < np.finfo(np.float32).tiny)))
+    assert shares == [0, pytest.approx(0.25, abs=0.01)]

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from numpy.typing import NDArray
 
 import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import VERSIONS, runtime
+from tests.sample_models.running import inputs, run, session
 
 NETWORKS = ["qdq_matmul", "matmul_nbits", "phi_like", "denormal_conv", "crnn"]
 
@@ -27,53 +26,18 @@ np.save(sys.argv[3], session.run(None, dict(np.load(sys.argv[2])))[0])
 """
 
 
-def run(path: Path, given: dict[str, NDArray[np.generic]]) -> NDArray[np.float32]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    result: NDArray[np.float32] = session.run(None, given)[0]
-    return result
-
-
-def inputs(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Random inputs of five tokens in one example, indices below 20."""
-    random = np.random.default_rng(0)
-    made: dict[str, NDArray[np.generic]] = {}
-    for value in onnx.load_model(path, load_external_data=False).graph.input:
-        tensor = value.type.tensor_type
-        shape = [
-            axis.dim_value or (1 if axis.dim_param == "batch" else 5) for axis in tensor.shape.dim
-        ]
-        if tensor.elem_type == onnx.TensorProto.INT64:
-            made[value.name] = random.integers(0, 20, shape)
-        else:
-            made[value.name] = random.standard_normal(shape, np.float32)
-    return made
-
-
 @pytest.mark.parametrize("external", [False, True])
 def test_the_twins_give_the_very_same(sample_model: Callable[..., Path], external: bool) -> None:
     qdq, nbits = (sample_model(name, 2, external) for name in ("qdq_matmul", "matmul_nbits"))
-    given = inputs(qdq)
-    result = run(qdq, given)
+    result = run(qdq)
     assert result.std() == pytest.approx(1, abs=0.3)
-    np.testing.assert_array_equal(result, run(nbits, given))
-
-
-@pytest.mark.parametrize("name", ["phi_like", "crnn", "denormal_conv"])
-@pytest.mark.parametrize("megabytes", [0.5, 2, 8])
-def test_the_size_is_about_what_was_asked(
-    sample_model: Callable[..., Path], name: str, megabytes: float
-) -> None:
-    # A graph of many nodes takes its own tens of kilobytes, widths come in steps.
-    size = sample_model(name, megabytes).stat().st_size
-    assert size == pytest.approx(megabytes * 1e6, rel=0.08, abs=60_000)
+    np.testing.assert_array_equal(result, run(nbits))
 
 
 @pytest.mark.parametrize("name", ["phi_like", "crnn"])
 def test_examples_of_a_batch_do_not_mix(sample_model: Callable[..., Path], name: str) -> None:
     path = sample_model(name, 2)
-    given = inputs(path)
+    given = inputs(session(path))
     (key,) = given
     other = given[key][..., ::-1].copy()
     both = run(path, {key: np.concatenate([given[key], other])})
@@ -86,9 +50,7 @@ def test_examples_of_a_batch_do_not_mix(sample_model: Callable[..., Path], name:
 
 def test_attention_looks_back_and_not_ahead(sample_model: Callable[..., Path]) -> None:
     path = sample_model("phi_like", 2)
-    ids = np.array([[3, 1, 4, 1, 5]])
-    changed = np.array([[3, 1, 9, 1, 5]])
-    before, after = run(path, {"ids": ids})[0], run(path, {"ids": changed})[0]
+    before, after = (run(path, {"ids": np.array([[3, 1, token, 1, 5]])})[0] for token in (4, 9))
     differences = np.abs(before - after).max(axis=-1) / np.abs(before).max()
     assert differences[:2].max() == 0
     assert differences[2:].min() > 1e-3
@@ -96,19 +58,16 @@ def test_attention_looks_back_and_not_ahead(sample_model: Callable[..., Path]) -
 
 def test_norms_keep_the_size_of_activations(sample_model: Callable[..., Path]) -> None:
     path = sample_model("phi_like", 2)
-    (table,) = (
-        onnx.numpy_helper.to_array(tensor)
-        for tensor in onnx.load_model(path).graph.initializer
-        if tensor.name == "model.embedding.weight"
-    )
+    weights = {tensor.name: tensor.dims for tensor in onnx.load_model(path).graph.initializer}
+    width = weights["model.embedding.weight"][1]
     logits = run(path, {"ids": np.array([[1, 2, 3]])})
     # A normed vector times rows of standard normal numbers: the root of the width.
-    assert logits.std() == pytest.approx(table.shape[1] ** 0.5, rel=0.1)
+    assert logits.std() == pytest.approx(width**0.5, rel=0.1)
 
 
 def test_probabilities_sum_to_one(sample_model: Callable[..., Path]) -> None:
     path = sample_model("crnn", 2)
-    sums = np.exp(run(path, inputs(path))).sum(axis=-1)
+    sums = np.exp(run(path)).sum(axis=-1)
     np.testing.assert_allclose(sums, 1, atol=1e-5)
 
 
@@ -121,15 +80,12 @@ def test_half_of_the_weights_are_denormal_and_no_activation(
     for tensor in model.graph.initializer:
         values = np.abs(onnx.numpy_helper.to_array(tensor))
         assert np.mean((values > 0) & (values < tiny)) == pytest.approx(0.5, abs=0.01)
-    result = np.abs(run(path, inputs(path)))
+    result = np.abs(run(path))
     assert 0.1 < result.std() < 10
     assert not ((result > 0) & (result < tiny)).any()
 
 
-WASTE = {
-    "phi_like": {"shared-weight-transposed"},
-    "denormal_conv": {"denormal-weights"},
-}
+WASTE = {"phi_like": {"shared-weight-transposed"}, "denormal_conv": {"denormal-weights"}}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -152,7 +108,7 @@ def test_they_run_on_every_runtime(
     except ProvisionError as error:
         pytest.skip(str(error))
     path = sample_model(name, 2)
-    given = inputs(path)
+    given = inputs(session(path))
     np.savez(tmp_path / "given.npz", **given)  # type: ignore[arg-type] # names are free
     files = [str(path), str(tmp_path / "given.npz"), str(tmp_path / "result.npy")]
     subprocess.run([python, "-c", LOAD_AND_RUN, *files], check=True, capture_output=True)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,32 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from sample_models import load_recipes
+from tests.sample_models.running import inputs, session
 
 MEGABYTES = 2.0
-Arrays = dict[str, NDArray[np.generic]]
 
 every_recipe = pytest.mark.parametrize("name", load_recipes())
-
-
-def session(path: Path, options: ort.SessionOptions | None = None) -> ort.InferenceSession:
-    options = options or ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def inputs(of: ort.InferenceSession, *, flag: bool) -> Arrays:
-    """Inputs of three tokens; `flag` is what a bool gets, so that each branch can be taken."""
-    made: Arrays = {}
-    for value in of.get_inputs():
-        shape = [size if isinstance(size, int) else 3 for size in value.shape]
-        if value.type == "tensor(bool)":
-            made[value.name] = np.full(shape, flag)
-        elif value.type == "tensor(int64)":
-            made[value.name] = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
-        else:
-            generator = np.random.default_rng(0)
-            made[value.name] = generator.standard_normal(shape, dtype=np.float32)
-    return made
 
 
 def initializers(path: Path) -> dict[str, NDArray[np.generic]]:
@@ -82,14 +62,20 @@ def test_both_forms_run_and_give_the_same(
 
 
 SIZED = ["tied_if", "two_gemms", "subgraph_weights", "plain_mlp", "qdq_matmul", "matmul_nbits"]
+STEPPED = ["phi_like", "crnn", "denormal_conv"]
+"""Samples whose graph of many nodes takes tens of kilobytes, and whose widths come in steps."""
 
 
-@pytest.mark.parametrize("name", SIZED)
-@pytest.mark.parametrize("megabytes", [0.5, MEGABYTES])
+@pytest.mark.parametrize(
+    ("name", "megabytes"),
+    [*product(SIZED, (0.5, MEGABYTES)), *product(STEPPED, (0.5, MEGABYTES, 8.0))],
+)
 def test_the_weights_take_what_was_asked(
     sample_model: Callable[..., Path], name: str, megabytes: float
 ) -> None:
-    assert sample_model(name, megabytes).stat().st_size == pytest.approx(megabytes * 1e6, rel=0.03)
+    share, more = (0.08, 60_000) if name in STEPPED else (0.03, 0)
+    size = sample_model(name, megabytes).stat().st_size
+    assert size == pytest.approx(megabytes * 1e6, rel=share, abs=more)
 
 
 @pytest.mark.parametrize(("name", "folded"), [("expand_bomb", True), ("spike", False)])
@@ -103,10 +89,8 @@ def test_only_the_bomb_is_folded_to_its_size(
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     session(path, options)
     size = (tmp_path / "optimized.onnx").stat().st_size
-    if folded:
-        assert size == pytest.approx(MEGABYTES * 1e6, rel=0.03)
-    else:
-        assert size < 10_000
+    assert (size < 10_000) is not folded
+    assert not folded or size == pytest.approx(MEGABYTES * 1e6, rel=0.03)
 
 
 def test_the_spike_is_an_activation_of_the_size_asked(sample_model: Callable[..., Path]) -> None:
@@ -120,12 +104,8 @@ def test_the_tied_weight_is_gathered_and_multiplied_by(sample_model: Callable[..
     path = sample_model("tied_if", MEGABYTES)
     (weight,) = initializers(path).values()
     (branching,) = onnx.load_model(path).graph.node
-    users = [
-        node.name
-        for branch in branching.attribute
-        for node in branch.g.node
-        if "model.shared.weight" in node.input
-    ]
+    nodes = [node for branch in branching.attribute for node in branch.g.node]
+    users = [node.name for node in nodes if "model.shared.weight" in node.input]
     assert sorted(users) == ["embed/Gather", "lm/Transpose"]
 
     model = session(path)

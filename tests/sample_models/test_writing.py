@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from memdiag.errors import UsageError
 from sample_models import writing
@@ -18,36 +18,17 @@ INNER = RandomWeight(name="inner", shape=(64, 32), seed=2)
 
 
 def nested_graph() -> onnx.GraphProto:
-    """An If with a weight outside, one inside, a small tensor that stays as it is, and texts."""
-
-    def branch(name: str, weights: list[onnx.TensorProto]) -> onnx.GraphProto:
-        weight = weights[0].name if weights else "small"
-        return helper.make_graph(
-            [
-                helper.make_node("MatMul", ["shared", weight], [name], name=f"{name}/MatMul"),
-            ],
-            name,
-            [],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 32])],
-            weights,
-            doc_string="a branch",
-        )
-
-    return helper.make_graph(
-        [
-            helper.make_node(
-                "If",
-                ["flag"],
-                ["y"],
-                then_branch=branch("then", [INNER.tensor()]),
-                else_branch=branch("else", []),
-            )
-        ],
-        "nested",
-        [helper.make_tensor_value_info("flag", TensorProto.BOOL, [])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 32])],
-        [SHARED.tensor(), helper.make_tensor("small", TensorProto.FLOAT, [64, 32], [0.5] * 2048)],
-    )
+    """Return an If with a weight outside, one inside, a small tensor that stays, and texts."""
+    branch = "{0} () => (float[4, 32] {0}) {{ {0} = MatMul(shared, {1}) }}"
+    graph: onnx.GraphProto = onnx.parser.parse_graph(f"""nested (bool flag) => (float[4, 32] y)
+        <float[64, 32] small = {{{", ".join(["0.5"] * 2048)}}}> {{ y = If(flag) <
+            else_branch = {branch.format("else", "small")},
+            then_branch = {branch.format("then", "inner")}> }}""")
+    graph.initializer.insert(0, SHARED.tensor())
+    then = graph.node[0].attribute[1].g
+    then.initializer.append(INNER.tensor())
+    then.doc_string = "a branch"
+    return graph
 
 
 def content(weight: RandomWeight) -> bytes:
@@ -63,16 +44,11 @@ def filled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def test_embedded_is_what_protobuf_would_write(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    graph = nested_graph()
-    write_model(graph, [SHARED, INNER], path, False)
+    write_model(nested_graph(), [SHARED, INNER], path, False)
     written = onnx.load_model(path)
-    assert [attribute.name for attribute in written.graph.node[0].attribute] == [
-        "else_branch",
-        "then_branch",
-    ]
     expected = onnx.ModelProto()
     expected.CopyFrom(written)
-    expected.graph.CopyFrom(graph)
+    expected.graph.CopyFrom(nested_graph())
     assert written == filled(expected)
     assert path.stat().st_size == written.ByteSize()
 
@@ -82,34 +58,23 @@ def test_external_is_embedded_in_two_files(tmp_path: Path) -> None:
     write_model(nested_graph(), [SHARED, INNER], tmp_path / "external.onnx", True)
     external = onnx.load_model(tmp_path / "external.onnx", load_external_data=False)
     data = (tmp_path / "external.onnx.data").read_bytes()
-    tensors = [
-        external.graph.initializer[0],
-        external.graph.node[0].attribute[1].g.initializer[0],
-    ]
-    for tensor, weight in zip(tensors, [SHARED, INNER], strict=True):
+    inner = external.graph.node[0].attribute[1].g.initializer[0]
+    for tensor, weight in ((external.graph.initializer[0], SHARED), (inner, INNER)):
         where = {entry.key: entry.value for entry in tensor.external_data}
         offset, length = int(where["offset"]), int(where["length"])
         assert where["location"] == "external.onnx.data"
         assert offset % 65536 == 0
         assert data[offset : offset + length] == content(weight)
-    assert (
-        onnx.load_model(tmp_path / "external.onnx").graph.initializer[1]
-        == (onnx.load_model(tmp_path / "embedded.onnx").graph.initializer[1])
-    )
+    one, other = (onnx.load_model(tmp_path / f"{name}.onnx") for name in ("external", "embedded"))
+    assert one.graph.initializer[1] == other.graph.initializer[1]
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [
-        (0, b"\x00"),
-        (127, b"\x7f"),
-        (128, b"\x80\x01"),
-        (300, b"\xac\x02"),
-        (2**31, b"\x80" * 4 + b"\x08"),
-    ],
+    [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (2**31, "8080808008")],
 )
-def test_varints_are_protobufs(value: int, expected: bytes) -> None:
-    assert writing._varint(value) == expected
+def test_varints_are_protobufs(value: int, expected: str) -> None:
+    assert writing._varint(value).hex() == expected
 
 
 def test_a_file_at_the_limit_is_written_and_one_above_is_not(
