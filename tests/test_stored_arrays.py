@@ -20,13 +20,8 @@ HEADER = "{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n"
 def npy(descr: str = "'<f4'", shape: str = "(4, 16)", version: int = 1) -> bytes:
     """Return a ``.npy`` file with the data of `ARRAY` and any header."""
     header = HEADER.format(descr=descr, shape=shape).encode()
-    return (
-        b"\x93NUMPY"
-        + bytes([version, 0])
-        + struct.pack("<H", len(header))
-        + header
-        + ARRAY.tobytes()
-    )
+    start = b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H", len(header))
+    return start + header + ARRAY.tobytes()
 
 
 def stored(path: Path) -> bytes:
@@ -58,9 +53,8 @@ def members(names: list[str], content: bytes) -> Callable[[bytes, Path], bytes]:
 
 
 def test_arrays_are_read_as_they_were_saved(tmp_path: Path) -> None:
-    np.savez_compressed(
-        tmp_path / "a.npz", x=ARRAY, fortran=np.asfortranarray(ARRAY), one=np.int8(7)
-    )
+    fortran = np.asfortranarray(ARRAY)
+    np.savez_compressed(tmp_path / "a.npz", x=ARRAY, fortran=fortran, one=np.int8(7))
     found = read_archive(tmp_path / "a.npz")
     assert sorted(found) == ["fortran", "one", "x"]
     assert found["one"].shape == ()

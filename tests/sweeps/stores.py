@@ -13,27 +13,27 @@ MACHINE = "Linux x86_64 avx2 glibc"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BASELINE = 45 * MIB
 
-_SIZES = ("peak_bytes", "kept_bytes", "steady_bytes", "baseline_bytes", "estimated_peak_bytes")
-_MORE_SIZES = ("estimated_steady_bytes", "weight_bytes")
-_NAMES = ("key", "model", "digest", "address", "onnxruntime", "machine", "memdiag", "dims")
-_MORE_NAMES = ("options", "status", "sentence", "phase")
+_TEXTS = (
+    *("key", "model", "digest", "address", "onnxruntime", "machine", "memdiag", "dims"),
+    *("options", "status", "sentence", "phase"),
+)
+_SIZES = (
+    *("peak_bytes", "kept_bytes", "steady_bytes", "baseline_bytes", "weight_bytes"),
+    *("estimated_peak_bytes", "estimated_steady_bytes"),
+)
 PROFILES = pa.schema(
     [
-        *((name, pa.string()) for name in (*_NAMES, *_MORE_NAMES)),
+        *((name, pa.string()) for name in _TEXTS),
         ("started_at", pa.timestamp("us", tz="UTC")),
-        *((name, pa.int64()) for name in (*_SIZES, *_MORE_SIZES)),
-        ("duration_s", pa.float64()),
-        ("latency_s", pa.float64()),
-        ("is_alone", pa.bool_()),
+        *((name, pa.int64()) for name in _SIZES),
+        *(("duration_s", pa.float64()), ("latency_s", pa.float64()), ("is_alone", pa.bool_())),
     ]
 )
 FINDINGS = pa.schema(
     [
         *((name, pa.string()) for name in ("key", "model", "onnxruntime", "machine", "rule")),
-        ("bytes_steady", pa.int64()),
-        ("bytes_peak", pa.int64()),
-        ("message", pa.string()),
-        ("remedy", pa.string()),
+        *((name, pa.int64()) for name in ("bytes_steady", "bytes_peak")),
+        *((name, pa.string()) for name in ("message", "remedy")),
     ]
 )
 
@@ -69,13 +69,11 @@ def job(
         "is_alone": False,
         **values,
     }
-    return [
-        row,
-        *(
-            row | {"phase": name, "peak_bytes": _bytes(size), "kept_bytes": round(size * MIB)}
-            for name, size in phases.items()
-        ),
+    peaks = [
+        row | {"phase": name, "peak_bytes": _bytes(size), "kept_bytes": round(size * MIB)}
+        for name, size in phases.items()
     ]
+    return [row, *peaks]
 
 
 def _bytes(mebibytes: float | None) -> int | None:

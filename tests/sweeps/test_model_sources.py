@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from memdiag.comparison.environments import cache_folder
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import open_model
 from memdiag.sweeps import model_sources
@@ -16,19 +17,14 @@ from memdiag.sweeps.model_sources import ModelSource, fetch_model, find_sweep_mo
 
 
 def write_model(path: Path, constant: float = 0.0, *, external: bool = False) -> Path:
-    text = (
-        '<ir_version: 9, opset_import: ["" : 17]>'
-        f"g (float[batch, 4] x) => (float[batch, 4] y) <float[1] c = {{{constant}}}>"
-        "{ y = Add(x, c) }"
-    )
-    model = onnx.parser.parse_model(text)
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[batch, 4] x) => (float[batch, 4] y) <float[1] c = {{{constant}}}>
+        {{ y = Add(x, c) }}""")
     path.parent.mkdir(parents=True, exist_ok=True)
     if external:
         weight = onnx.numpy_helper.from_array(np.full(64, constant, np.float32), "w")
         model.graph.initializer.append(weight)
-        onnx.save(model, path, save_as_external_data=True, location="w.data", size_threshold=0)
-    else:
-        onnx.save(model, path)
+    onnx.save(model, path, save_as_external_data=external, location="w.data", size_threshold=64)
     return path
 
 
@@ -89,17 +85,14 @@ def test_a_damaged_list_is_refused(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_equal_content_is_one_model_with_several_names(tmp_path: Path) -> None:
-    write_model(tmp_path / "a.onnx", 1)
-    write_model(tmp_path / "b.onnx", 1)
-    write_model(tmp_path / "c.onnx", 2)
+    for name, constant in (("a", 1), ("b", 1), ("c", 2)):
+        write_model(tmp_path / f"{name}.onnx", constant)
     models = find_sweep_models([str(tmp_path)])
-    assert [(model.name, model.other_names) for model in models] == [
-        ("a.onnx", ("b.onnx",)),
-        ("c.onnx", ()),
-    ]
+    found = [(model.name, model.other_names) for model in models]
+    assert found == [("a.onnx", ("b.onnx",)), ("c.onnx", ())]
     # Named twice, it is still the same file.
-    twice = find_sweep_models([str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx")])
-    assert [(model.name, model.other_names) for model in twice] == [("a.onnx", ())]
+    (twice,) = find_sweep_models([str(tmp_path / "a.onnx")] * 2)
+    assert (twice.name, twice.other_names) == ("a.onnx", ())
 
 
 def test_external_data_is_part_of_the_digest(tmp_path: Path) -> None:
@@ -113,25 +106,33 @@ def test_external_data_is_part_of_the_digest(tmp_path: Path) -> None:
     assert first.file_bytes > data.stat().st_size
 
 
-def test_what_cannot_be_read_has_a_problem_and_what_is_damaged_a_digest(tmp_path: Path) -> None:
+def test_what_is_damaged_has_a_digest_and_no_problem(tmp_path: Path) -> None:
     (tmp_path / "damaged.onnx").write_text("no model")
-    (tmp_path / "empty").mkdir()
-    models = find_sweep_models(
-        [
-            *(str(tmp_path / name) for name in ("damaged.onnx", "missing.onnx", "empty", "x*")),
-            "unknown-scheme://host/a.onnx",
-        ]
-    )
-    damaged, *others = models
+    (damaged,) = find_sweep_models([str(tmp_path / "damaged.onnx")])
     assert damaged.digest
-    assert not damaged.problem
-    assert damaged.dim_names is None
-    problems = [model.problem for model in others]
-    assert "No such file" in problems[0]
-    assert "no .onnx or .ort file in this folder" in problems[1]
-    assert "no file matches" in problems[2]
-    assert "unknown-scheme://host/a.onnx: cannot be fetched" in problems[3]
-    assert not any(model.digest for model in others)
+    assert (damaged.problem, damaged.dim_names) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("missing.onnx", "No such file"),
+        ("empty", "no .onnx or .ort file in this folder"),
+        ("x*", "no file matches"),
+        ("unknown-scheme://host/a.onnx", "unknown-scheme://host/a.onnx: cannot be fetched"),
+        # Pipes, devices and empty files are not read.
+        ("pipe.onnx", "no regular file"),
+        ("empty.onnx", "no regular file"),
+        ("/dev/zero", "no regular file"),
+    ],
+)
+def test_what_cannot_be_read_has_a_problem(tmp_path: Path, name: str, problem: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.onnx").touch()
+    os.mkfifo(tmp_path / "pipe.onnx")
+    (model,) = find_sweep_models([name if ":" in name else str(tmp_path / name)])
+    assert problem in model.problem
+    assert model.digest == ""
 
 
 @pytest.fixture
@@ -186,16 +187,6 @@ def test_the_cache_drops_what_was_not_used_for_longest(
     assert [path.exists() for path in (first, *others)] == [False, True, True]
 
 
-def test_pipes_devices_and_empty_files_are_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.onnx")
-    (tmp_path / "empty.onnx").touch()
-    found = find_sweep_models(
-        [str(tmp_path / "pipe.onnx"), str(tmp_path / "empty.onnx"), "/dev/zero"]
-    )
-    assert [model.digest for model in found] == [""] * 3
-    assert all("no regular file" in model.problem for model in found)
-
-
 def test_a_name_that_is_not_utf8_has_to_be_changed(zoo: Path) -> None:
     (zoo / "small.onnx").rename(os.fsdecode(os.fsencode(zoo) + b"/sm\xffll.onnx"))
     models = find_sweep_models([str(zoo)])
@@ -214,22 +205,12 @@ def test_a_list_that_contains_itself_is_refused(zoo: Path) -> None:
 
 @pytest.mark.parametrize(("free_bytes", "is_fetched"), [(4000, True), (40, False)])
 def test_a_download_is_limited_to_half_of_the_free_space(
-    zoo: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    free_bytes: int,
-    is_fetched: bool,
+    remote: str, monkeypatch: pytest.MonkeyPatch, free_bytes: int, is_fetched: bool
 ) -> None:
-    monkeypatch.setattr(model_sources, "cache_folder", lambda: tmp_path / "cache")
-    usage = shutil.disk_usage(tmp_path)._replace(free=free_bytes)
+    usage = shutil.disk_usage("/")._replace(free=free_bytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/limited/small.onnx", (zoo / "small.onnx").read_bytes())
-    try:
-        [model] = find_sweep_models(["memory://limited/small.onnx"])
-    finally:
-        memory.rm("/limited", recursive=True)
+    [model] = find_sweep_models([f"{remote}/deep/m.onnx"])
     assert (model.problem == "") == is_fetched
-    if not is_fetched:
-        assert "half of the free space" in model.problem
-        assert not list((tmp_path / "cache" / "models").iterdir())
+    assert ("half of the free space" in model.problem) != is_fetched
+    downloaded = list((cache_folder() / "models").rglob("*.onnx"))
+    assert bool(downloaded) == is_fetched

@@ -53,21 +53,16 @@ def test_a_margin_is_left_free() -> None:
 
 
 def test_the_sizes_with_the_largest_peak_count_and_models_without_figures_do_not() -> None:
-    placement = place(
-        [100],
-        series("a", 9, 9, "batch=1"),
-        series("a", 49, 79, "batch=8"),
-        series("failed", 0, None),
-    )
+    larger = series("a", 49, 79, "batch=8")
+    placement = place([100], series("a", 9, 9, "batch=1"), larger, series("failed", 0, None))
     (model,) = placement.machines[0].models
     assert (model.key, model.peak_bytes, model.steady_bytes) == ("abatch=8", 80, 50)
 
 
 def test_only_requested_models_are_placed() -> None:
-    requested = series("a", 9, 9)
+    requested, other = series("a", 9, 9), series("b", 9, 9)
     earlier = msgspec.structs.replace(requested.points[0], key="old", peak_bytes=99)
     newer = msgspec.structs.replace(requested.points[0], key="newer", is_requested=False)
-    other = series("b", 9, 9)
     unrequested = msgspec.structs.replace(other.points[0], is_requested=False)
     placement = place(
         [100],
@@ -109,12 +104,18 @@ def test_what_is_placed_fits_and_nothing_is_lost(
 
 def test_machines_are_read_from_text() -> None:
     assert parse_machines("2x8GiB,16 GiB") == (8 * GIB, 8 * GIB, 16 * GIB)
-    for text, message in [
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
         ("", "is not a size"),
         ("0x8GiB", "give 1 to"),
         ("9999x8GiB", "give 1 to"),
         ("2x0", "has no memory"),
         ("2xlarge", "is not a size"),
-    ]:
-        with pytest.raises(UsageError, match=message):
-            parse_machines(text)
+    ],
+)
+def test_what_is_no_machine_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_machines(text)

@@ -1,6 +1,7 @@
 """The plan: every combination is one job, with the memory that it needs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,16 @@ from tests.sweeps.results import job
 SETTINGS = JobSettings(runs=3, timeout_s=60)
 
 
-def source(name: str, *dims: str, problem: str = "") -> ModelSource:
-    return ModelSource(
-        name=name, address=name, digest=name, dim_names=frozenset(dims), problem=problem
-    )
+def source(name: str, *dims: str, **values: Any) -> ModelSource:
+    return ModelSource(name=name, address=name, digest=name, dim_names=frozenset(dims), **values)
+
+
+def planned(
+    models: Sequence[ModelSource], dims: dict[str, list[int]]
+) -> list[tuple[str, dict[str, int]]]:
+    """Return the model and the sizes of each job on one release."""
+    jobs = plan_jobs(models, {"1.32.0": ""}, dims=dims, options={}, settings=SETTINGS)
+    return [(each.model, each.dims) for each in jobs]
 
 
 def test_every_combination_is_a_job() -> None:
@@ -50,46 +57,22 @@ def test_every_combination_is_a_job() -> None:
 
 
 def test_sizes_of_a_list_override_those_of_the_sweep() -> None:
-    listed = ModelSource(
-        name="a", address="a", digest="a", dim_names=frozenset(["batch"]), dims={"batch": 7}
-    )
-    jobs = plan_jobs(
-        [listed], {"1.32.0": ""}, dims={"batch": [1, 4]}, options={}, settings=SETTINGS
-    )
-    assert [each.dims for each in jobs] == [{"batch": 7}]
+    listed = source("a", "batch", dims={"batch": 7})
+    assert planned([listed], {"batch": [1, 4]}) == [("a", {"batch": 7})]
 
 
 def test_a_role_is_the_dimension_of_each_model_that_has_it() -> None:
-    by_role = ModelSource(
-        name="r", address="r", digest="r", dim_names=frozenset("NT"), dim_roles={"batch": "N"}
-    )
+    by_role = source("r", "N", "T", dim_roles={"batch": "N"})
     models = [by_role, source("a", "batch"), source("c", "other")]
-    jobs = plan_jobs(models, {"1.32.0": ""}, dims={"batch": [1, 4]}, options={}, settings=SETTINGS)
-    assert [(each.model, each.dims) for each in jobs] == [
-        ("r", {"N": 1}),
-        ("r", {"N": 4}),
-        ("a", {"batch": 1}),
-        ("a", {"batch": 4}),
-        ("c", {}),
+    assert planned(models, {"batch": [1, 4]}) == [
+        *(("r", {"N": 1}), ("r", {"N": 4}), ("a", {"batch": 1}), ("a", {"batch": 4}), ("c", {})),
     ]
     assert models_without(models, "batch") == ["c"]
     with pytest.raises(UsageError, match="'N' is also given as 'batch'"):
-        plan_jobs(
-            models, {"1.32.0": ""}, dims={"N": [2], "batch": [1]}, options={}, settings=SETTINGS
-        )
-
-
-def test_a_list_may_name_a_size_by_role() -> None:
-    listed = ModelSource(
-        name="r",
-        address="r",
-        digest="r",
-        dim_names=frozenset("N"),
-        dim_roles={"batch": "N"},
-        dims={"batch": 7},
-    )
-    jobs = plan_jobs([listed], {"1.32.0": ""}, dims={"N": [1]}, options={}, settings=SETTINGS)
-    assert [each.dims for each in jobs] == [{"N": 7}]
+        planned(models, {"N": [2], "batch": [1]})
+    # A list may name a size by role.
+    listed = source("r", "N", dim_roles={"batch": "N"}, dims={"batch": 7})
+    assert planned([listed], {"N": [1]}) == [("r", {"N": 7})]
 
 
 def test_memory_is_estimated_once_for_all_releases_and_the_largest_comes_first() -> None:
