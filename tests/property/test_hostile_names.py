@@ -7,8 +7,7 @@ import typing
 import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
 from typing import Any, Literal
 
@@ -131,41 +130,33 @@ def console_text(show: Any) -> str:
     return typing.cast(io.StringIO, console.file).getvalue()
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """What a record becomes in each format."""
-
-    markdown: str
-    page: Tags
-
-
 @cache
-def rendered(kind: str, name: str) -> Rendered:
-    """Render the record of a kind with `name` in its texts."""
+def rendered(kind: str, name: str) -> tuple[str, Tags]:
+    """Render the record of a kind with `name` in its texts, as Markdown and as a page."""
     record = renamed(RECORDS[kind](), name)
     report = report_of(record)
-    return Rendered(
-        report.render(record, "markdown").decode(),
-        tags(report.render(record, "html").decode()),
-    )
+    page = tags(report.render(record, "html").decode())
+    return report.render(record, "markdown").decode(), page
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+every_name = pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+
+
+@every_name
 @pytest.mark.parametrize("kind", RECORDS)
 def test_reports_stay_well_formed(kind: str, name: str) -> None:
     record = renamed(RECORDS[kind](), name)
     report = report_of(record)
-    check_text(
-        console_text(lambda console: report.print_summary(record, console, detail=Detail.ALL))
-    )
+    check_text(console_text(partial(report.print_summary, record, detail=Detail.ALL)))
     assert json.loads(report.render(record, "json"))["schema"]
-    hostile, benign = rendered(kind, name), rendered(kind, BENIGN)
-    check_markdown_text(hostile.markdown, benign.markdown)
-    assert hostile.page.seen <= benign.page.seen
-    assert hostile.page.attributes <= benign.page.attributes
+    markdown, page = rendered(kind, name)
+    benign_markdown, benign_page = rendered(kind, BENIGN)
+    check_markdown_text(markdown, benign_markdown)
+    assert page.seen <= benign_page.seen
+    assert page.attributes <= benign_page.attributes
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@every_name
 @pytest.mark.parametrize("kind", ["profile", "run"])
 def test_traces_stay_events(kind: str, name: str) -> None:
     report = report_of(RECORDS[kind]())
@@ -192,7 +183,7 @@ def svg_tags(record: Any) -> set[str]:
     return {element.tag for element in ElementTree.fromstring(picture).iter()}
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@every_name
 def test_annotations_of_a_workflow_stay_commands(name: str) -> None:
     profile = msgspec.structs.replace(profiles.failed(), findings=(finding(),))
     counts = []
@@ -204,7 +195,7 @@ def test_annotations_of_a_workflow_stay_commands(name: str) -> None:
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@every_name
 def test_checks_stay_well_formed(name: str) -> None:
     broken = CheckedModel(path="cut.onnx", error="cut.onnx: the file ends.", notes=("a note",))
     fine = check(finding()).models
@@ -224,13 +215,8 @@ def test_checks_stay_well_formed(name: str) -> None:
     assert not bad_signs(notification["message"]["text"])
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@every_name
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
-    check_text(
-        console_text(
-            lambda console: xray_report.REPORT.print_summary(
-                attribution, console, detail=Detail.ALL
-            )
-        )
-    )
+    show = partial(xray_report.REPORT.print_summary, attribution, detail=Detail.ALL)
+    check_text(console_text(show))

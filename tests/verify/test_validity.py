@@ -24,7 +24,8 @@ def saved(path: Path, proto: ModelProto) -> Path:
     return path
 
 
-def shapeless(proto: ModelProto) -> ModelProto:
+def shapeless() -> ModelProto:
+    proto = model()
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     return proto
 
@@ -54,10 +55,7 @@ def test_external_data_is_looked_for_beside_the_model(tmp_path: Path) -> None:
 
 
 def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
-    good, bad = (
-        saved(tmp_path / "good.onnx", model()),
-        saved(tmp_path / "bad.onnx", shapeless(model())),
-    )
+    good, bad = saved(tmp_path / "good.onnx", model()), saved(tmp_path / "bad.onnx", shapeless())
     wrong = saved(tmp_path / "wrong.onnx", model("y = Relu(nothing)"))
     of_good, of_bad = ValidityChecker(good), ValidityChecker(bad)
     assert of_good.check(good) == ("", False)
