@@ -21,13 +21,8 @@ ROOT = Path(__file__).parents[2]
 def fuzz(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
     """Run the fuzzer; `code` is run before it, in its process."""
     program = f"{code}\nfrom benchmarks.fuzz.__main__ import main\nraise SystemExit(main())"
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def rows(output: str) -> dict[str, list[int]]:
@@ -150,11 +145,9 @@ def test_an_encoding_is_changed_at_any_depth(tmp_path: Path) -> None:
 
 def test_graphs_are_nested_deeper_than_the_library_encodes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    for depth, is_refused in ((20, False), (200, True)):
-        path.write_bytes(nest(b"\x08\x0a", depth))
-        if is_refused:
-            with pytest.raises(ModelError, match="nested"):
-                open_model(path)
-        else:
-            with open_model(path) as model:
-                assert model.node_count == depth
+    path.write_bytes(nest(b"\x08\x0a", 20))
+    with open_model(path) as model:
+        assert model.node_count == 20
+    path.write_bytes(nest(b"\x08\x0a", 200))
+    with pytest.raises(ModelError, match="nested"):
+        open_model(path)

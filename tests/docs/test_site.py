@@ -64,12 +64,10 @@ def test_the_site_is_complete_and_needs_no_other_host(tmp_path: Path) -> None:
     done = build(ROOT, site)
     assert done.returncode == 0, done.stderr
     check_nothing_is_fetched_from_another_host(site)
-    check_the_top_leads_to_the_start_page(site)
-    check_every_command_and_option_is_in_the_reference(site)
-    check_every_public_name_is_in_the_reference(site)
-    check_every_remedy_is_in_the_reference(site)
-    check_every_record_is_in_the_reference(site)
-    check_fields_of_records_have_their_meaning(site)
+    check_the_reference_has_everything(site)
+    (target,) = re.findall(r'url=([^"]+)"', (site / "index.html").read_text())
+    assert (site / target).is_file()
+    assert len(list(site.glob("_downloads/*/memdiag.*.schema.json"))) == len(RECORD_BY_SCHEMA)
 
 
 def test_broken_pages_fail_the_build(tmp_path: Path) -> None:
@@ -102,39 +100,31 @@ def check_nothing_is_fetched_from_another_host(site: Path) -> None:
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
-def check_the_top_leads_to_the_start_page(site: Path) -> None:
-    (target,) = re.findall(r'url=([^"]+)"', (site / "index.html").read_text())
-    assert (site / target).is_file()
-
-
-def check_every_command_and_option_is_in_the_reference(site: Path) -> None:
-    page = _Page(site / "docs/reference/command_line.html")
-    assert {f"memdiag-{name}" for name in COMMAND_NAMES} <= page.anchors
-    assert "--session-option KEY=VALUE" in page.text
-    assert "Stop a child process after this time. (default: 1800)" in page.text
-
-
-def check_every_public_name_is_in_the_reference(site: Path) -> None:
-    page = _Page(site / "docs/reference/python.html")
-    assert {f"memdiag.{name}" for name in memdiag.__all__ if name != "MemdiagError"} <= page.anchors
-    assert "memdiag.errors.MemdiagError" in page.anchors
-
-
-def check_every_remedy_is_in_the_reference(site: Path) -> None:
-    page = _Page(site / "docs/reference/remedies.html")
+def check_the_reference_has_everything(site: Path) -> None:
     names = {each.rewrite.name for each in rewriters()} | {each.name for each in tuning_options()}
-    assert names <= page.anchors
-
-
-def check_every_record_is_in_the_reference(site: Path) -> None:
-    page = _Page(site / "docs/reference/records.html")
-    assert {re.sub(r"[.]", "", name.replace("-", "")) for name in RECORD_BY_SCHEMA} <= page.anchors
-    assert len(list(site.glob("_downloads/*/memdiag.*.schema.json"))) == len(RECORD_BY_SCHEMA)
-    assert "rss_bytes" in _Page(site / "docs/reference/record_types.html").text
-
-
-def check_fields_of_records_have_their_meaning(site: Path) -> None:
-    page = _Page(site / "docs/reference/records.html").text
-    # Of the class itself, and of the class that it extends.
-    assert "the files of the new model, the model first; empty if the original is loaded" in page
-    assert "the largest difference of any output, relative to the output" in page
+    public = {f"memdiag.{name}" for name in memdiag.__all__ if name != "MemdiagError"}
+    schemas = {re.sub(r"[.]", "", name.replace("-", "")) for name in RECORD_BY_SCHEMA}
+    for name, anchors, texts in (
+        (
+            "command_line",
+            {f"memdiag-{command}" for command in COMMAND_NAMES},
+            (
+                "--session-option KEY=VALUE",
+                "Stop a child process after this time. (default: 1800)",
+            ),
+        ),
+        ("python", {*public, "memdiag.errors.MemdiagError"}, ()),
+        ("remedies", names, ()),
+        (
+            "records",
+            schemas,
+            (  # of the class itself, and of the class that it extends
+                "the files of the new model, the model first; empty if the original is loaded",
+                "the largest difference of any output, relative to the output",
+            ),
+        ),
+        ("record_types", set(), ("rss_bytes",)),
+    ):
+        page = _Page(site / f"docs/reference/{name}.html")
+        assert anchors <= page.anchors, name
+        assert [text for text in texts if text not in page.text] == [], name
