@@ -32,34 +32,28 @@ def no_network(words: object, what: str) -> str:
     raise ProvisionError(f"{what}: the package registry cannot be reached.")
 
 
-def test_the_version_that_is_installed_needs_no_other_interpreter(cache: Path) -> None:
+def test_a_version_that_is_here_needs_no_other_interpreter(cache: Path) -> None:
     version = runtimes.distribution_version()
     assert version is not None
     assert runtimes.runtime_interpreter(version) == Path(sys.executable)
     assert [*cache.iterdir()] == []
-
-
-def test_a_cached_version_is_taken(cache: Path) -> None:
     python = cached(cache, "1.2.3")
     assert runtimes.runtime_interpreter("1.2.3") == python
 
 
+@pytest.mark.parametrize(("version", "numpy"), [("1.18.1", "numpy<2"), ("1.19.2", "numpy")])
 def test_a_version_for_numpy_1_is_made_with_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch, version: str, numpy: str
 ) -> None:
-    asked: dict[str, tuple[str, ...]] = {}
+    asked: list[tuple[str, ...]] = []
 
     def environment(home: Path, packages: tuple[str, ...]) -> Path:
-        asked[home.name] = packages
+        asked.append((home.name, *packages))
         return home
 
     monkeypatch.setattr(runtimes, "provided_interpreter", environment)
-    runtimes.runtime_interpreter("1.18.1")
-    runtimes.runtime_interpreter("1.19.2")
-    assert asked == {
-        "1.18.1": ("onnxruntime==1.18.1", "numpy<2"),
-        "1.19.2": ("onnxruntime==1.19.2", "numpy"),
-    }
+    runtimes.runtime_interpreter(version)
+    assert asked == [(version, f"onnxruntime=={version}", numpy)]
 
 
 @pytest.mark.parametrize("text", ["", "newest", "1.24.4; rm", "1"])
@@ -72,17 +66,21 @@ def test_releases_are_listed_by_their_age(cache: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(runtimes, "run_tool", lambda words, what: LISTING)
     assert runtimes.registry_versions() == ("1.9.0", "1.24.4", "1.31.1")
     assert runtimes.latest_version() == ("1.31.1", "")
+    runtimes.registry_versions.cache_clear()
+    monkeypatch.setattr(runtimes, "run_tool", lambda words, what: "onnxruntime\n")
+    with pytest.raises(ProvisionError, match="has none"):
+        runtimes.registry_versions()
 
 
 def test_without_network_the_newest_is_one_that_is_here(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached(cache, "1.2.3")
-    cached(cache, "99.0.0")
+    newest = cached(cache, "99.0.0").parents[1]
     cached(cache, "99.1.0", ready=False)
     monkeypatch.setattr(runtimes, "run_tool", no_network)
     version, remark = runtimes.latest_version()
-    assert version == "99.0.0"
+    assert version == newest.name
     assert "cannot be reached" in remark
     assert runtimes.local_versions() == ("1.2.3", runtimes.distribution_version(), "99.0.0")
 
@@ -92,12 +90,6 @@ def test_with_nothing_here_there_is_no_newest(cache: Path, monkeypatch: pytest.M
     monkeypatch.setattr(runtimes, "distribution_version", lambda: None)
     with pytest.raises(ProvisionError, match="cannot be reached"):
         runtimes.latest_version()
-
-
-def test_a_registry_without_a_release_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes, "run_tool", lambda words, what: "onnxruntime\n")
-    with pytest.raises(ProvisionError, match="has none"):
-        runtimes.registry_versions()
 
 
 def test_interpreters_are_found_by_path(cache: Path) -> None:
@@ -120,14 +112,11 @@ def test_paths_are_told_from_versions(tmp_path: Path, monkeypatch: pytest.Monkey
     assert runtimes.versions_and_environments(()) == ((), ())
 
 
-def test_an_interpreter_says_what_it_has(tmp_path: Path) -> None:
-    assert runtimes.interpreter_version(Path(sys.executable)) == runtimes.distribution_version()
-    assert runtimes.interpreter_version(tmp_path / "nothing") is None
-
-
-def test_an_interpreter_is_asked_with_telemetry_off(
+def test_an_interpreter_says_what_it_has_with_telemetry_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert runtimes.interpreter_version(Path(sys.executable)) == runtimes.distribution_version()
+    assert runtimes.interpreter_version(tmp_path / "nothing") is None
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho ${ORT_DISABLE_TELEMETRY:-0}.2.3\n")

@@ -4,7 +4,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -65,30 +65,28 @@ def planned(*needed: int) -> list[PlannedJob]:
 
 
 def run(
-    jobs: list[PlannedJob],
+    jobs: Iterable[PlannedJob],
     *,
     processes: int = 4,
     memory_bytes: int = 100 * GIB,
     measure: Callable[[JobRequest], JobResult] = completed,
-) -> list[JobResult]:
+) -> Iterator[JobResult]:
     def start() -> JobWorker:
         return FakeWorker(measure)
 
     with LocalExecution(processes=processes, memory_bytes=memory_bytes, start=start) as execution:
-        return list(execution.run(jobs))
+        yield from execution.run(jobs)
 
 
-def test_jobs_run_together_as_far_as_they_fit() -> None:
-    found = run(planned(*[GIB] * 6))
+@pytest.mark.parametrize(("memory_bytes", "most"), [(100 * GIB, 4), (3 * GIB, 2)])
+def test_jobs_run_together_as_far_as_they_fit(memory_bytes: int, most: int) -> None:
+    found = [*run(planned(*[GIB] * 6), memory_bytes=memory_bytes)]
     assert sorted(each.job.model for each in found) == [f"{n}.onnx" for n in range(6)]
-    assert FakeWorker.most == 4
+    assert FakeWorker.most == most
     assert not any(each.is_alone for each in found)
-    FakeWorker.most = 0
-    assert len(run(planned(*[GIB] * 4), memory_bytes=3 * GIB)) == 4
-    assert FakeWorker.most == 2
 
 
-def test_jobs_are_taken_when_it_is_their_turn() -> None:
+def test_jobs_are_taken_when_it_is_their_turn_and_run_alone_one_at_a_time() -> None:
     taken: list[str] = []
     done: list[str] = []
 
@@ -97,17 +95,11 @@ def test_jobs_are_taken_when_it_is_their_turn() -> None:
             taken.append(each.job.model)
             yield each
 
-    with LocalExecution(
-        processes=1, memory_bytes=GIB, start=lambda: FakeWorker(completed)
-    ) as execution:
-        for each in execution.run(jobs()):
-            done.append(each.job.model)
-            assert len(taken) == len(done)
+    for finished in run(jobs(), processes=1):
+        done.append(finished.job.model)
+        assert len(taken) == len(done)
+        assert finished.is_alone
     assert taken == done == ["0.onnx", "1.onnx", "2.onnx"]
-
-
-def test_one_job_at_a_time_is_alone() -> None:
-    assert all(each.is_alone for each in run(planned(GIB, GIB), processes=1))
     assert FakeWorker.most == 1
 
 
@@ -166,11 +158,11 @@ def test_a_worker_without_a_result_is_the_result_of_its_job_only(
 
 
 def test_estimates_are_in_the_order_of_the_jobs() -> None:
-    with LocalExecution(
-        processes=2, memory_bytes=GIB, start=lambda: FakeWorker(completed)
-    ) as execution:
-        jobs = [job("abc"), job("crash"), job("a")]
-        assert execution.estimate(jobs) == [3, None, 1]
+    def start() -> JobWorker:
+        return FakeWorker(completed)
+
+    with LocalExecution(processes=2, memory_bytes=GIB, start=start) as execution:
+        assert execution.estimate([job("abc"), job("crash"), job("a")]) == [3, None, 1]
 
 
 def test_small_jobs_have_a_margin_too() -> None:
