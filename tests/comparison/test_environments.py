@@ -75,8 +75,7 @@ def test_uv_is_given_the_index_that_pip_is_set_up_for(
 ) -> None:
     if uv_path() is None:
         pytest.skip("uv is not installed")
-    name = PACKAGE.replace("_", "-")
-    index = tmp_path / "index" / name
+    index = tmp_path / "index" / PACKAGE
     index.mkdir(parents=True)
     (wheel,) = packages.iterdir()
     (index / "index.html").write_text(f'<a href="{wheel.as_uri()}">{wheel.name}</a>')
@@ -95,7 +94,9 @@ def test_a_package_that_is_not_to_be_had_leaves_nothing(
     assert [*home.parent.iterdir()] == []
 
 
-def test_a_killed_build_leaves_no_environment(packages: Path, tmp_path: Path) -> None:
+def test_a_killed_build_is_removed_and_what_another_process_builds_is_not(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "cache" / "tool"
     program = (
         "import sys, time\nfrom pathlib import Path\n"
@@ -112,26 +113,23 @@ def test_a_killed_build_leaves_no_environment(packages: Path, tmp_path: Path) ->
         assert building.stdout is not None
         assert building.stdout.readline() == "building\n"
         building.send_signal(signal.SIGKILL)
-    assert not home.exists()
     (left,) = home.parent.iterdir()
-    assert not is_ready(home)
-    assert value(provided_interpreter(home, [PACKAGE])) == "7"
-    assert not left.exists()
-
-
-def test_what_another_process_builds_is_left_alone(
-    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "cache"
+    assert (home.exists(), is_ready(home)) == (False, False)
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", os.getppid)
-        theirs = folder / f".{own_prefix()}0f"
-    theirs.mkdir(parents=True)
-    provided_interpreter(folder / "other", [PACKAGE])
-    assert theirs.exists()
+        theirs = home.with_name(f".{own_prefix()}0f")
+    theirs.mkdir()
+    assert value(provided_interpreter(home, [PACKAGE])) == "7"
+    assert (left.exists(), theirs.exists()) == (False, True)
 
 
-def test_a_folder_of_the_user_is_left_alone(packages: Path, tmp_path: Path) -> None:
+def test_a_folder_of_the_user_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(folder: Path, wanted: object) -> None:
+        folder.mkdir()
+
+    monkeypatch.setattr(environments, "_build_environment", built)
     home = tmp_path / "cache" / "tool"
     home.mkdir(parents=True)
     (home / "notes.txt").write_text("mine")
@@ -140,11 +138,9 @@ def test_a_folder_of_the_user_is_left_alone(packages: Path, tmp_path: Path) -> N
     assert [path.name for path in home.parent.rglob("*")] == ["tool", "notes.txt"]
 
 
-def test_ctrl_c_leaves_nothing(
-    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(home: Path, wanted: object) -> None:
-        home.mkdir()
+def test_ctrl_c_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(folder: Path, wanted: object) -> None:
+        folder.mkdir()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(environments, "_build_environment", interrupted)

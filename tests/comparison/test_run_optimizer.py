@@ -49,11 +49,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.mark.measures
 def test_what_it_writes_and_takes_is_told(run: Run) -> None:
-    done = run(
-        "block = bytearray(64 << 20)\ntime.sleep(0.3)\nprint('noise')\nshutil.copy(source, target)"
-    )
-    assert done.status == "completed"
-    assert done.message == ""
+    code = "block = bytearray(64 << 20)\ntime.sleep(0.3)\nprint('noise')\n"
+    done = run(f"{code}shutil.copy(source, target)")
+    assert (done.status, done.message) == ("completed", "")
     assert done.path is not None
     assert done.path.read_bytes() == b"abc"
     assert done.run is not None
@@ -63,10 +61,8 @@ def test_what_it_writes_and_takes_is_told(run: Run) -> None:
 
 @pytest.mark.measures
 def test_memory_of_what_it_starts_counts(run: Run) -> None:
-    done = run(
-        "code = 'import time; block = bytearray(96 << 20); time.sleep(1)'\n"
-        "subprocess.run([sys.executable, '-c', code])\nshutil.copy(source, target)"
-    )
+    code = "import time; block = bytearray(96 << 20); time.sleep(1)"
+    done = run(f"subprocess.run([sys.executable, '-c', '{code}'])\nshutil.copy(source, target)")
     assert done.run is not None
     assert done.run.peak_rss_bytes > 96 * MIB
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,9 @@ from tests.deploy.test_limited_group import HOG
 MEASURES = f"import time\n{HOG.format(64)}\ntime.sleep(0.2)"
 
 
-def trials(
-    parent: ParentGroup,
-    *command: str,
-    timeout_s: float = 20.0,
-    duration_s: float | None = None,
-) -> ProgramTrials:
-    return ProgramTrials(parent=parent, command=command, timeout_s=timeout_s, duration_s=duration_s)
+def trials(parent: ParentGroup, *command: str, **options: float) -> ProgramTrials:
+    usual: dict[str, Any] = {"timeout_s": 20.0, "duration_s": None}
+    return ProgramTrials(parent=parent, command=command, **(usual | options))
 
 
 def python(program: str) -> tuple[str, ...]:
@@ -79,7 +76,7 @@ def test_a_program_that_takes_too_long_is_stopped() -> None:
 
 def test_a_process_that_leaves_the_group_is_noticed() -> None:
     parent = usable_parent()
-    leave = f'sleep 2; echo 0 > "{parent.folder}/cgroup.procs"; sleep 2'
+    leave = f'sleep 0.5; echo 0 > "{parent.folder}/cgroup.procs"; sleep 1.5'
     program = trials(parent, "sh", "-c", leave)
     program.measure(None)
     assert program.escaped is not None
