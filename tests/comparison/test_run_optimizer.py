@@ -133,7 +133,9 @@ def test_one_that_leaves_a_process_behind_is_not_waited_for(run: Run) -> None:
     assert time.monotonic() - started < 40
 
 
-@pytest.mark.parametrize("name", ["onnxruntime-basic", "onnxruntime-all"])
+@pytest.mark.parametrize(
+    "name", ["onnxruntime-basic", pytest.param("onnxruntime-all", marks=pytest.mark.slow)]
+)
 def test_the_runtime_writes_its_optimized_model(
     sample_model: SampleModel, tmp_path: Path, name: str
 ) -> None:
@@ -144,7 +146,9 @@ def test_the_runtime_writes_its_optimized_model(
     assert "Transpose" not in str(onnx.load(done.path).graph)
 
 
-@pytest.mark.parametrize(("bits", "share"), [(8, 0.25), (4, 0.125)])
+@pytest.mark.parametrize(
+    ("bits", "share"), [(8, 0.25), pytest.param(4, 0.125, marks=pytest.mark.slow)]
+)
 def test_weights_of_matrix_products_are_stored_in_fewer_bits(
     sample_model: SampleModel, tmp_path: Path, bits: int, share: float
 ) -> None:
