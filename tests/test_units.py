@@ -1,3 +1,8 @@
+"""Sizes, rates, durations and limits as text, and sizes read from text."""
+
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from memdiag.errors import UsageError
@@ -13,6 +18,9 @@ from memdiag.units import (
     parse_size,
     two_groups,
 )
+
+signed_size = partial(format_size, signed=True)
+signed_rate = partial(format_rate, signed=True)
 
 
 @pytest.mark.parametrize(
@@ -38,20 +46,60 @@ def test_what_is_no_size_is_refused_by_name(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
+    ("formatted", "value", "text"),
     [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (KIB, "1 KiB"),
-        (MIB, "1.0 MiB"),
-        (512 * MIB, "512 MiB"),
-        (3 * GIB // 2, "1.50 GiB"),
-        (-64 * MIB, "-64 MiB"),
-        (10**400, "more than 8,589,934,592 GiB"),
+        (format_size, 0, "0 B"),
+        (format_size, 1023, "1023 B"),
+        (format_size, KIB, "1 KiB"),
+        (format_size, MIB, "1.0 MiB"),
+        (format_size, 512 * MIB, "512 MiB"),
+        (format_size, 3 * GIB // 2, "1.50 GiB"),
+        (format_size, -64 * MIB, "-64 MiB"),
+        (format_size, 10**400, "more than 8,589,934,592 GiB"),
+        (signed_size, 64 * MIB, "+64 MiB"),
+        (signed_size, 0, "0 B"),
+        # A small rate has a decimal.
+        (signed_rate, 600.4, "+600 B"),
+        (signed_rate, 1024, "+1 KiB"),
+        (signed_rate, 1536, "+1.5 KiB"),
+        (signed_rate, -1536, "-1.5 KiB"),
+        (signed_rate, 9.94 * 1024, "+9.9 KiB"),
+        (signed_rate, 9.96 * 1024, "+10 KiB"),
+        (signed_rate, 25 * 1024, "+25 KiB"),
+        (signed_rate, 1.5 * MIB, "+1.5 MiB"),
+        (format_rate, 1.5 * MIB, "1.5 MiB"),
+        (format_rate, -1536, "-1.5 KiB"),
+        (format_duration, 0.00041, "410 µs"),
+        (format_duration, 0.0028, "2.8 ms"),
+        (format_duration, 0.028, "28 ms"),
+        (format_duration, 1.94, "1.9 s"),
+        (format_duration, 42.4, "42 s"),
+        (format_duration, 125, "2 min 05 s"),
+        (format_duration, 0.00099999, "1.0 ms"),
+        (format_duration, 0.0099999, "10 ms"),
+        (format_duration, 0.99999, "1.0 s"),
+        (format_duration, 9.9999, "10 s"),
+        (format_duration, 119.9, "2 min 00 s"),
+        (format_duration, 7169, "119 min 29 s"),
+        (format_duration, 7171, "2 h 00 min"),
+        (format_duration, 11_400, "3 h 10 min"),
+        (format_duration, 172_790, "2 days"),
+        (format_duration, 291_933, "3 days"),
+        # A limit in megabytes is shown as it was given.
+        (format_limit, 300_000_000, "286 MiB (300 MB)"),
+        (format_limit, 2_000_000_000, "1.86 GiB (2 GB)"),
+        (format_limit, 1_250_000_000, "1.16 GiB (1.25 GB)"),
+        (format_limit, 1_255_000_000, "1.17 GiB (1,255 MB)"),
+        (format_limit, 18_500_000, "17.6 MiB (18.5 MB)"),
+        (format_limit, 15_000_000, "14.3 MiB (15 MB)"),
+        (format_limit, 300 * MIB, "300 MiB"),
+        (format_limit, 300_000_001, "286 MiB"),
     ],
 )
-def test_sizes_print_in_one_style(size: int, text: str) -> None:
-    assert format_size(size) == text
+def test_quantities_print_in_one_style(
+    formatted: Callable[[float], str], value: float, text: str
+) -> None:
+    assert formatted(value) == text
 
 
 @pytest.mark.parametrize(
@@ -67,56 +115,8 @@ def test_sizes_print_in_one_style(size: int, text: str) -> None:
         ((), []),
     ],
 )
-def test_sizes_beside_each_other_are_told_apart(sizes: list[float], texts: list[str]) -> None:
+def test_sizes_next_to_each_other_are_told_apart(sizes: list[float], texts: list[str]) -> None:
     assert format_sizes(*(round(size * MIB) for size in sizes)) == texts
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (600.4, "+600 B"),
-        (1024, "+1 KiB"),
-        (1536, "+1.5 KiB"),
-        (-1536, "-1.5 KiB"),
-        (9.94 * 1024, "+9.9 KiB"),
-        (9.96 * 1024, "+10 KiB"),
-        (25 * 1024, "+25 KiB"),
-        (1.5 * MIB, "+1.5 MiB"),
-    ],
-)
-def test_a_small_rate_has_a_decimal(size: float, text: str) -> None:
-    assert format_rate(size, signed=True) == text
-    assert format_rate(size) == text.removeprefix("+")
-
-
-def test_a_signed_size_shows_its_plus() -> None:
-    assert format_size(64 * MIB, signed=True) == "+64 MiB"
-    assert format_size(0, signed=True) == "0 B"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.00041, "410 µs"),
-        (0.0028, "2.8 ms"),
-        (0.028, "28 ms"),
-        (1.94, "1.9 s"),
-        (42.4, "42 s"),
-        (125, "2 min 05 s"),
-        (0.00099999, "1.0 ms"),
-        (0.0099999, "10 ms"),
-        (0.99999, "1.0 s"),
-        (9.9999, "10 s"),
-        (119.9, "2 min 00 s"),
-        (7169, "119 min 29 s"),
-        (7171, "2 h 00 min"),
-        (11_400, "3 h 10 min"),
-        (172_790, "2 days"),
-        (291_933, "3 days"),
-    ],
-)
-def test_durations_print_as_people_say_them(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -132,27 +132,10 @@ def test_durations_print_as_people_say_them(seconds: float, text: str) -> None:
         ([93, 96, 97, 97], None),
         ([1000, 1010, 1010], None),  # 1 %
         ([10, 10, 11], ([10, 10], [11])),
+        ([9 / 1024, 900 / 1024], None),
     ],
 )
-def test_two_groups(sizes: list[int], expected: tuple[list[int], list[int]] | None) -> None:
-    found = two_groups([size * MIB for size in sizes])
-    wanted = expected and tuple([size * MIB for size in group] for group in expected)
-    assert (found and tuple(map(list, found))) == wanted
-    assert two_groups([9 * KIB, 900 * KIB]) is None
-
-
-@pytest.mark.parametrize(
-    ("limit", "text"),
-    [
-        (300_000_000, "286 MiB (300 MB)"),
-        (2_000_000_000, "1.86 GiB (2 GB)"),
-        (1_250_000_000, "1.16 GiB (1.25 GB)"),
-        (1_255_000_000, "1.17 GiB (1,255 MB)"),
-        (18_500_000, "17.6 MiB (18.5 MB)"),
-        (15_000_000, "14.3 MiB (15 MB)"),
-        (300 * MIB, "300 MiB"),
-        (300_000_001, "286 MiB"),
-    ],
-)
-def test_a_limit_in_megabytes_is_shown_as_it_was_given(limit: int, text: str) -> None:
-    assert format_limit(limit) == text
+def test_two_groups(sizes: list[float], expected: tuple[list[int], list[int]] | None) -> None:
+    found = two_groups([round(size * MIB) for size in sizes])
+    in_mib = found and tuple([size // MIB for size in group] for group in found)
+    assert in_mib == expected
