@@ -78,7 +78,7 @@ REFUSALS: list[tuple[str, str]] = [
         "--bisect is between versions. Name no environments.",
     ),
     ("report none.json", "none.json: cannot be read"),
-    ("report text.json", "text.json: not a saved record, which is JSON. Beside it: "),
+    ("report text.json", "text.json: not a saved record, which is JSON. Next to it: "),
     ("report other.json", "other.json: its schema is 'memdiag.check/1', which cannot be read here"),
     ("report broken.json", "broken.json: not a valid fix: "),
     ("report p.json --format pdf", "'pdf' is not a report format of a profile. Choose from"),
