@@ -10,6 +10,7 @@ XrayTime = Literal["steady", "phases", "none"]
 phases, or never."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
 DEFAULT_PROVIDERS = (CPU_PROVIDER,)
 DEFAULT_RUNS = 10
 """Number of runs after the first one."""

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from memdiag.api.arguments import model_path
 from memdiag.api.check import RuleSelection
@@ -32,10 +32,14 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
+from memdiag.runner.device_memory import uses_nvidia_device
 from memdiag.runner.job import Job
 from memdiag.runner.measured_run import ChildProgress, MeasuredRun, Measurement
 from memdiag.runner.temporary import temporary_folder
 from memdiag.system.group_memory import GroupWatch, memory_group_of, near_limit_text
+
+if TYPE_CHECKING:
+    from memdiag.api.device_watch import DeviceWatch
 
 
 class ProfileInterrupted(KeyboardInterrupt):
@@ -246,6 +250,8 @@ class _ModelMeasurement:
             later_feeds=() if steps is None else (tuple(steps),),
             runs=config.inputs.runs,
             generation=None if calls is None else calls.job,
+            records_device=uses_nvidia_device(config.session.providers),
+            records_allocations=config.xray != "none",
         )
         description = RunDescription(
             inputs=describe_inputs(inputs.plans),
@@ -280,6 +286,7 @@ def _run_child(
     limit.
     """
     xray = None if when == "none" else ChildXray(model_file, job, scratch)
+    device = _device_watch(model_file, job)
     assemble = partial(assemble_profile, model_file, job, description)
 
     def save(memory: GroupMemory) -> None:
@@ -292,11 +299,25 @@ def _run_child(
         job,
         None if xray is None else xray.read_memory,
         phase_ends=when == "phases",
+        on_device_event=None if device is None else device.add_event,
         on_progress=on_progress,
         on_sample=group.update,
     )
     measured = run.run()
-    return _JobRun(job, measured, assemble(measured, xray, group.result()))
+    attribution = None if xray is None else xray.attribution
+    memory = None if device is None else device.memory(measured, attribution)
+    profile = assemble(measured, xray, group.result(), memory)
+    return _JobRun(job, measured, profile)
+
+
+def _device_watch(model_file: ModelFile, job: Job) -> "DeviceWatch | None":
+    """Return what collects the events of a child that records its device; None for others."""
+    if not job.records_device:
+        return None
+    # Late: a profile on the CPU needs none of it.
+    from memdiag.api.device_watch import DeviceWatch
+
+    return DeviceWatch(model_file, job)
 
 
 def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:

@@ -9,6 +9,7 @@ from memdiag.defaults import DEFAULT_PROVIDERS, LoadFrom
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
+from memdiag.records.device import DeviceMemory
 from memdiag.records.dimension import Dimension
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.finding import Finding
@@ -178,7 +179,6 @@ class Phase(Record, frozen=True, kw_only=True):
             phases may lie between: constant folding runs once a step, with other transformers
             between the steps.
         duration_s, net_rss_bytes: sums over its spans.
-        peak_device_bytes: the largest sample of the memory on devices; None without a device.
     """
 
     name: PhaseName
@@ -188,7 +188,6 @@ class Phase(Record, frozen=True, kw_only=True):
     net_rss_bytes: int
     peak_rss_bytes: int
     peak_kind: PeakKind
-    peak_device_bytes: int | None = None
 
 
 class Span(Record, frozen=True, kw_only=True):
@@ -258,22 +257,6 @@ class Sampling(Record, frozen=True, kw_only=True):
     period_s: float
     largest_gap_s: float
     boundary_lag_s: float | None
-
-
-class DeviceMemory(Record, frozen=True, kw_only=True):
-    """Memory of the process on devices, which is not a part of the resident set.
-
-    Attributes:
-        source: where the figures are from.
-        name: the names of the devices.
-        peak_bytes: the largest sample.
-        steady_bytes: the memory after the last run; None if it was not reached.
-    """
-
-    source: Literal["nvml"]
-    name: str
-    peak_bytes: int
-    steady_bytes: int | None
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -430,7 +413,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         run_peak_failure: why these were requested and are missing; empty otherwise.
         group: what the control group counted, memdiag and all other processes in it included; None
             if no group counts memory.
-        device: the memory on devices; None without a device, or without its figures.
+        device: the memory on a GPU; None unless a provider for NVIDIA's devices was asked for.
         generation: how a decoder was run, if it was run as a program generates a text: the first
             run is the prompt (the phase `prefill`), and `runs` are calls of one token (`decode`).
     """
