@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from memdiag.api.check import check as check
     from memdiag.api.compare import compare as compare
     from memdiag.api.estimate import estimate as estimate
+    from memdiag.api.estimate_device import estimate_device as estimate_device
     from memdiag.api.fix import fix as fix
     from memdiag.api.leak import leak as leak
     from memdiag.api.limit import limit as limit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from memdiag.api.xray import xray as xray
     from memdiag.errors import MemdiagError as MemdiagError
     from memdiag.records.comparison import Comparison as Comparison
+    from memdiag.records.device_estimate import DeviceEstimate as DeviceEstimate
     from memdiag.records.estimate import Estimate as Estimate
     from memdiag.records.finding import Finding as Finding
     from memdiag.records.finding import Findings as Findings
@@ -39,6 +41,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF_NAME = {
     "Comparison": "memdiag.records.comparison",
+    "DeviceEstimate": "memdiag.records.device_estimate",
     "Estimate": "memdiag.records.estimate",
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
@@ -52,6 +55,7 @@ _MODULE_OF_NAME = {
     "check": "memdiag.api.check",
     "compare": "memdiag.api.compare",
     "estimate": "memdiag.api.estimate",
+    "estimate_device": "memdiag.api.estimate_device",
     "fix": "memdiag.api.fix",
     "leak": "memdiag.api.leak",
     "limit": "memdiag.api.limit",

@@ -134,8 +134,8 @@ class ConfigOptions(TypedDict, total=False):
     ]
 
 
-class SessionSettings(ConfigOptions, total=False):
-    """How a session is created and run."""
+class ProviderOptions(TypedDict, total=False):
+    """The execution providers of a session."""
 
     providers: Annotated[
         Sequence[str],
@@ -149,6 +149,11 @@ class SessionSettings(ConfigOptions, total=False):
             "--provider-option", "PROVIDER:KEY=VALUE", "Options of execution providers.", {}
         ),
     ]
+
+
+class SessionSettings(ConfigOptions, ProviderOptions, total=False):
+    """How a session is created and run."""
+
     run_options: Annotated[
         Mapping[str, str],
         SharedOption("--run-option", "KEY=VALUE", "RunOptions config entries of each run.", {}),
@@ -241,13 +246,17 @@ class InterpreterOptions(TypedDict, total=False):
     ]
 
 
-class ProcessOptions(InterpreterOptions, total=False):
-    """The process in which a session is created."""
+class EnvironmentOptions(TypedDict, total=False):
+    """The environment of the process in which a session is created."""
 
     environment: Annotated[
         Mapping[str, str],
         SharedOption("--env", "KEY=VALUE", "Environment variables of the child process.", {}),
     ]
+
+
+class ProcessOptions(InterpreterOptions, EnvironmentOptions, total=False):
+    """The process in which a session is created."""
 
 
 class ProfileOptions(
@@ -277,6 +286,24 @@ class CompareOptions(InputOptions, ConfigOptions, total=False):
 
 class EstimateArguments(GenerationOptions, ConfigOptions, GraphOptions, total=False):
     """What `memdiag.estimate` assumes."""
+
+
+class DeviceOptions(ProviderOptions, EnvironmentOptions, total=False):
+    """What an estimate of the memory on a GPU assumes."""
+
+    context_bytes: Annotated[
+        int | None,
+        SharedOption(
+            "--gpu-context",
+            "SIZE",
+            "What the context and code of a process take on the GPU, as memdiag profile measures"
+            " them (default: those of an H100).",
+        ),
+    ]
+
+
+class DeviceEstimateArguments(ConfigOptions, DeviceOptions, total=False):
+    """What `memdiag.estimate_device` assumes."""
 
 
 class SweepOptions(RunCountOptions, TimeoutOptions, total=False):

@@ -74,7 +74,7 @@ def profile_config(
     python = values["python"]
     session = session_config(values)
     _check_environment(values["environment"])
-    _check_provider_options(values["provider_options"], session.providers)
+    check_provider_options(values["provider_options"], session.providers)
     _check_option_texts("run_options", values["run_options"])
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
@@ -166,10 +166,14 @@ def _option_text(value: Any) -> Any:
     return value
 
 
-def _check_provider_options(
+def check_provider_options(
     provider_options: Mapping[str, Mapping[str, str]], providers: Sequence[str]
 ) -> None:
-    """Check that options are texts, for providers of the session that have options."""
+    """Check that options are texts, for providers of the session that have options.
+
+    Raises:
+        UsageError: they are not.
+    """
     for provider, options in provider_options.items():
         if provider not in providers:
             raise UsageError(

@@ -142,6 +142,23 @@ def live_allocations(events: Iterable[AllocationEvent], seconds: float) -> LiveA
     return replay.live()
 
 
+def page_bytes_for(sizes: Iterable[int]) -> int:
+    """Return the bytes of the pages that allocations of these sizes take, made in this order.
+
+    One of a page or more starts a page of its own. Smaller ones share pages, none of them crosses
+    the end of one. This is predicted: the driver may share the last page of a large one, too.
+    """
+    pages, shared_bytes_left = 0, 0
+    for size in sizes:
+        if size >= PAGE_BYTES:
+            pages += -(-size // PAGE_BYTES)
+            continue
+        if size > shared_bytes_left:
+            pages, shared_bytes_left = pages + 1, PAGE_BYTES
+        shared_bytes_left -= size
+    return pages * PAGE_BYTES
+
+
 def held_bytes_over_time(events: Iterable[AllocationEvent]) -> Iterator[int]:
     """Yield the bytes that allocations and memory pools take on the device after each event."""
     replay = _Replay()

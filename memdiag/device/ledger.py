@@ -62,6 +62,11 @@ _ALWAYS_SHOWN: frozenset[DeviceOwner] = frozenset(
 )
 
 
+def ledger_row(owner: DeviceOwner, size: int, basis: LedgerBasis, label: str = "") -> LedgerRow:
+    """Return the row of `owner`, called `label` or as its owner is in all reports."""
+    return LedgerRow(owner=owner, label=label or _LABELS[owner], bytes=size, basis=basis)
+
+
 def device_ledger(recording: DeviceRecording, mark: DeviceMark) -> Ledger | None:
     """Return the ledger at `mark`; None if the device's memory was not read there."""
     if mark.used_bytes is None:
@@ -70,7 +75,7 @@ def device_ledger(recording: DeviceRecording, mark: DeviceMark) -> Ledger | None
     rows = [
         *_arena_rows(recording, mark, live),
         *_library_rows(live),
-        _row("other_processes", other_process_bytes(recording, mark) or 0, "computed"),
+        ledger_row("other_processes", other_process_bytes(recording, mark) or 0, "computed"),
     ]
     rest = mark.used_bytes - sum(row.bytes for row in rows)
     shown = [
@@ -120,10 +125,6 @@ def _live_at(recording: DeviceRecording, mark: DeviceMark) -> LiveAllocations | 
     return live_allocations(recording.allocations, mark.seconds)
 
 
-def _row(owner: DeviceOwner, size: int, basis: LedgerBasis, label: str = "") -> LedgerRow:
-    return LedgerRow(owner=owner, label=label or _LABELS[owner], bytes=size, basis=basis)
-
-
 def _remaining_rows(recording: DeviceRecording, mark: DeviceMark, rest: int) -> Iterator[LedgerRow]:
     """Yield the rows of what is in no list of allocations: `rest` bytes."""
     is_coarse = recording.allocations is None
@@ -132,11 +133,13 @@ def _remaining_rows(recording: DeviceRecording, mark: DeviceMark, rest: int) -> 
     context = context_bytes_after_deletion(recording)
     if context is None:
         label = _UNREAD_CONTEXT_LABEL if is_arena_in_rest else _COARSE_CONTEXT_LABEL
-        yield _row("context", rest, "remainder", label if is_coarse else "")
+        yield ledger_row("context", rest, "remainder", label if is_coarse else "")
         return
-    yield _row("context", context, "exact" if is_coarse else "computed")
+    yield ledger_row("context", context, "exact" if is_coarse else "computed")
     label = _UNREAD_LIBRARIES_LABEL if is_arena_in_rest else ""
-    yield _row("libraries" if is_coarse else "unexplained", rest - context, "remainder", label)
+    yield ledger_row(
+        "libraries" if is_coarse else "unexplained", rest - context, "remainder", label
+    )
 
 
 def _arena_rows(
@@ -149,17 +152,19 @@ def _arena_rows(
         chunks = ArenaChunks(memory=DEVICE_ARENA, in_use=(), free=())
     if chunks is None:
         if runtime.own_weight_bytes:
-            yield _row("weights", runtime.own_weight_bytes, "computed")
+            yield ledger_row("weights", runtime.own_weight_bytes, "computed")
         if runtime.region_bytes:
-            yield _row("unread_arena", runtime.region_bytes, "exact")
+            yield ledger_row("unread_arena", runtime.region_bytes, "exact")
     else:
         in_use, free = chunk_bytes(chunks.in_use), chunk_bytes(chunks.free)
         in_arena = min(in_use, max(0, recording.weight_bytes - runtime.own_weight_bytes))
-        yield _row("weights", runtime.own_weight_bytes + in_arena, "computed")
-        yield _row("values", in_use - in_arena, "computed")
-        yield _row("empty_arena", free, "exact")
-        yield _row("unread_arena", max(0, (runtime.region_bytes or 0) - in_use - free), "exact")
-    yield _row("runtime", runtime.other_bytes, "exact")
+        yield ledger_row("weights", runtime.own_weight_bytes + in_arena, "computed")
+        yield ledger_row("values", in_use - in_arena, "computed")
+        yield ledger_row("empty_arena", free, "exact")
+        yield ledger_row(
+            "unread_arena", max(0, (runtime.region_bytes or 0) - in_use - free), "exact"
+        )
+    yield ledger_row("runtime", runtime.other_bytes, "exact")
 
 
 def _device_chunks(mark: DeviceMark) -> ArenaChunks | None:
@@ -237,12 +242,12 @@ def _library_rows(live: LiveAllocations | None) -> Iterator[LedgerRow]:
     by_library = live.bytes_by_library()
     for owner in ("cublas", "cudnn"):
         names = [name for name in by_library if _owner_of(name) == owner]
-        yield _row(owner, sum(by_library[name] for name in names), "exact")
+        yield ledger_row(owner, sum(by_library[name] for name in names), "exact")
     for name, size in by_library.items():
         if _owner_of(name) == "library":
-            yield _row("library", size, "exact", name or "unknown library")
-    yield _row("pools", live.free_pool_bytes, "exact")
-    yield _row("rounding", live.rounding_bytes, "computed")
+            yield ledger_row("library", size, "exact", name or "unknown library")
+    yield ledger_row("pools", live.free_pool_bytes, "exact")
+    yield ledger_row("rounding", live.rounding_bytes, "computed")
 
 
 def library_label(library: str) -> str:

@@ -46,7 +46,12 @@ from memdiag.ort.prepacking import NCHWC_BLOCK
 from memdiag.ort.quantized_graph import rewrite_quantized
 from memdiag.ort.releases import NEWEST_MEASURED_RELEASE
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.scratch import BEFORE_OUTPUT_OPERATORS, heap_bytes, scratch_bytes
+from memdiag.ort.scratch import (
+    BEFORE_OUTPUT_OPERATORS,
+    ScratchSizes,
+    heap_bytes,
+    scratch_bytes,
+)
 from memdiag.ort.widened_graph import widen_halves
 
 MAX_LIVE_VALUES = 20
@@ -240,6 +245,7 @@ def simulate_run(
     block: int = NCHWC_BLOCK,
     optimizes: bool = True,
     in_fp32: bool = False,
+    scratch: ScratchSizes = scratch_bytes,
 ) -> SimulatedRun:
     """Return the simulation of one run of a model.
 
@@ -252,9 +258,10 @@ def simulate_run(
         block: the channels of a block of convolutions.
         optimizes: whether the runtime optimizes the graph: not that of a file in ORT format.
         in_fp32: whether the values of float16 between inputs and outputs are fp32 instead.
+        scratch: returns the working memory that a kernel takes from the arena.
     """
     declared = declared or shapes.as_declared
-    simulated = (graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32)
+    simulated = (graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32, scratch)
     simulation = _RunSimulation(*simulated)
     peak = simulation.peak_of(graphs.main, 0)
     first = later = _split_requests(simulation.requests_of(graphs.main, _Execution()))
@@ -328,8 +335,9 @@ class _RunSimulation:
         block: int,
         optimizes: bool = True,
         in_fp32: bool = False,
+        scratch: ScratchSizes = scratch_bytes,
     ) -> None:
-        self._in_fp32 = in_fp32
+        self._in_fp32, self._scratch_of = in_fp32, scratch
         self._graphs, self._runtime, self._block = graphs, runtime, block
         self._optimizes = optimizes
         self._shapes, self._declared = shapes, declared
@@ -459,7 +467,7 @@ class _RunSimulation:
                 is_scratch=True,
                 step=len(self.steps) - 1,
             )
-            for size in scratch_bytes(node, types, self._shapes.opset)
+            for size in self._scratch_of(node, types, self._shapes.opset)
         ]
         is_before_output = node.op_type in BEFORE_OUTPUT_OPERATORS
         yield from scratch if is_before_output else ()

@@ -15,6 +15,7 @@ from memdiag.ort.loading import peak_reduction
 from memdiag.ort.predicted_session import PredictedSession
 from memdiag.ort.prepacking import NCHWC_BLOCK
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.scratch import ScratchSizes, scratch_bytes
 from memdiag.ort.session_constants import LoadedWeight
 from memdiag.ort.used_values import UsedValues
 from memdiag.records.weights import Weight, qualified_name
@@ -183,8 +184,19 @@ class AnalysisContext:
         float16."""
         return self._simulate_run(self.shapes_at(sizes), self.folds, in_fp32=True)
 
+    def unfused_run(self, sizes: Mapping[str, int], scratch: ScratchSizes) -> SimulatedRun:
+        """Return what a run takes if no nodes are fused and each kernel takes `scratch`."""
+        shapes = self.shapes_at(sizes)
+        return self._simulate_run(shapes, self.folds, optimizes=False, scratch=scratch)
+
     def _simulate_run(
-        self, shapes: ModelShapes, folds: Folds, *, in_fp32: bool = False
+        self,
+        shapes: ModelShapes,
+        folds: Folds,
+        *,
+        in_fp32: bool = False,
+        optimizes: bool = True,
+        scratch: ScratchSizes = scratch_bytes,
     ) -> SimulatedRun:
         return simulate_run(
             self.graphs,
@@ -193,8 +205,9 @@ class AnalysisContext:
             declared=self.shapes.as_declared,
             runtime=self.runtime,
             block=self.block,
-            optimizes=not self.model_file.is_ort_format,
+            optimizes=optimizes and not self.model_file.is_ort_format,
             in_fp32=in_fp32,
+            scratch=scratch,
         )
 
     def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:

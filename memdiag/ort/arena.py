@@ -1,21 +1,24 @@
-"""The arena of onnxruntime's CPU provider: which bytes of it a sequence of requests makes resident.
+"""The arenas of onnxruntime: which regions a sequence of requests takes, and which bytes of them
+become resident.
 
 The runtime's BFC arena takes regions from the system, the first of 1 MiB and later ones of twice
-the size, up to 1 GiB, and divides them into chunks. A request takes the smallest free chunk that is
+the size, up to 1 GiB, and divides them into chunks. With ``kSameAsRequested``, an option of the
+CUDA provider, a region is as large as the request. A request takes the smallest free chunk that is
 large enough; the rest becomes a chunk of its own if the chunk is at least twice as large as the
 request, or the rest has 128 MiB or more. Free neighbours are merged. Regions are never returned,
-but only the pages that were written are resident: `SimulatedArena.resident_bytes`.
+but in the memory of the host only the pages that were written are resident:
+`SimulatedArena.resident_bytes`.
 
 The first run of an input shape takes a chunk for each value. Later runs take one block for all
 values whose sizes are known, in which the values have the places that a best-fit planner gave
 them: `planned_block`. The sizes of regions are those that the runtime's log states
-(tests/ort/test_arena.py).
+(tests/ort/test_arena.py; tests/ort/test_device_session.py for a device).
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from memdiag.units import GIB, MIB
 
@@ -29,6 +32,9 @@ LARGEST_REGION_BYTES = GIB
 
 MIN_SPLIT_REST_BYTES = 128 * MIB
 """A chunk that is smaller than twice the request is split all the same if so much is left."""
+
+ArenaStrategy = Literal["kNextPowerOfTwo", "kSameAsRequested"]
+"""How an arena chooses the size of a region; the CPU provider has the first one only."""
 
 ARENA_PAGE_BYTES = 4096
 
@@ -61,6 +67,31 @@ class ArenaRequest(NamedTuple):
     is_heap: bool = False
 
 
+class RegionSizes:
+    """Chooses the size of each region that an arena takes from the system.
+
+    Args:
+        strategy: how it chooses.
+    """
+
+    def __init__(self, strategy: ArenaStrategy = "kNextPowerOfTwo") -> None:
+        self._strategy = strategy
+        self._next = FIRST_REGION_BYTES
+
+    def size_for(self, nbytes: int) -> int:
+        """Return the bytes of a new region for a request of `nbytes` that fits into no other."""
+        nbytes = _chunk_size(nbytes)
+        if self._strategy == "kSameAsRequested":
+            return nbytes
+        is_larger = nbytes > self._next
+        while nbytes > self._next:
+            self._next *= 2
+        size = self._next
+        if not is_larger:
+            self._next = max(min(size * 2, LARGEST_REGION_BYTES), size)
+        return size
+
+
 class _RegionChunk:
     """A part of a region: `start` to `end`, with its neighbours."""
 
@@ -78,15 +109,18 @@ class _RegionChunk:
 
 
 class SimulatedArena:
-    """An arena of the CPU provider.
+    """An arena.
+
+    Args:
+        strategy: how it chooses the sizes of its regions.
 
     Attributes:
-        held_bytes: the sizes of all regions, in bytes.
+        regions: the sizes of all regions in bytes, in the order in which they were taken.
     """
 
-    def __init__(self) -> None:
-        self.held_bytes: int = 0
-        self._next_region = FIRST_REGION_BYTES
+    def __init__(self, strategy: ArenaStrategy = "kNextPowerOfTwo") -> None:
+        self.regions: list[int] = []
+        self._region_sizes = RegionSizes(strategy)
         # Size, region and start. Of equal chunks the one at the lower address is taken: later
         # regions are below earlier ones, so regions have numbers from 0 down.
         self._free: list[tuple[int, int, int]] = []
@@ -96,7 +130,7 @@ class SimulatedArena:
 
     def take(self, key: int, nbytes: int) -> None:
         """Give `nbytes` to the value `key`, which writes all of them."""
-        size = -(-max(nbytes, 1) // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
+        size = _chunk_size(nbytes)
         index = bisect_left(self._free, (size,))
         if index == len(self._free):
             self._add_region(size)
@@ -149,6 +183,16 @@ class SimulatedArena:
                 self.free(-1)
 
     @property
+    def held_bytes(self) -> int:
+        """The bytes of all regions."""
+        return sum(self.regions)
+
+    @property
+    def in_use_bytes(self) -> int:
+        """The bytes of all chunks that are in use."""
+        return sum(chunk.nbytes for chunk in self._used.values())
+
+    @property
     def resident_bytes(self) -> int:
         """The bytes of all pages that were written, and of the table of chunks of each region."""
         written = sum(
@@ -159,13 +203,8 @@ class SimulatedArena:
         return written + self.held_bytes // CHUNK_ALIGNMENT * HANDLE_BYTES
 
     def _add_region(self, size: int) -> None:
-        is_larger = size > self._next_region
-        while size > self._next_region:
-            self._next_region *= 2
-        nbytes = self._next_region
-        if not is_larger:
-            self._next_region = max(min(nbytes * 2, LARGEST_REGION_BYTES), nbytes)
-        self.held_bytes += nbytes
+        nbytes = self._region_sizes.size_for(size)
+        self.regions.append(nbytes)
         region = -len(self._written)
         self._written[region] = []
         self._add_free_chunk(_RegionChunk(region, 0, nbytes))
@@ -185,6 +224,11 @@ class SimulatedArena:
         if first < last:
             start, end = min(start, written[first][0]), max(end, written[last - 1][1])
         written[first:last] = [(start, end)]
+
+
+def _chunk_size(nbytes: int) -> int:
+    """Return the bytes of the smallest chunk for a request of `nbytes`."""
+    return -(-max(nbytes, 1) // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
 
 
 def _merged_chunk(left: _RegionChunk, right: _RegionChunk) -> _RegionChunk:

@@ -18,6 +18,9 @@ from memdiag.ort.executed_graph import CHANNELS_LAST_SUFFIX, ExecutedNode
 
 TypesByName = Mapping[str, TensorType]
 
+ScratchSizes = Callable[[ExecutedNode, TypesByName, int], list[int]]
+"""A function such as `scratch_bytes`."""
+
 BEFORE_OUTPUT_OPERATORS = frozenset({"DynamicQuantizeMatMul", "Max", "Mean", "Min", "Sum", "Where"})
 """Operators whose kernels take their buffers before their output; others take the output first."""
 

@@ -41,8 +41,8 @@ class NotebookRecord(Record, frozen=True):
     def to_dataframe(self) -> Any:
         """Return a pandas data frame.
 
-        Rows are phases, columns, remedies, points of a fix or an estimate, copies, owners,
-        sessions, moments or jobs.
+        Rows are phases, columns, remedies, points of a fix or an estimate, configurations, copies,
+        owners, sessions, moments or jobs.
 
         Raises:
             UsageError: pandas is not installed, or the record has no rows.

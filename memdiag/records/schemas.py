@@ -10,6 +10,7 @@ from memdiag.records.base import Record
 from memdiag.records.baseline import Baseline
 from memdiag.records.codec import json_schema
 from memdiag.records.comparison import Comparison
+from memdiag.records.device_estimate import DeviceEstimate
 from memdiag.records.estimate import Estimate
 from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
@@ -25,6 +26,7 @@ RECORD_BY_SCHEMA: dict[str, type[Record]] = {
     "memdiag.baseline-1": Baseline,
     "memdiag.check-1": Check,
     "memdiag.comparison-1": Comparison,
+    "memdiag.device-estimate-1": DeviceEstimate,
     "memdiag.estimate-1": Estimate,
     "memdiag.fix-1": Fix,
     "memdiag.growth-1": Growth,
@@ -37,7 +39,16 @@ RECORD_BY_SCHEMA: dict[str, type[Record]] = {
 
 
 ReportedRecord = (
-    Profile | Comparison | Fix | Attribution | ProgramRun | Growth | Estimate | Sweep | MemoryLimit
+    Profile
+    | Comparison
+    | Fix
+    | Attribution
+    | ProgramRun
+    | Growth
+    | Estimate
+    | DeviceEstimate
+    | Sweep
+    | MemoryLimit
 )
 """The records that have reports."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison
+from memdiag.records.device_estimate import DeviceEstimate
 from memdiag.records.estimate import Estimate
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
@@ -26,6 +27,7 @@ REPORT_MODULES: dict[type[ReportedRecord], str] = {
     ProgramRun: "memdiag.reports.run",
     Growth: "memdiag.reports.growth",
     Estimate: "memdiag.reports.estimate",
+    DeviceEstimate: "memdiag.reports.device_estimate",
     Sweep: "memdiag.reports.sweep",
     MemoryLimit: "memdiag.reports.limit",
 }

@@ -21,6 +21,7 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import escaped_record
 from memdiag.records.comparison import Comparison, ComparisonColumn
+from memdiag.records.device_estimate import DeviceEstimate
 from memdiag.records.estimate import Estimate, EstimatedPoint
 from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
@@ -257,6 +258,8 @@ def _data_frame_rows(record: Any) -> Iterator[dict[str, Any]]:
         yield from map(_moment_frame_row, record.moments)
     elif isinstance(record, Estimate):
         yield from map(_point_frame_row, record.points)
+    elif isinstance(record, DeviceEstimate):
+        yield from map(_frame_fields, record.configurations)
     elif isinstance(record, MemoryLimit):
         yield from map(_frame_fields, record.points)
     elif isinstance(record, Comparison):

@@ -22,6 +22,7 @@ from tests.reports import (
     attributions,
     checks,
     comparisons,
+    device_estimates,
     estimates,
     fix_records,
     growths,
@@ -52,7 +53,13 @@ def outcome() -> SweepOutcome:
 USE_CASES = {
     "check": UseCase("m.onnx", {"api.check.check_models": checks.check(*[checks.finding()] * 9)}),
     "compare": UseCase("a.onnx b.onnx", {"api.compare.compare": comparisons.versions()}),
-    "estimate": UseCase("m.onnx", {"api.estimate.estimate": estimates.grid()}),
+    "estimate": UseCase(
+        "m.onnx",
+        {
+            "api.estimate.estimate": estimates.grid(),
+            "api.estimate_device.estimate_device": device_estimates.with_limit(),
+        },
+    ),
     "fix": UseCase("m.onnx", {"api.fix.fix": fix_records.fix()}),
     "leak": UseCase(
         "m.onnx", {"api.leak.leak": growths.leak(), "api.leak_program.leak_process": growths.leak()}
@@ -89,6 +96,7 @@ VALUES = {
     "--feed": "a.*=b.*",
     "--fit": "1GiB",
     "--for": "7s",
+    "--gpu-context": "1GiB",
     "--for-onnxruntime": "1.24.4",
     "--ignore": "embedded-weights",
     "--input": "x=x.npy",
@@ -121,6 +129,10 @@ and of choices each other one is tried."""
 
 NEEDED_WITH = {
     ("leak", "--pause"): "",
+    **{
+        ("estimate", name): "--provider P"
+        for name in ("--provider-option", "--env", "--gpu-context")
+    },
     ("profile", "--update-baseline"): "--baseline baseline.json",
     ("profile", "--provider-option"): "--provider P",
     ("limit", "--for"): "",

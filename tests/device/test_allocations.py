@@ -8,6 +8,7 @@ from memdiag.device.allocations import (
     LiveAllocations,
     allocation_intervals,
     live_allocations,
+    page_bytes_for,
 )
 from memdiag.device.recording import AllocationEvent, MemoryKind
 from memdiag.units import MIB
@@ -17,6 +18,7 @@ from tests.device.raw_records import (
     STATIC_KIND,
     raw_bytes_of,
     raw_live,
+    raw_mark,
     raw_pages,
 )
 from tests.device.recorded_sessions import (
@@ -63,9 +65,9 @@ def after(*events: AllocationEvent) -> LiveAllocations:
 def test_the_allocations_at_each_mark_are_those_of_the_records(name: str) -> None:
     data, recording = raw(name), recorded(name)
     assert recording.allocations is not None
-    for mark, raw_mark in zip(recording.marks, data["marks"], strict=True):
+    for mark, row in zip(recording.marks, data["marks"], strict=True):
         live = live_allocations(recording.allocations, mark.seconds)
-        records = raw_live(data, raw_mark["cupti_ns"])
+        records = raw_live(data, row["cupti_ns"])
         assert live.device_bytes == sum(record[4] for record in records)
         assert live.page_bytes == live.held_bytes == len(raw_pages(records)) * PAGE
         assert live.rounding_bytes == live.page_bytes - live.device_bytes
@@ -192,3 +194,28 @@ def test_a_memory_pool_takes_its_size_however_much_of_it_is_used() -> None:
 def test_a_pool_whose_size_is_not_reported_takes_what_is_used_of_it() -> None:
     live = after(allocated(0, 5 * MIB, pool_bytes=0))
     assert (live.held_bytes, live.free_pool_bytes) == (5 * MIB, 0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pages"),
+    [
+        ((), 0),
+        ((1,), 1),
+        ((PAGE,), 1),
+        ((PAGE + 1,), 2),
+        ((MIB, MIB), 1),
+        ((MIB, MIB, 1), 2),
+        # An allocation of a page or more shares none with others.
+        ((MIB, 3 * MIB, MIB), 1 + 2),
+        ((3 * MIB // 2, MIB), 2),
+    ],
+)
+def test_small_allocations_share_pages(sizes: tuple[int, ...], pages: int) -> None:
+    assert page_bytes_for(sizes) == pages * PAGE
+
+
+@pytest.mark.parametrize("name", RECORDED_WITH_CUPTI)
+def test_the_pages_of_sizes_are_near_those_of_addresses(name: str) -> None:
+    live = raw_live(raw(name), raw_mark(raw(name), "steady")["cupti_ns"])
+    sizes = [record[4] for record in live]
+    assert page_bytes_for(sizes) == pytest.approx(len(raw_pages(live)) * PAGE, rel=0.02)

@@ -6,6 +6,7 @@ from functools import partial
 from memdiag.records.schemas import ReportedRecord
 from tests.reports import (
     comparisons,
+    device_estimates,
     estimates,
     fix_records,
     gpus,
@@ -33,6 +34,7 @@ RECORDS: dict[str, Callable[[], ReportedRecord]] = {
     "fix": fix_records.verified,
     "run": runs.server,
     "estimate": estimates.grid,
+    "device_estimate": device_estimates.with_limit,
     "limit": limits.limit,
     "sweep": lambda: sweeps.over_budget(sweeps.sweep(against="nightly")),
     "growth": growths.leak,
@@ -62,6 +64,8 @@ VARIANTS: dict[str, Callable[[], ReportedRecord]] = {
     "run_empty": runs.empty,
     "estimate_of_process": lambda: estimates.single(estimates.BASELINE),
     "estimate_measured": estimates.measured,
+    "device_estimate_of_convolutions": device_estimates.of_convolutions,
+    "device_estimate_unknown": device_estimates.with_unknown_sizes,
     "limit_program": limits.program,
     "limit_without_group": limits.without_group,
     "sweep_placed": sweeps.placed,

@@ -38,12 +38,13 @@ NOT_DRAWN: dict[str, Callable[[], NotebookRecord]] = {
     "Check": lambda: CHECK,
     "Finding": lambda: FOUND,
     "Attribution": REPORTED["xray"],
+    "DeviceEstimate": REPORTED["device_estimate"],
     "Sweep": REPORTED["sweep"],
 }
 DRAWN: dict[str, Callable[[], NotebookRecord]] = {
     type(build()).__name__: build
     for name, build in REPORTED.items()
-    if name not in ("xray", "sweep")
+    if name not in ("device_estimate", "xray", "sweep")
 }
 RECORDS = {**DRAWN, **NOT_DRAWN}
 

@@ -29,6 +29,7 @@ FILES = {
     "fix": "fix.html fix.json fix.md fix.png fix.svg",
     "run": "issue.md report.html report.md run.json timeline.png timeline.svg trace.json",
     "estimate": "estimate.json estimate.png estimate.svg report.html report.md",
+    "device_estimate": "device_estimate.json report.html report.md",
     "limit": "limit.html limit.json limit.md limit.png limit.svg",
     "sweep": "index.html report.md sweep.json",
     "growth": "growth.html growth.json growth.md growth.png growth.svg issue.md",

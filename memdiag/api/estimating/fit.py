@@ -83,11 +83,11 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
         return peaks is not None and min(peaks.low, (nearer or peaks).low) <= limit_bytes
 
     start = max(1, sizes[dims[0]])
-    largest = _largest_fitting_size(probably, start)
+    largest = largest_fitting_size(probably, start)
     sure = (
-        _largest_fitting_size(surely, start)
+        largest_fitting_size(surely, start)
         if largest is None
-        else _largest_fitting_size(surely, largest, largest)
+        else largest_fitting_size(surely, largest, largest)
     )
     # No size that is said to fit surely is said not to fit probably.
     largest = max((size for size in (largest, sure) if size is not None), default=None)
@@ -108,7 +108,7 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
     )
 
 
-def _largest_fitting_size(
+def largest_fitting_size(
     fits: Callable[[int], bool], start: int, end: int = MAX_DIM_SIZE
 ) -> int | None:
     """Return the largest size up to `end` that fits, with all below; None if not even 1 does.

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.api.options import EstimateArguments
+from memdiag.api.options import DeviceEstimateArguments, DeviceOptions, EstimateArguments
 from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
     add_detail,
@@ -16,9 +16,17 @@ from memdiag.cli.options import (
     add_reports_folder,
     read_dim_sizes,
     read_options,
+    refuse_options,
 )
+from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.errors import UsageError
 
 ARGUMENTS = "MODEL"
+
+_OPTIONS_FOR_HOST = (
+    *("no_run", "measure", "feed", "steps", "prefill", "disabled_optimizers", "load_from"),
+)
+_OPTIONS_FOR_GPU = ("provider_options", "environment", "context_bytes")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -50,6 +58,8 @@ def configure(parser: ArgumentParser) -> None:
 
     add_options(parser.add_argument_group("Generation and session"), EstimateArguments)
 
+    add_options(parser.add_argument_group("GPU"), DeviceOptions)
+
     group = parser.add_argument_group("Output")
     add_reports_folder(group)
     add_format(
@@ -67,9 +77,15 @@ def run(options: Namespace) -> int:
     Nothing is run and no weight is read, except with --fit and --measure. Several sizes of a
     dimension (--dim batch=1..256, --dim seq=128,512) are estimated in all combinations.
 
+    With --provider CUDAExecutionProvider, it is the memory on the GPU, and --fit also says how many
+    sessions and processes fit, and with which options more do.
+
     With --out, writes estimate.json, report.html, report.md and estimate.png. Exit codes: 0; 2 on
     errors.
     """
+    if read_options(options, DeviceOptions)["providers"] != DEFAULT_PROVIDERS:
+        return _estimate_device(options)
+    refuse_options(options, configure, _OPTIONS_FOR_GPU, "is for --provider CUDAExecutionProvider.")
     from memdiag.api.estimate import estimate
     from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
@@ -97,6 +113,34 @@ def run(options: Namespace) -> int:
             detail=options.detail,
             machine_formats={"k8s": estimated_resources},
         )
+        return EXIT_CLEAN
+
+    return destination.write_and_print(result, print_answer)
+
+
+def _estimate_device(options: Namespace) -> int:
+    """Predict the memory of a session on a GPU."""
+    from memdiag.api.estimate_device import estimate_device
+    from memdiag.cli.output import ReportDestination, print_record
+    from memdiag.cli.progress import StatusLine
+    from memdiag.units import parse_size
+
+    refuse_options(options, configure, _OPTIONS_FOR_HOST, "is for the memory of the host.")
+    if options.format == "k8s":
+        raise UsageError("--format k8s is for the memory of the host. Choose another format.")
+    destination = ReportDestination(options.out)
+    with StatusLine(options.model.name) as line:
+        result = estimate_device(
+            options.model,
+            dims=read_dim_sizes(options.dims),
+            for_onnxruntime=options.for_onnxruntime,
+            fit_bytes=None if options.fit is None else parse_size(options.fit),
+            on_progress=line.show,
+            **read_options(options, DeviceEstimateArguments),
+        )
+
+    def print_answer(written: Sequence[Path]) -> int:
+        print_record(result, written, format=options.format, detail=options.detail)
         return EXIT_CLEAN
 
     return destination.write_and_print(result, print_answer)
