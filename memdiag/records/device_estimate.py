@@ -1,4 +1,4 @@
-"""What sessions will take on a GPU, predicted (schema ``memdiag.device-estimate/1``)."""
+"""What sessions will take on a GPU, predicted (schema ``memdiag.gpu/1``)."""
 
 from typing import Final, Literal
 
@@ -8,7 +8,7 @@ from memdiag.records.base import Record, SavableRecord
 from memdiag.records.device import Ledger
 from memdiag.records.dimension import Dimension
 
-DEVICE_ESTIMATE_SCHEMA: Final = "memdiag.device-estimate/1"
+DEVICE_ESTIMATE_SCHEMA: Final = "memdiag.gpu/1"
 
 
 class DeviceFit(Record, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class DeviceEstimate(SavableRecord, frozen=True, kw_only=True):
         duration_s: the time it took.
     """
 
-    schema: Literal["memdiag.device-estimate/1"] = DEVICE_ESTIMATE_SCHEMA
+    schema: Literal["memdiag.gpu/1"] = DEVICE_ESTIMATE_SCHEMA
     model: str
     onnxruntime: str
     provider_options: dict[str, str] = field(default_factory=dict)
