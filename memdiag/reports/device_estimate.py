@@ -11,7 +11,7 @@ from memdiag.units import counted, format_duration, format_limit, format_size
 
 _FIXED_NOTES = (
     "cuBLAS is counted as on an H100, with two handles. Other GPUs may differ",
-    "fused nodes are not known: the values that they save are counted",
+    "every node is counted as if it ran on the GPU, and none as fused with others",
     "TensorRT, gpu_mem_limit, CUDA graphs and runs in several threads are not predicted",
 )
 
@@ -100,7 +100,7 @@ def _missing_texts(estimate: DeviceEstimate) -> list[str]:
             f"the context and code of your GPU (--gpu-context); {context} are those of an"
             f" {plain(estimate.context_device)}"
         )
-    if estimate.given.high_bytes > estimate.given.low_bytes:
+    if any(other.high_bytes > other.low_bytes for other in estimate.configurations):
         texts.append(
             "what cuDNN needs for convolutions: from nothing to a copy of input, filter and"
             " output, the most in recordings, with which what fits is counted"

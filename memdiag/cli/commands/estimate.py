@@ -80,8 +80,8 @@ def run(options: Namespace) -> int:
     With --provider CUDAExecutionProvider, it is the memory on the GPU, and --fit also says how many
     sessions and processes fit, and with which options more do.
 
-    With --out, writes estimate.json, report.html, report.md and estimate.png. Exit codes: 0; 2 on
-    errors.
+    With --out, writes estimate.json, report.html, report.md and estimate.png; of a GPU
+    device_estimate.json, report.html and report.md. Exit codes: 0; 2 on errors.
     """
     if read_options(options, DeviceOptions)["providers"] != DEFAULT_PROVIDERS:
         return _estimate_device(options)
