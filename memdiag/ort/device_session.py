@@ -6,7 +6,8 @@ nothing, so that what the session takes after its runs is also the most that it 
 of cuBLAS and cuDNN, and the context of the process, are constants that were recorded on an H100.
 
 The arena's part is compared with recorded sessions (tests/ort/test_device_session.py). Fused nodes
-are not known for this provider: the values that they save are counted.
+are not known for this provider: the values that they save are counted. Weights are taken in the
+order of the file; the runtime has them in a hash table, which moves the sum by a few MiB.
 """
 
 import re

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper
@@ -65,6 +66,73 @@ def convolution_model(count: int = 10) -> ModelProto:
     return model_of(nodes, values, weights)
 
 
+def four_bit_product() -> ModelProto:
+    """Return a product with a weight in 4 bits, which has a scale for each 32 numbers."""
+    width, block = 4096, 32
+    sizes: Any = {"K": width, "N": width, "bits": 4, "block_size": block}
+    node = helper.make_node("MatMulNBits", ["x", "q", "s"], ["y"], domain="com.microsoft", **sizes)
+    values: Values = {"x": (FLOAT, ("n", width)), "y": (FLOAT, ("n", width))}
+    weights: Weights = {
+        "q": (TensorProto.UINT8, (width, width // block, block // 2)),
+        "s": (FLOAT, (width * width // block,)),
+    }
+    return model_of([node], values, weights)
+
+
+class _Residuals:
+    """Nodes and weights of a network of residual blocks, as PyTorch exports them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.weights: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Add a node, and return its output."""
+        output = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
+        return output
+
+    def add_weight(self, *shape: int) -> str:
+        """Add a weight, and return its name."""
+        name = f"w{len(self.weights)}"
+        self.weights[name] = (FLOAT, shape)
+        return name
+
+    def convolution(self, value: str, read: int, made: int, size: int, stride: int = 1) -> str:
+        """Add a Conv with a bias, from `read` to `made` channels."""
+        inputs = [value, self.add_weight(made, read, size, size), self.add_weight(made)]
+        return self.add("Conv", inputs, pads=[size // 2] * 4, strides=[stride] * 2)
+
+    def block(self, value: str, read: int, inner: int, stride: int) -> str:
+        """Add a bottleneck from `read` channels to four times `inner`."""
+        made = 4 * inner
+        # The nodes are in the order of the export: the shortcut is the last convolution.
+        result = self.add("Relu", [self.convolution(value, read, inner, 1)])
+        result = self.add("Relu", [self.convolution(result, inner, inner, 3, stride)])
+        result = self.convolution(result, inner, made, 1)
+        if read != made:
+            value = self.convolution(value, read, made, 1, stride)
+        return self.add("Relu", [self.add("Add", [result, value])])
+
+
+def resnet50_model() -> ModelProto:
+    """Return ResNet-50."""
+    net = _Residuals()
+    value = net.add("Relu", [net.convolution("x", 3, 64, 7, 2)])
+    value = net.add("MaxPool", [value], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    channels = 64
+    for inner, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for index in range(count):
+            stride = 2 if inner > 64 and index == 0 else 1
+            value = net.block(value, channels, inner, stride)
+            channels = 4 * inner
+    value = net.add("Flatten", [net.add("GlobalAveragePool", [value])])
+    inputs = [value, net.add_weight(1000, channels), net.add_weight(1000)]
+    net.nodes.append(helper.make_node("Gemm", inputs, ["y"], transB=1))
+    values: Values = {"x": (FLOAT, ("n", 3, SIDE, SIDE)), "y": (FLOAT, ("n", 1000))}
+    return model_of(net.nodes, values, net.weights)
+
+
 def model_of(nodes: Sequence[NodeProto], values: Values, weights: Weights) -> ModelProto:
     """Return a model of `nodes`, of whose `values` the last is the output, the others inputs."""
     *inputs, output = (
@@ -77,7 +145,8 @@ def model_of(nodes: Sequence[NodeProto], values: Values, weights: Weights) -> Mo
     for tensor in tensors:
         tensor.external_data.add(key="location", value="data")
     graph = helper.make_graph(nodes, "g", inputs, [output], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
 MODELS: dict[str, Callable[[], ModelProto]] = {
@@ -85,5 +154,7 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
     "dense16": lambda: chain_of_products(8, 2048, FLOAT16),
     "many": lambda: chain_of_products(40, 700),
     "tied": tied_model,
+    "nbits": four_bit_product,
     "conv": convolution_model,
+    "resnet50": resnet50_model,
 }

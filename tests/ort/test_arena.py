@@ -9,10 +9,12 @@ from memdiag.ort.arena import (
     FIRST_REGION_BYTES,
     HANDLE_BYTES,
     ArenaRequest,
+    ArenaStrategy,
+    RegionSizes,
     SimulatedArena,
     planned_block,
 )
-from memdiag.units import KIB, MIB
+from memdiag.units import GIB, KIB, MIB
 from tests.builders import build, cases, saved
 from tests.ort.executing import analysed, held_by_arena
 
@@ -46,6 +48,24 @@ def served(*sizes: int) -> SimulatedArena:
 )
 def test_regions_double(sizes: tuple[int, ...], held: int) -> None:
     assert served(*sizes).held_bytes == held * MIB
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sizes"),
+    [
+        ("kNextPowerOfTwo", (GIB // 2, GIB // 2, GIB, GIB)),
+        ("kSameAsRequested", (300 * MIB + 256,) * 4),
+    ],
+)
+def test_regions_double_up_to_1_gib_or_are_as_requested(
+    strategy: ArenaStrategy, sizes: tuple[int, ...]
+) -> None:
+    arena = SimulatedArena(strategy)
+    for key in range(4):
+        arena.take(key, 300 * MIB + 1)
+    regions = RegionSizes(strategy)
+    assert tuple(regions.size_for(300 * MIB + 1) for _ in range(4)) == sizes
+    assert tuple(arena.regions) == sizes[: len(arena.regions)]
 
 
 def test_only_what_is_written_is_resident() -> None:
