@@ -285,8 +285,8 @@ def _run_child(
     `on_near_limit` is called with the profile until then when the control group comes near its
     limit.
     """
-    xray = None if when == "none" else ChildXray(model_file, job, scratch)
     device = _device_watch(model_file, job)
+    xray = None if when == "none" else ChildXray(model_file, job, scratch, device)
     assemble = partial(assemble_profile, model_file, job, description)
 
     def save(memory: GroupMemory) -> None:

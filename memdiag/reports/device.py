@@ -25,6 +25,7 @@ from memdiag.reports.blocks import (
     SentenceBlock,
     TableBlock,
 )
+from memdiag.reports.device_weights import device_weight_blocks
 from memdiag.reports.findings import FindingText
 from memdiag.reports.table import BarPart, Cell, Column, Row, Table
 from memdiag.reports.text import mebibytes_text, plain
@@ -47,6 +48,7 @@ _MISSING_TEXTS: dict[DeviceSource, str] = {
     "CUPTI": "Peaks between the readings, and the memory of each library, are not known",
     "NVML": "What other processes use of the GPU is not known",
     "arena": "What of the arena is in use is not known",
+    "contents": "Weights are counted by their sizes, their contents were not compared",
 }
 
 
@@ -94,6 +96,7 @@ def device_blocks(memory: DeviceMemory) -> list[Block]:
         ),
         TableBlock(title="Owners on the GPU", table=_owner_table(memory.ledger)),
         TableBlock(title="Phases on the GPU", table=_phase_table(memory.phases)),
+        *([] if memory.xray is None else device_weight_blocks(memory.xray)),
         BulletBlock(
             title="Not known of the GPU",
             texts=[*map(_missing_text, memory.missing)],

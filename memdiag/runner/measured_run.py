@@ -5,11 +5,12 @@ import copy
 import signal
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from memdiag.errors import XrayError
 from memdiag.garbage import collection_disabled
 from memdiag.records.profile import (
     UNKNOWN_MEMORY,
@@ -50,6 +51,7 @@ from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
+_MAX_COPY_S = 60.0
 _MAX_GAPS = 1_000_000
 
 
@@ -138,6 +140,19 @@ class AtPhaseEnd(NamedTuple):
     cache: AddressRanges = ()
 
 
+class DeviceAccess(NamedTuple):
+    """What is needed to read the memory of the child's device while the child waits.
+
+    Attributes:
+        copy: has the child copy ranges, (address, length) each, into a block of its own memory, one
+            after the other, and returns the block's address. It raises `XrayError`.
+        regions: the regions of all arenas, by the log, in the order of time.
+    """
+
+    copy: Callable[[Sequence[tuple[int, int]]], int]
+    regions: tuple[ArenaRegion, ...]
+
+
 class AtSteady(NamedTuple):
     """All runs are done; the child waits.
 
@@ -147,6 +162,7 @@ class AtSteady(NamedTuple):
         log: the evidence of the log.
         heap_trimmed: whether freed heap was returned to the system.
         cache: the memory of the KV cache of a generation.
+        device: for the memory of its device; None if it reports none.
     """
 
     pid: int
@@ -154,6 +170,7 @@ class AtSteady(NamedTuple):
     log: LogEvidence
     heap_trimmed: bool
     cache: AddressRanges = ()
+    device: DeviceAccess | None = None
 
 
 ReadMoment = AtBaseline | AtPhaseEnd | AtSteady
@@ -430,7 +447,7 @@ class MeasuredRun:
             case "trimmed":
                 self._measure_trim(possible=fields["possible"])
             case "end":
-                self._read_memory_at_steady()
+                self._read_memory_at_steady(has_device=fields["has_device"])
                 if not self._job.records_device:
                     self._child.proceed()
                     raise _EndOfMeasurement
@@ -473,13 +490,27 @@ class MeasuredRun:
             self._read_memory_at_end_of(ended)
         return boundary.memory
 
-    def _read_memory_at_steady(self) -> None:
+    def _read_memory_at_steady(self, *, has_device: bool) -> None:
         log = self._child.log
         trimmed = self._trimmed is not None
+        device = DeviceAccess(self._copy_from_device, tuple(log.regions)) if has_device else None
         steady = AtSteady(
-            self._child.pid, log.host_regions, log.evidence(), trimmed, tuple(self._cache)
+            self._child.pid, log.host_regions, log.evidence(), trimmed, tuple(self._cache), device
         )
         self._read_memory_at(steady)
+
+    def _copy_from_device(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Do as `DeviceAccess.copy` says."""
+        self._child.send({"copy": ranges})
+        deadline = time.perf_counter() + _MAX_COPY_S
+        for event in self._child.events(_PROGRESS_S):
+            if event is not None and event.name == "device_block":
+                if event.fields["reason"]:
+                    raise XrayError(event.fields["reason"])
+                return int(event.fields["address"])
+            if time.perf_counter() > deadline:
+                raise XrayError(f"a copy took more than {format_duration(_MAX_COPY_S)}")
+        raise XrayError("the process has ended")
 
     def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:

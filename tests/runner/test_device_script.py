@@ -352,6 +352,39 @@ CUDART = """
 #include <stddef.h>
 int cudaMemGetInfo(size_t *free, size_t *total) { *free = 300; *total = 1000; return 0; }
 """
+DEVICE_ADDRESS = 0x7E0000000000
+CUDART_WITH_CONTENTS = r"""
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int last_error;
+
+static int failed(int code) { return last_error = code; }
+int cudaGetLastError(void) { int code = last_error; last_error = 0; return code; }
+int cudaMemGetInfo(size_t *free, size_t *total) {
+  *free = 512u << 20, *total = 1024u << 20;
+  return last_error;
+}
+int cudaHostRegister(void *memory, size_t size, unsigned flags) {
+  memset(memory, 0, size);
+  return getenv("FAKE_UNPINNABLE") ? failed(801) : 0;
+}
+int cudaHostUnregister(void *memory) { return getenv("FAKE_UNPINNABLE") ? failed(1) : 0; }
+
+/* The memory of the device is a file, whose allocations have ALLOCATION_BYTES each. */
+int cudaMemcpy(void *target, const void *source, size_t size, int kind) {
+  uint64_t start = (uint64_t)source - DEVICE_ADDRESS;
+  if (kind != 2 || start / ALLOCATION_BYTES != (start + size - 1) / ALLOCATION_BYTES)
+    return failed(1);
+  int device = open(getenv("FAKE_DEVICE"), O_RDWR);
+  ssize_t copied = pread(device, target, size, start);
+  close(device);
+  return copied == (ssize_t)size ? 0 : failed(1);
+}
+"""
 CUPTI = r"""
 #include <stddef.h>
 #include <stdint.h>
@@ -406,11 +439,13 @@ int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dr
 """
 
 
-def compiled(source: str, library: Path) -> Path:
+def compiled(source: str, library: Path, **constants: int) -> Path:
     """Return the shared library of a source in C, with its file name as its SONAME."""
     library.parent.mkdir(parents=True, exist_ok=True)
+    defined = [f"-D{name}={value}" for name, value in constants.items()]
+    name = f"-Wl,-soname,{library.name}"
     subprocess.run(
-        ["cc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-x", "c", "-o", library, "-"],
+        ["cc", "-shared", "-fPIC", name, *defined, "-x", "c", "-o", library, "-"],
         input=source,
         text=True,
         check=True,
