@@ -46,7 +46,7 @@ _OWNER_BY_PREFIX: tuple[tuple[str, DeviceOwner], ...] = (
 _LABELS: dict[DeviceOwner, str] = {
     "context": "context and code",
     "weights": "weights",
-    "weight_copies": "copies of weights in another layout",
+    "weight_copies": "weights in another layout",
     "values": "values and copies",
     "empty_arena": "empty arena",
     "unread_arena": "arena",

@@ -36,6 +36,9 @@ _MAX_FACTOR = 10
 
 _MIN_NOTABLE_SHARE = 0.1
 _MAX_FINDINGS = 3
+_MAX_SHORT_OWNERS = 6
+"""The sum above has all of them."""
+
 _EMPTY_REGION = "empty-device-region"
 _PHASE_LABELS = {
     "session": "session creation",
@@ -87,6 +90,7 @@ def device_sum(ledger: Ledger) -> str:
 
 def device_blocks(memory: DeviceMemory) -> list[Block]:
     """Return the sections of a report on the memory of a device."""
+    owners = _owner_table(memory.ledger)
     return [
         SentenceBlock(title="GPU error", text=plain(memory.failure), detail=Detail.ANSWER),
         FindingsBlock(
@@ -94,7 +98,11 @@ def device_blocks(memory: DeviceMemory) -> list[Block]:
             findings=[*map(_finding_text, memory.findings)],
             max_rows=_MAX_FINDINGS,
         ),
-        TableBlock(title="Owners on the GPU", table=_owner_table(memory.ledger)),
+        TableBlock(
+            title="Owners on the GPU",
+            table=owners,
+            short_table=owners.first_rows(_MAX_SHORT_OWNERS),
+        ),
         TableBlock(title="Phases on the GPU", table=_phase_table(memory.phases)),
         *([] if memory.xray is None else device_weight_blocks(memory.xray)),
         BulletBlock(

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import memdiag
 import memdiag.api.xray
 from memdiag.attribution.process_xray import take_xray
+from memdiag.defaults import XrayTime
 from memdiag.detail import Detail
 from memdiag.records.attribution import Attribution, DeviceArena
 from memdiag.records.device import DeviceMemory
@@ -143,7 +144,7 @@ def profile_device(
     save_model(tmp_path / "model.onnx")
     monkeypatch.setattr(memdiag.api.xray, "take_xray", with_arena)
 
-    def run(xray: str = "steady", runtime: Path = libraries, **variables: str) -> Profile:
+    def run(xray: XrayTime = "steady", runtime: Path = libraries, **variables: str) -> Profile:
         loaded = [runtime / "libcudart.so.13", libraries / "libcudnn.so.9"]
         script = {
             "available": [CUDA, CPU],
@@ -209,12 +210,12 @@ def test_each_copy_on_the_device_is_found_by_name(profile_device: ProfileDevice)
 
     (finding,) = (finding for finding in device.findings if finding.rule == "MD903")
     assert finding.bytes == sizes["transposed"]
-    assert finding.message.startswith("dense is on the device as the file has it, and also")
+    assert finding.message.startswith("dense is on the device twice, once transposed: ")
 
     text = rendering.printed(profile, detail=Detail.ALL)
     for words in ("transposed", "channels last", "stale", f"{DEVICE_ADDRESS + 4096:#x}", "nearly"):
         assert words in text
-    assert "copies of weights in another layout 2" in text.replace("\n", " ")
+    assert "weights in another layout 2" in text.replace("\n", " ")
 
 
 def test_memory_that_cannot_be_pinned_is_copied_all_the_same(profile_device: ProfileDevice) -> None:

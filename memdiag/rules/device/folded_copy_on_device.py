@@ -62,12 +62,12 @@ def _findings_by_content(xray: DeviceXray) -> Iterator[DeviceFinding]:
     for layout, copies in folded.items():
         names = sorted({copy.weights[0] for copy in copies})
         nbytes = sum(copy.bytes for copy in copies)
-        verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
+        verb = "is" if len(names) == 1 else "are"
         yield DeviceFinding(
             rule=RULE.code,
             name=RULE.name,
-            message=f"{some_of(names)} {verb} on the device as the file has {pronoun}, and also"
-            f" {layout}: {format_size(nbytes)} more.",
+            message=f"{some_of(names)} {verb} on the device twice, once {layout}:"
+            f" {format_size(nbytes)} more.",
             bytes=nbytes,
         )
 
