@@ -45,7 +45,9 @@ def take_device_xray(
     fused = fused_contents(searched)
     free = normalized_ranges([chunk for arena in arenas for chunk in arena.slack_ranges])
     return DeviceXray(
-        copies=tuple(_copy_record(copy, copy.kind(fused), free) for copy in found),
+        copies=tuple(
+            _copy_record(found_copy, found_copy.kind(fused), free) for found_copy in found
+        ),
         indistinct=tuple(group for target in targets for group in target.unidentifiable),
         absent=_absent_names(searched, found),
         searched_bytes=total_bytes(ranges),
