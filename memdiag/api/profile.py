@@ -24,7 +24,7 @@ from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_MIN_BYTES, XrayTime
+from memdiag.defaults import DEFAULT_MIN_BYTES
 from memdiag.errors import MAX_REASON_LENGTH, ModelError
 from memdiag.model.file_state import FileStates
 from memdiag.model.genai_config import find_genai_config
@@ -112,15 +112,16 @@ def profile_model(
         run = measurement.run()
         if run.measurement.interrupted:
             raise ProfileInterrupted(run.profile)
-        unexplained = result = run.profile
+        result = run.profile
+        add_threshold = partial(measure_malloc_threshold, job=run.job, on_progress=on_progress)
+        add_run_peak = partial(with_run_peak, job=run.job, scratch=scratch)
         try:
-            unexplained = result = measure_malloc_threshold(result, run.job, on_progress)
-            add_run_peak = partial(with_run_peak, job=run.job, scratch=scratch)
             for add in analysis_steps(
                 result,
                 model_file,
                 config.rules,
                 config.inputs.dims,
+                add_threshold=add_threshold,
                 add_run_peak=add_run_peak if config.run_peak else None,
             ):
                 result = add(result)
@@ -129,7 +130,7 @@ def profile_model(
         except ModelError:
             if not original.changed:
                 raise
-        return with_notes(unexplained, (original.sentence,)) if original.changed else result
+        return with_notes(run.profile, (original.sentence,)) if original.changed else result
 
 
 def profile_job(
@@ -156,8 +157,9 @@ def profile_job(
         KeyboardInterrupt: the run was interrupted.
     """
     description = RunDescription(inputs=inputs, dimensions=dimensions)
+    config = ProfileConfig(xray="steady" if xray else "none")
     with temporary_folder() as scratch:
-        run = _run_child(model_file, job, description, scratch, "steady" if xray else "none")
+        run = _ModelMeasurement(model_file, config, scratch).run_job(job, description)
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = run.profile
@@ -182,7 +184,7 @@ class _ModelMeasurement:
         config: how it is run.
         scratch: an empty folder.
         on_progress: called with the state of the child.
-        on_near_limit: called as by `_run_child`.
+        on_near_limit: called as by `profile_model`.
     """
 
     def __init__(
@@ -190,8 +192,8 @@ class _ModelMeasurement:
         model_file: ModelFile,
         config: ProfileConfig,
         scratch: Path,
-        on_progress: Callable[[ChildProgress], None] | None,
-        on_near_limit: Callable[[Profile], None] | None,
+        on_progress: Callable[[ChildProgress], None] | None = None,
+        on_near_limit: Callable[[Profile], None] | None = None,
     ) -> None:
         self._model_file, self._config, self._scratch = model_file, config, scratch
         self._on_progress, self._on_near_limit = on_progress, on_near_limit
@@ -205,13 +207,13 @@ class _ModelMeasurement:
         generation = self._config.inputs.generation
         if generation is not None:
             calls = choose_calls(self._model_file, generation, self._config.inputs)
-            return self._measure(calls.prompt, calls)
+            return self._run_inputs(calls.prompt, calls)
         usual = self._usual_inputs()
-        run = self._measure(usual)
+        run = self._run_inputs(usual)
         if not _needs_other_inputs(run.measurement, usual):
             return run
         others = self._inputs_that_run(run, usual)
-        return run if others is None else self._measure(others)
+        return run if others is None else self._run_inputs(others)
 
     def _usual_inputs(self) -> ChosenInputs:
         if self._config.inputs.runs is None:
@@ -230,7 +232,7 @@ class _ModelMeasurement:
             return None
         return _inputs_with_reason(others, usual, run.measurement.outcome.message)
 
-    def _measure(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> _JobRun:
+    def _run_inputs(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> _JobRun:
         """Save `inputs`, and measure a child that runs the model with them.
 
         With `calls`, `inputs` are those of the prompt, and the child goes on with the steps.
@@ -254,49 +256,29 @@ class _ModelMeasurement:
             command=config.command,
             generation=None if calls is None else calls.record,
         )
-        return _run_child(
-            self._model_file,
+        return self.run_job(job, description)
+
+    def run_job(self, job: Job, description: RunDescription) -> _JobRun:
+        """Measure a child that runs `job`, with X-rays at the moments of the configuration."""
+        when = self._config.xray
+        xray = None if when == "none" else ChildXray(self._model_file, job, self._scratch)
+        assemble = partial(assemble_profile, self._model_file, job, description)
+
+        def save(memory: GroupMemory) -> None:
+            if self._on_near_limit is not None:
+                measured = run.measurement_until_now(near_limit_text(memory))
+                self._on_near_limit(assemble(measured, None, memory))
+
+        group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
+        run = MeasuredRun(
             job,
-            description,
-            scratch,
-            config.xray,
-            self._on_progress,
-            self._on_near_limit,
+            None if xray is None else xray.read_memory,
+            phase_ends=when == "phases",
+            on_progress=self._on_progress,
+            on_sample=group.update,
         )
-
-
-def _run_child(
-    model_file: ModelFile,
-    job: Job,
-    description: RunDescription,
-    scratch: Path,
-    when: XrayTime,
-    on_progress: Callable[[ChildProgress], None] | None = None,
-    on_near_limit: Callable[[Profile], None] | None = None,
-) -> _JobRun:
-    """Measure a child that runs `job`, with X-rays at the moments that `when` names.
-
-    `on_near_limit` is called with the profile until then when the control group comes near its
-    limit.
-    """
-    xray = None if when == "none" else ChildXray(model_file, job, scratch)
-    assemble = partial(assemble_profile, model_file, job, description)
-
-    def save(memory: GroupMemory) -> None:
-        if on_near_limit is not None:
-            measured = run.measurement_until_now(near_limit_text(memory))
-            on_near_limit(assemble(measured, None, memory))
-
-    group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
-    run = MeasuredRun(
-        job,
-        None if xray is None else xray.read_memory,
-        phase_ends=when == "phases",
-        on_progress=on_progress,
-        on_sample=group.update,
-    )
-    measured = run.run()
-    return _JobRun(job, measured, assemble(measured, xray, group.result()))
+        measured = run.run()
+        return _JobRun(job, measured, assemble(measured, xray, group.result()))
 
 
 def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:

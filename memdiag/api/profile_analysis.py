@@ -33,15 +33,19 @@ def analysis_steps(
     selection: RuleSelection,
     dims: Mapping[str, int],
     *,
+    add_threshold: Callable[[Profile], Profile] | None = None,
     add_run_peak: Callable[..., Profile] | None = None,
 ) -> Iterator[Callable[[Profile], Profile]]:
     """Yield the steps that explain a measured `profile`: each adds its part to the one before.
 
-    `add_run_peak` measures the peak of a run, in another child; None to leave it out.
+    `add_threshold` measures what a threshold of malloc saves, and `add_run_peak` the peak of a run,
+    each in another child; None to leave it out.
     """
     version = profile.environment.onnxruntime
     if version is None:
         return
+    if add_threshold is not None:
+        yield add_threshold
     if profile.inputs:
         dims = _run_sizes(model_file, profile)
     completed = profile.outcome.completed

@@ -152,23 +152,6 @@ ReadMoment = AtBaseline | AtPhaseEnd | AtSteady
 """A moment at which the memory of the child can be read, for it waits or is stopped."""
 
 
-def measure_job(
-    job: Job,
-    *,
-    on_moment: Callable[[ReadMoment], None] | None = None,
-    observer: ObserverFactory = open_observer,
-    on_progress: Callable[[ChildProgress], None] | None = None,
-) -> Measurement:
-    """Run `job` in a child of its own and return its measurement, however it ended.
-
-    The other arguments are those of `MeasuredRun`.
-
-    Raises:
-        MeasurementError: the child's interpreter cannot be started.
-    """
-    return MeasuredRun(job, on_moment, observer=observer, on_progress=on_progress).run()
-
-
 class _EndOfMeasurement(Exception):
     """Raised when the measurement ends; the status and the message are set before."""
 

@@ -9,7 +9,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.phases import CREATION_PHASES
 from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import AtSteady, Measurement, ReadMoment, measure_job
+from memdiag.runner.measured_run import AtSteady, MeasuredRun, Measurement, ReadMoment
 from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
 
 MAX_TRIES = 2
@@ -89,7 +89,7 @@ def _measurement_with_unread(job: Job) -> tuple[Measurement, int]:
         if isinstance(moment, AtSteady):
             unread = unread_row_bytes(moment.pid, tables)
 
-    measurement = measure_job(job, on_moment=read if tables else None)
+    measurement = MeasuredRun(job, read if tables else None).run()
     return measurement, unread
 
 
