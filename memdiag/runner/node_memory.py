@@ -26,7 +26,6 @@ MAX_PROFILE_BYTES = 128 << 20
 MAX_LARGEST_OUTPUTS = 3
 """Nodes with the largest outputs that are listed."""
 
-_PROFILER_POLL_S = 0.1
 _KERNEL_EVENT_SUFFIX = "_kernel_time"
 _RUN_END = "model_run"
 _ARENA_FIGURES = (
@@ -235,22 +234,17 @@ def _profiler_events(
         NoNodeMemory: the model did not run, or the file cannot be read.
     """
     job.limits.deadline.check()
-    deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
     with Child(job, job.message(), "node_memory.py") as child:
-        for event in child.events(_PROFILER_POLL_S):
-            if time.monotonic() >= deadline:
-                job.limits.deadline.check()
-                raise NoNodeMemory(f"the profiler run took {job.limits.timeout_s:g} s")
-            if event is None:
-                continue
-            if event.name == "error":
-                raise NoNodeMemory(failure_text(event.fields["message"]))
-            if event.name == "profiled":
-                # The process waits.
-                return _read_profile_file(Path(str(event.fields["file"]))), read_free_bytes(
-                    child.pid
-                )
-    raise NoNodeMemory("the profiler run ended without a result")
+        try:
+            event = child.next_event("profiled", time.monotonic())
+        except TimeoutError:
+            raise NoNodeMemory(f"the profiler run took {job.limits.timeout_s:g} s") from None
+        if event is None:
+            raise NoNodeMemory("the profiler run ended without a result")
+        if event.name == "error":
+            raise NoNodeMemory(failure_text(event.fields["message"]))
+        # The process waits.
+        return _read_profile_file(Path(str(event.fields["file"]))), read_free_bytes(child.pid)
 
 
 def _read_profile_file(path: Path) -> list[dict[str, Any]]:
