@@ -24,6 +24,7 @@ from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.growth.verdict import compared_moments, kept_values
 from memdiag.growth.wording import OTHER_PROFILERS, OWNER_LABELS
+from memdiag.process_end import end_text
 from memdiag.programs.assemble import call_site
 from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded_process import RecordedProcess
@@ -437,9 +438,8 @@ def has_failed(exit_code: int | None) -> bool:
 
 def _end_text(recording: ProgramRun) -> str:
     """Return how and when a program ended."""
-    code = recording.exit_code or 0
-    how = f"with exit code {code}" if code > 0 else f"by signal {-code}"
-    return f"the program ended {how} after {format_duration(recording.duration_s)}"
+    how = end_text(recording.exit_code or 0)
+    return f"the program {how} after {format_duration(recording.duration_s)}"
 
 
 def process_growth(

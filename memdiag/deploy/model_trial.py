@@ -7,6 +7,7 @@ from pathlib import Path
 
 from memdiag.deploy.file_cache import drop_cached, mapped_files
 from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
+from memdiag.process_end import KILLED_AT_LIMIT
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
@@ -120,7 +121,7 @@ def _trial_outcome(measurement: Measurement, end: GroupCounters | None) -> Trial
 
 def _trial_message(measurement: Measurement, end: GroupCounters | None) -> str:
     if end is not None and end.oom_kills:
-        return "killed at the limit (SIGKILL by the kernel)"
+        return KILLED_AT_LIMIT
     return measurement.outcome.message
 
 

@@ -2,7 +2,6 @@
 
 import array
 import copy
-import signal
 import statistics
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from memdiag.garbage import collection_disabled
+from memdiag.process_end import end_text, signal_name
 from memdiag.records.profile import (
     UNKNOWN_MEMORY,
     DeviceMemory,
@@ -587,15 +587,16 @@ class MeasuredRun:
         log = self._child.log
         lines = [*log.errors[-1:], *log.tail[-1:]]
         because = f": {lines[-1]}" if lines else ""
+        sentence = f"the process {end_text(code)}{because}"
         if code >= 0:
-            return "failed", f"the process ended by itself (exit code {code}){because}", ""
-        name = signal.Signals(-code).name
+            return "failed", sentence, ""
+        name = signal_name(code)
         if name == "SIGKILL":
             return "killed", "killed by the system (SIGKILL; memory may be short)", "sigkill"
         if name == "SIGXCPU":
             because = "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
             return "killed", because, ""
-        return "killed", f"the process died of {name}{because}", "crash"
+        return "killed", sentence, "crash"
 
 
 def error_sentence(error: dict[str, Any], job: Job) -> str:

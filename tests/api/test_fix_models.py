@@ -205,7 +205,7 @@ def test_the_best_model_of_an_optimizer_is_the_result(
     problems = {point.options: point.problem for point in fix.points if point.problem}
     assert ("another",) in problems
     assert any(
-        note.startswith("crashing wrote no model: the optimizer died of") for note in fix.notes
+        note.startswith("crashing wrote no model: the optimizer was ended by") for note in fix.notes
     )
     assert any(note.startswith("absent is not installed and is not tried") for note in fix.notes)
     # Two models are never combined.

@@ -56,7 +56,7 @@ def test_peaks_are_called_sampled_only_where_the_child_reached_its_baseline(
     [
         ("SIGKILL", 1, "the control group reached its memory limit of 512 MiB"),
         ("SIGKILL", 0, "killed by the system (SIGKILL; memory may be short)"),
-        ("SIGABRT", 1, "the process died of SIGABRT"),
+        ("SIGABRT", 1, "the process was ended by SIGABRT"),
     ],
 )
 def test_a_kill_at_the_limit_of_the_control_group_is_called_so(

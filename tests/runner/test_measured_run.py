@@ -143,8 +143,8 @@ def test_an_error_of_the_runtime_is_an_outcome_with_its_phase(fake_job: MakeJob)
     ("last", "ending", "words"),
     [
         ({"signal": "SIGKILL"}, ("killed", "sigkill"), "killed by the system"),
-        ({"signal": "SIGSEGV"}, ("killed", "crash"), "died of SIGSEGV"),
-        ({"exit": 7}, ("failed", ""), "(exit code 7): terminate called"),
+        ({"signal": "SIGSEGV"}, ("killed", "crash"), "was ended by SIGSEGV"),
+        ({"exit": 7}, ("failed", ""), "exit code 7: terminate called"),
     ],
 )
 def test_a_child_that_dies_leaves_the_profile_up_to_then(
@@ -192,7 +192,7 @@ def test_a_spike_above_the_limit_counts_even_if_no_sample_saw_it(fake_job: MakeJ
             {},
             "cannot import onnxruntime (no such library)",
         ),
-        ({}, {"python": Path("/bin/false")}, "the process ended by itself (exit code 1)"),
+        ({}, {"python": Path("/bin/false")}, "the process ended with exit code 1"),
     ],
 )
 def test_a_child_without_the_runtime_fails_at_its_start(

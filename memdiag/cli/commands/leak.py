@@ -32,6 +32,7 @@ from memdiag.cli.options import (
 from memdiag.defaults import DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
+from memdiag.process_end import end_text
 
 if TYPE_CHECKING:
     from memdiag.cli.progress import StatusLine
@@ -228,8 +229,7 @@ def _observe_program(options: Namespace) -> int:
         code = _print_growth_result(growth, written, options, to_stderr=True)
         if not has_failed(exit_code):
             return code
-        how = f"exit code {exit_code}" if exit_code > 0 else f"signal {-exit_code}"
-        print(f"memdiag: the program ended with {how}.", file=sys.stderr)
+        print(f"memdiag: the program {end_text(exit_code)}.", file=sys.stderr)
         return EXIT_ERROR if code == EXIT_CLEAN else code
 
     return destination.write_and_print(growth, print_result)
