@@ -2,7 +2,6 @@
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.api.options import CompareOptions, ConfigOptions, InputOptions
@@ -110,8 +109,6 @@ def run(options: Namespace) -> int:
             **values,
         )
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(result, written, format=options.format, detail=options.detail)
-        return EXIT_CLEAN if any(column.measured for column in result.columns) else EXIT_ERROR
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN if any(column.measured for column in result.columns) else EXIT_ERROR

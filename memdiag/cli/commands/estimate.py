@@ -1,8 +1,6 @@
 """``memdiag estimate``: predict the memory of a session, without running the model."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from pathlib import Path
 
 from memdiag.api.options import EstimateArguments
 from memdiag.cli import EXIT_CLEAN
@@ -89,7 +87,7 @@ def run(options: Namespace) -> int:
             **read_options(options, EstimateArguments),
         )
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(
             result,
             written,
@@ -97,6 +95,4 @@ def run(options: Namespace) -> int:
             detail=options.detail,
             machine_formats={"k8s": estimated_resources},
         )
-        return EXIT_CLEAN
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN

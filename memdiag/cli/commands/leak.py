@@ -149,9 +149,8 @@ def run(options: Namespace) -> int:
     observe = _observe_process if is_process else _observe_model
     with StatusLine(name) as line:
         growth = observe(options, line)
-    return destination.write_and_print(
-        growth, lambda written: _print_growth_result(growth, written, options)
-    )
+    with destination.written(growth) as written:
+        return _print_growth_result(growth, written, options)
 
 
 def _observe_model(options: Namespace, line: StatusLine) -> Growth:
@@ -224,15 +223,12 @@ def _observe_program(options: Namespace) -> int:
         runs=options.runs,
         on_wait=print_wait,
     )
-
-    def print_result(written: Sequence[Path]) -> int:
+    with destination.written(growth) as written:
         code = _print_growth_result(growth, written, options, to_stderr=True)
-        if not has_failed(exit_code):
-            return code
-        print(f"memdiag: the program {end_text(exit_code)}.", file=sys.stderr)
-        return EXIT_ERROR if code == EXIT_CLEAN else code
-
-    return destination.write_and_print(growth, print_result)
+        if has_failed(exit_code):
+            print(f"memdiag: the program {end_text(exit_code)}.", file=sys.stderr)
+            code = code or EXIT_ERROR
+    return code
 
 
 def _refuse_model_options(options: Namespace) -> None:
@@ -249,17 +245,14 @@ def _print_growth_result(
     Raises:
         ReportError: the job summary cannot be written.
     """
-    from memdiag.cli.output import append_job_summary, print_record
+    from memdiag.cli.output import append_job_summary, print_record, print_record_summary
     from memdiag.reports import report_of
     from memdiag.reports.github import growth_annotations
     from memdiag.reports.text import plain
 
     is_summary = options.format == "console" and options.detail is not Detail.ANSWER
     if to_stderr and options.format != "github":
-        from rich.console import Console
-
-        console = Console(stderr=True, highlight=False)
-        report_of(growth).print_summary(growth, console, written=written, detail=options.detail)
+        print_record_summary(growth, written, detail=options.detail, to_stderr=True)
     else:
         print_record(
             growth,

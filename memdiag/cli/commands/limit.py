@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +101,7 @@ def run(options: Namespace) -> int:
         find = _find_program_limit if options.program else _find_model_limit
         result = find(options, line)
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(
             result,
             written,
@@ -110,14 +109,10 @@ def run(options: Namespace) -> int:
             detail=options.detail,
             machine_formats={"k8s": limit_kubernetes_yaml, "compose": limit_compose_yaml},
         )
-        if not result.message:
-            return EXIT_CLEAN
-        if options.format != "console" or options.detail is Detail.ANSWER:
+        if result.message and (options.format != "console" or options.detail is Detail.ANSWER):
             label = "ended early" if result.group_version else "no limit was tried"
             print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
-        return EXIT_ERROR
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_ERROR if result.message else EXIT_CLEAN
 
 
 def _find_model_limit(options: Namespace, line: StatusLine) -> MemoryLimit:

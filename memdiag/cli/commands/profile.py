@@ -111,8 +111,7 @@ def run(options: Namespace) -> int:
         # Measured, but not wholly examined: a user who interrupts does not wait for reports.
         (record_path,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"What was measured and found until then is at {record_path}.")
-
-    def update_baseline_and_print(written: Sequence[Path]) -> int:
+    with destination.written(profile) as written:
         status = None
         if result.update is not None:
             refuse_other_configuration(result.update.path, str(options.model), profile)
@@ -120,8 +119,6 @@ def run(options: Namespace) -> int:
         return _print_profile_result(
             result, status, written, format=options.format, detail=options.detail
         )
-
-    return destination.write_and_print(profile, update_baseline_and_print)
 
 
 class _ProfileFolders:

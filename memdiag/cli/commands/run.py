@@ -95,27 +95,20 @@ def run(options: Namespace) -> int:
         )
         stack.close()
         try:
-            written = destination.write(result, when_saved=until_saved.close)
+            with destination.written(result, when_saved=until_saved.close) as written:
+                _print_summary(result, written, options.detail)
         except KeyboardInterrupt as interrupt:
             print_wait(f"the reports are not complete. {interrupt} memdiag report renders them.")
-            return _program_exit_code(result.exit_code)
-        except Exception:
-            _print_summary(result, (), detail=options.detail)
-            raise
-    _print_summary(result, written, detail=options.detail)
     return _program_exit_code(result.exit_code)
 
 
-def _print_summary(result: "ProgramRun", written: Sequence[Path], *, detail: Detail) -> None:
+def _print_summary(result: "ProgramRun", written: Sequence[Path], detail: Detail) -> None:
     """Print the summary on standard error; if nobody reads it, the exit code is the program's."""
+    from memdiag.cli.output import print_record_summary
+
     # rich ends the program where the reader of a pipe has ended.
     with suppress(OSError, SystemExit, KeyboardInterrupt):
-        from rich.console import Console
-
-        from memdiag.reports import report_of
-
-        console = Console(stderr=True, highlight=False)
-        report_of(result).print_summary(result, console, written=written, detail=detail)
+        print_record_summary(result, written, detail=detail, to_stderr=True)
 
 
 def _leave_live_view(view: "LiveView", folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.api.options import ConfigOptions, SweepOptions
@@ -118,7 +117,7 @@ def run(options: Namespace) -> int:
     functions = (sweep_annotations, junit_xml, smaller_is_better_json)
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(answers) as written:
         print_record(
             answers,
             written,
@@ -128,13 +127,11 @@ def run(options: Namespace) -> int:
         )
         if options.format == "github":
             append_job_summary(report_of(answers).render(answers, "markdown").decode())
-        if not outcome.completed:
-            return EXIT_ERROR
-        if answers.exceeded or answers.regressions:
-            return EXIT_FINDINGS
-        return EXIT_ERROR if answers.compares_nothing else EXIT_CLEAN
-
-    return destination.write_and_print(answers, print_answer)
+    if not outcome.completed:
+        return EXIT_ERROR
+    if answers.exceeded or answers.regressions:
+        return EXIT_FINDINGS
+    return EXIT_ERROR if answers.compares_nothing else EXIT_CLEAN
 
 
 def _measure_sweep(options: Namespace) -> SweepOutcome:

@@ -2,7 +2,6 @@
 
 import signal
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -94,9 +93,6 @@ def run(options: Namespace) -> int:
             on_near_limit=destination.save_early,
             **settings,
         )
-
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record_summary(result, written, detail=options.detail)
-        return EXIT_CLEAN
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN
