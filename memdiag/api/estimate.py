@@ -31,7 +31,7 @@ from memdiag.api.options import EstimateArguments, options_with_defaults, takes_
 from memdiag.api.profile_config import ProfileConfig, session_config
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.model.genai_config import find_genai_config
+from memdiag.model.genai_config import named_model
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.overheads import PROCESS_BASELINE_BYTES, baseline_bytes
@@ -103,9 +103,7 @@ def estimate(
             than 1.24.
         MeasurementError: the model does not run at a point that is measured.
     """
-    path = model_path(model)
-    genai = find_genai_config(path)
-    path = path if genai is None else genai.path
+    path, genai = named_model(model_path(model))
     check_by_name(dims)
     values = options_with_defaults(EstimateArguments, options)
     session = session_config(values)
@@ -119,7 +117,7 @@ def estimate(
         feed=values["feed"],
         steps=values["steps"],
         prefill=values["prefill"],
-        genai=None if genai is None else genai.config,
+        genai=genai,
         runs=runs,
     )
     if generation is not None:

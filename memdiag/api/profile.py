@@ -27,7 +27,7 @@ from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_MIN_BYTES
 from memdiag.errors import MAX_REASON_LENGTH, ModelError
 from memdiag.model.file_state import FileStates
-from memdiag.model.genai_config import find_genai_config
+from memdiag.model.genai_config import named_model
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.group_memory import GroupMemory
@@ -81,14 +81,10 @@ def profile(
         MeasurementError: the interpreter cannot be started.
         ProfileInterrupted: Ctrl-C; it carries the profile up to then.
     """
-    path = model_path(model)
-    genai = find_genai_config(path)
-    config = profile_config(
-        options,
-        rules=RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes),
-        genai=None if genai is None else genai.config,
-    )
-    return profile_model(path if genai is None else genai.path, config, on_progress=on_progress)
+    path, genai = named_model(model_path(model))
+    rules = RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes)
+    config = profile_config(options, rules=rules, genai=genai)
+    return profile_model(path, config, on_progress=on_progress)
 
 
 def profile_model(

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from memdiag.api.budget import BudgetResult
     from memdiag.api.profile_config import ProfileConfig
     from memdiag.cli.output import ReportDestination
-    from memdiag.model.genai_config import GenaiModel
     from memdiag.records.budget import Budget
+    from memdiag.records.generation import GenaiConfig
     from memdiag.records.profile import Profile
 
 ARGUMENTS = "MODEL"
@@ -94,14 +94,12 @@ def run(options: Namespace) -> int:
     [tool.memdiag] of pyproject.toml choose among them.
     """
     from memdiag.api.budget import refuse_other_configuration
-    from memdiag.model.genai_config import find_genai_config
+    from memdiag.model.genai_config import named_model
 
-    genai = find_genai_config(options.model)
-    folders = _ProfileFolders(
-        options.out or Path("reports") / _report_folder_name(options.model, genai)
-    )
-    if genai is not None:
-        options.model = genai.path
+    options.model, genai = named_model(options.model)
+    # Decoders of all models for onnxruntime-genai have the same name.
+    name = options.model.stem if genai is None else options.model.parent.resolve().name
+    folders = _ProfileFolders(options.out or Path("reports") / name)
     budget = _chosen_budget(options)
     config = _chosen_profile_config(options, genai, pinned=budget is not None)
     result, interrupted = _measure_profile(options, config, budget, folders.save_early)
@@ -191,20 +189,17 @@ def _measure_profile(
     from memdiag.cli.progress import MeasurementLine
 
     model = options.model
+
+    def measure(xray: bool) -> Profile:
+        used_config = config if xray else config.figures_only()
+        return profile_model(model, used_config, on_progress=line.show, on_near_limit=on_near_limit)
+
     with MeasurementLine(model.name, config.inputs.runs or 0) as line:
         try:
             if budget is None:
-                profile = profile_model(
-                    model, config, on_progress=line.show, on_near_limit=on_near_limit
-                )
-                return BudgetResult(profile=profile), False
+                return BudgetResult(profile=measure(True)), False
             result = check_budget(
-                lambda xray: profile_model(
-                    model,
-                    config if xray else config.figures_only(),
-                    on_progress=line.show,
-                    on_near_limit=on_near_limit,
-                ),
+                measure,
                 budget,
                 model=str(model),
                 baseline=options.baseline,
@@ -241,13 +236,8 @@ def read_budget(text: str | None) -> Budget | None:
     return budget
 
 
-def _report_folder_name(model: Path, genai: GenaiModel | None) -> str:
-    """Return the name of the folder of the reports: of a model for genai, that of its folder."""
-    return model.stem if genai is None else genai.path.parent.resolve().name
-
-
 def _chosen_profile_config(
-    options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
+    options: Namespace, genai: GenaiConfig | None = None, *, pinned: bool
 ) -> ProfileConfig:
     from memdiag.api.budget import with_pinned_malloc
     from memdiag.api.profile_config import profile_config
@@ -258,7 +248,7 @@ def _chosen_profile_config(
         values["environment"] = with_pinned_malloc(values["environment"])
     return profile_config(
         values,
-        genai=None if genai is None else genai.config,
+        genai=genai,
         rules=read_project_settings().selection(),
         command=command_line_words(),
     )
