@@ -6,6 +6,7 @@ import os
 import selectors
 import tempfile
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -74,14 +75,14 @@ class Recorder(RecordedProgram):
         run_pause: RunPause | None = None,
         earlier_sessions: int = 0,
         ignored: Collection[int] = (),
-        on_near_limit: Callable[[GroupMemory], None] = lambda memory: None,
+        on_near_limit: Callable[[Recorder, GroupMemory], None] = lambda recorder, memory: None,
     ) -> None:
         remove_stale(Path(tempfile.gettempdir()))
         super().__init__(models=models, earlier_sessions=earlier_sessions)
         self._xray = xray
         self._period_s = period_s
         self._run_pause = run_pause
-        self._on_near_limit = on_near_limit
+        self._on_near_limit = partial(on_near_limit, self)
         self._tree_s = 0.0
         self._selector = selectors.DefaultSelector()
         self._pipes = StderrPipes(self, self._selector)

@@ -5,8 +5,9 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import add_detail, add_reports_folder, add_switch
@@ -65,33 +66,23 @@ def run(options: Namespace) -> int:
     with signals_for_main_thread():
         from memdiag.api.run import run_program
     from memdiag.cli.output import ReportDestination, print_wait
+    from memdiag.cli.progress import recording_progress
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = options.out or Path(f"memdiag-run-{os.getpid()}")
     destination = ReportDestination(folder)
     until_saved = ExitStack()
     with until_saved, ExitStack() as stack:
-        settings: dict[str, Any] = {}
-        if options.live:
-            from memdiag.cli.live import LiveView, require_terminal
-
-            require_terminal()
-            view = LiveView(
-                f"memdiag run {' '.join(words)}", lambda view: _leave_live_view(view, folder)
-            )
-            settings = {
-                "on_progress": stack.enter_context(view).update,
-                "program_output_folder": folder,
-            }
-        elif options.detail is not Detail.ANSWER:
-            settings = {"on_wait": print_wait}
+        title = f"memdiag run {' '.join(words)}"
+        leave = partial(_leave_live_view, folder=folder)
         result = run_program(
             words,
             xray=options.xray,
             request_folder=folder,
             until_saved=until_saved,
             on_near_limit=destination.save_early,
-            **settings,
+            program_output_folder=folder if options.live else None,
+            **recording_progress(options, stack, title, leave),
         )
         stack.close()
         try:

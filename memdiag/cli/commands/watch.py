@@ -4,7 +4,6 @@ import signal
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
@@ -15,7 +14,6 @@ from memdiag.cli.options import (
     add_switch,
     whole_number_reader,
 )
-from memdiag.detail import Detail
 
 ARGUMENTS = "PID"
 IN_WORKER = False
@@ -69,21 +67,16 @@ def run(options: Namespace) -> int:
     an X-ray while the recording is under way.
     """
     from memdiag.api.watch import watch
-    from memdiag.cli.output import ReportDestination, print_record_summary, print_wait
+    from memdiag.cli.output import ReportDestination, print_record_summary
+    from memdiag.cli.progress import recording_progress
 
     folder = options.out or Path(f"memdiag-watch-{options.pid}")
     destination = ReportDestination(folder)
     with ExitStack() as stack:
-        settings: dict[str, Any] = {}
-        if options.live:
-            from memdiag.cli.live import LiveView, require_terminal
-
-            require_terminal()
-            title = f"memdiag watch {options.pid}"
-            view = LiveView(title, lambda view: signal.raise_signal(signal.SIGINT))
-            settings = {"on_progress": stack.enter_context(view).update}
-        elif options.detail is not Detail.ANSWER:
-            settings = {"on_wait": print_wait}
+        title = f"memdiag watch {options.pid}"
+        progress = recording_progress(
+            options, stack, title, lambda view: signal.raise_signal(signal.SIGINT)
+        )
         result = watch(
             options.pid,
             duration_s=options.duration_s,
@@ -91,7 +84,7 @@ def run(options: Namespace) -> int:
             models=options.model or None,
             request_folder=folder,
             on_near_limit=destination.save_early,
-            **settings,
+            **progress,
         )
     with destination.written(result) as written:
         print_record_summary(result, written, detail=options.detail)
