@@ -33,7 +33,7 @@ from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
 from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
-from memdiag.errors import ModelError, UsageError
+from memdiag.errors import ArgumentError, ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.config_keys import unknown_key_notes
@@ -183,7 +183,9 @@ def _check_counts(runs: int | None, repeats: int | None, bisect: Metric | None) 
     check_at_least_one("runs", runs)
     check_at_least_one("repeats", repeats)
     if bisect == "load" and repeats == 1:
-        raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
+        raise ArgumentError(
+            "{repeats} must be 2 or more: load times measured once are not compared."
+        )
 
 
 def _usable_optimizers(names: Sequence[str], model: Path) -> tuple[str, ...]:
@@ -288,7 +290,7 @@ def _comparison_kind(
             f"{bisect!r} cannot be bisected. Choose from {', '.join(BISECTED_METRICS)}."
         )
     if bisect is not None and runtimes.versions_and_environments(onnxruntime)[1]:
-        raise UsageError("--bisect is between versions. Name no environments.")
+        raise ArgumentError("{bisect} is between versions. Name no environments.")
     if versions and optimizers:
         raise UsageError("versions and optimizers cannot be compared together. Choose one.")
     if (versions or optimizers) and (len(files) > 1 or all(is_saved)):
@@ -300,9 +302,9 @@ def _comparison_kind(
     if optimizers:
         return "optimizers"
     if len(files) < 2:
-        raise UsageError(
+        raise ArgumentError(
             f"{files[0]}: there is nothing to compare it with. Name another one, or give"
-            " --onnxruntime or --optimizers."
+            " {onnxruntime} or {optimizers}."
         )
     return "profiles" if all(is_saved) else "models"
 

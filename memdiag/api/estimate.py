@@ -30,7 +30,7 @@ from memdiag.api.generation_calls import choose_calls
 from memdiag.api.options import EstimateArguments, options_with_defaults, takes_options
 from memdiag.api.profile_config import ProfileConfig, session_config
 from memdiag.defaults import DEFAULT_RUNS
-from memdiag.errors import MeasurementError, UsageError
+from memdiag.errors import ArgumentError, MeasurementError
 from memdiag.model.genai_config import named_model
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
@@ -108,11 +108,11 @@ def estimate(
     values = options_with_defaults(EstimateArguments, options)
     session = session_config(values)
     if runs < 0:
-        raise UsageError("--runs must be 0 or greater.")
+        raise ArgumentError("{runs} must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
-        raise UsageError("--fit must be greater than 0.")
+        raise ArgumentError("{fit_bytes} must be greater than 0.")
     if fit_bytes is None and not run:
-        raise UsageError("--no-run has no effect without --fit. Leave it out.")
+        raise ArgumentError("{run=False} has no effect without {fit_bytes}. Leave it out.")
     generation = generation_config(
         feed=values["feed"],
         steps=values["steps"],
@@ -124,9 +124,9 @@ def estimate(
         _check_generation(dims or {}, is_searched=measure or fit_bytes is not None)
     runtime = release_to_predict(for_onnxruntime)
     if measure and runtime != Runtime.installed():
-        raise UsageError(
-            f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
-            " Leave out --for-onnxruntime."
+        raise ArgumentError(
+            f"{{measure}} runs onnxruntime {Runtime.installed()}, which is installed, not"
+            f" {runtime}. Leave out {{for_onnxruntime}}."
         )
     config = EstimateConfig(
         dims=dims or {},
@@ -344,14 +344,15 @@ def _check_generation(dims: Mapping[str, DimSizes], *, is_searched: bool) -> Non
         UsageError: there is one.
     """
     if is_searched:
-        raise UsageError(
-            "--fit and --measure cannot be used with --feed, --steps or --prefill. Estimate other"
-            " numbers of tokens one by one, and measure them with memdiag profile."
+        raise ArgumentError(
+            "{fit_bytes} and {measure} cannot be used with {feed}, {steps} or {prefill}. Estimate"
+            " other numbers of tokens one by one, and measure them with memdiag profile."
         )
     several = next((name for name, size in dims.items() if not isinstance(size, int)), None)
     if several is not None:
-        raise UsageError(
-            f"--dim: {several!r} has several sizes, but a generation is estimated at one. Give one."
+        raise ArgumentError(
+            f"{{dims}}: {several!r} has several sizes, but a generation is estimated at one. Give"
+            " one."
         )
 
 
@@ -397,8 +398,8 @@ def _check_memory(model_file: ModelFile, points: Sequence[EstimatedPoint]) -> No
     largest = max(points, key=lambda point: point.pinned_high_bytes)
     if largest.pinned_high_bytes > available:
         at = f" at {_dim_sizes_text(largest.dims)}" if largest.dims else ""
-        raise UsageError(
-            f"{model_file.path}: --measure would run the model{at}, which takes about"
+        raise ArgumentError(
+            f"{model_file.path}: {{measure}} would run the model{at}, which takes about"
             f" {format_size(largest.peak_bytes)}; {format_size(available)} are available. Give"
             " smaller sizes."
         )

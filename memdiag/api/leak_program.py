@@ -13,7 +13,7 @@ import psutil
 from memdiag.api.leak import check_runs
 from memdiag.api.run import run_program
 from memdiag.api.watch import watch
-from memdiag.errors import UsageError, XrayError
+from memdiag.errors import ArgumentError, XrayError
 from memdiag.growth.growing_blocks import grown_blocks, repeated_contents
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
@@ -180,7 +180,7 @@ def leak_program(
         XrayError: no process of the program ran a session.
     """
     if duration_s is not None and not duration_s > 0:
-        raise UsageError("--for must be greater than 0.")
+        raise ArgumentError("{duration_s} must be greater than 0.")
     if runs is not None:
         check_runs(runs)
     period_s = _period_s(duration_s, PROGRAM_PERIOD_S)

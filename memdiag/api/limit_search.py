@@ -19,7 +19,7 @@ from memdiag.deploy.limit_bisection import (
     with_slowness,
 )
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
-from memdiag.errors import MeasurementError, UsageError
+from memdiag.errors import ArgumentError, MeasurementError
 from memdiag.records.codec import escaped_record
 from memdiag.records.dimension import Dimension
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
@@ -77,7 +77,7 @@ def check_limits(limits: Sequence[int]) -> None:
         UsageError: one is not.
     """
     if any(limit <= 0 for limit in limits):
-        raise UsageError("--at: a limit must be greater than 0.")
+        raise ArgumentError("{at_bytes}: a limit must be greater than 0.")
 
 
 def require_completed_trial(point: LimitPoint, subject: str, parent: ParentGroup | None) -> None:

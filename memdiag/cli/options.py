@@ -88,6 +88,14 @@ def _option_value(value: Any, option: SharedOption) -> Any:
     return value if read is None else read(option.flag, value) or option.default
 
 
+def flag_of(argument: str) -> str:
+    """Return the option of commands for an argument of functions, such as ``run=False``."""
+    name = argument.removesuffix("=False")
+    shared = options_of(CommandOptions).get(name)
+    flag = shared[1].flag if shared else f"--{name.removesuffix('_bytes').replace('_', '-')}"
+    return flag if name == argument else flag.replace("--", "--no-")
+
+
 def refuse_options(
     options: Namespace,
     configure: Callable[[ArgumentParser], None],

@@ -348,10 +348,10 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"runs": 0}, "--runs must be at least 1"),
+        ({"runs": 0}, "runs must be at least 1"),
         ({"runs": 0}, "run=False"),
-        ({"timeout_s": 0}, "--timeout must be greater than 0"),
-        ({"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
+        ({"timeout_s": 0}, "timeout_s must be greater than 0"),
+        ({"memory_limit_bytes": 0}, "memory_limit_bytes must be greater than 0"),
         ({"dims": {"nope": 3}}, "unknown dimension 'nope'"),
         ({"dims": {"batch": "x"}}, "dims must be numbers by name, not 'batch': 'x'"),
         ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
