@@ -133,7 +133,7 @@ def test_what_is_chosen(case: str) -> None:
     scripted, usable, chosen = CHOSEN[case]
     search = searched(scripted, usable)
     assert {*search.chosen.options} == {*chosen.split()}
-    assert search.is_confirmed
+    assert search.measured.is_confirmed
     assert search.points[0].options == ()
     excluding = {one.name: {*one.excludes} for one in search.usable}
     assert not any(excluding[name] & names for names in tried(search) for name in names)
@@ -173,7 +173,7 @@ def test_what_was_compared_before_the_search_is_not_compared_again() -> None:
     point = scripted.compare(scripted.measure((first,)), (first,))
     scripted.compared.clear()
     search = new_search(scripted, [first, other])
-    search._keep_point(point, (first,))
+    search.measured.keep(point, (first,))
     search.run()
     assert {*search.chosen.options} == {"a", "b"}
     assert {"a"} not in scripted.compared
@@ -261,11 +261,11 @@ def test_what_would_fit_if_it_were_faster_is_known() -> None:
     budget = {"steady": 50 * MIB}
     search = searched(Scripted(less(slow=60, a=10), slow_if("slow"), budget), "a slow")
     assert (search.chosen.options, search.chosen.fits) == (("a",), False)
-    slower = search.fastest_of_too_slow()
+    slower = search.measured.fastest_of_too_slow()
     assert slower is not None
     assert "slow" in slower.options
     hopeless = searched(Scripted(less(a=10), budget=budget), "a")
-    assert hopeless.fastest_of_too_slow() is None
+    assert hopeless.measured.fastest_of_too_slow() is None
 
 
 def test_in_limited_time_what_saves_most_is_compared_first() -> None:
@@ -335,7 +335,7 @@ def test_what_stays_undecided_after_a_thorough_comparison_is_told(
     confirmed = {"ratio": ratio, "undecided": 1.05 < ratio < 1.1, "stands": False}
     search = searched(Scripted(less(a=20), confirmed=lambda names: {**confirmed}), "a")
     assert search.chosen.options == ()
-    doubtful = search.best_undecided()
+    doubtful = search.measured.best_undecided()
     assert (doubtful is not None and doubtful.options == ("a",)) is is_told
 
 
@@ -466,7 +466,7 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
     # A second passes for every point that is tried.
     search = searched(Scripted(less(a=20, b=30)), "a:b b:a", end=deadline)
     assert (search.ended_by == "time_limit") == (deadline < 2)
-    assert search.is_confirmed
+    assert search.measured.is_confirmed
     assert search.chosen.options == expected
 
 
