@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, get_args
 
 import msgspec
 
@@ -32,7 +32,7 @@ from memdiag.comparison.changes import retained_notes, undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
-from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S, BisectedMetric
 from memdiag.errors import ArgumentError, ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -48,7 +48,6 @@ from memdiag.records.comparison import (
     CopyChange,
     FigureChange,
     GraphSize,
-    Metric,
 )
 from memdiag.runner.job import Job, Limits
 from memdiag.runner.temporary import temporary_folder
@@ -56,15 +55,13 @@ from memdiag.runner.temporary import temporary_folder
 _SHARE_OF_OPTIMIZING = 1 / 3
 """The share of limited time that optimizers get."""
 
-BISECTED_METRICS: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
-
 
 @takes_options(CompareOptions)
 def compare(
     *paths: str | Path | Sequence[str | Path],
     onnxruntime: Sequence[str] = (),
     optimizers: Sequence[str] = (),
-    bisect: Metric | None = None,
+    bisect: BisectedMetric | None = None,
     runs: int | None = None,
     repeats: int | None = None,
     xray: bool = True,
@@ -172,7 +169,7 @@ def compare(
         return msgspec.structs.replace(result, dimensions=side_by_side.dimensions)
 
 
-def _check_counts(runs: int | None, repeats: int | None, bisect: Metric | None) -> None:
+def _check_counts(runs: int | None, repeats: int | None, bisect: BisectedMetric | None) -> None:
     """Check the numbers of runs and of processes.
 
     Raises:
@@ -272,7 +269,7 @@ def _comparison_kind(
     files: Sequence[Path],
     onnxruntime: Sequence[str],
     optimizers: Sequence[str],
-    bisect: Metric | None,
+    bisect: BisectedMetric | None,
 ) -> ComparisonKind:
     """Return the kind of comparison that the arguments ask for.
 
@@ -285,9 +282,9 @@ def _comparison_kind(
         raise UsageError("no model was given. Name one model, several models, or saved profiles.")
     if any(is_saved) and not all(is_saved):
         raise UsageError("models cannot be compared with saved profiles. Profile the models first.")
-    if bisect is not None and bisect not in BISECTED_METRICS:
+    if bisect is not None and bisect not in get_args(BisectedMetric):
         raise UsageError(
-            f"{bisect!r} cannot be bisected. Choose from {', '.join(BISECTED_METRICS)}."
+            f"{bisect!r} cannot be bisected. Choose from {', '.join(get_args(BisectedMetric))}."
         )
     if bisect is not None and runtimes.versions_and_environments(onnxruntime)[1]:
         raise ArgumentError("{bisect} is between versions. Name no environments.")

@@ -3,6 +3,7 @@
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import get_args
 
 from memdiag.api.options import CompareOptions, ConfigOptions, InputOptions
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
@@ -22,6 +23,7 @@ from memdiag.defaults import (
     DEFAULT_LEAK_RUNS,
     DEFAULT_RUNS,
     MIN_LEAK_RUNS,
+    BisectedMetric,
 )
 
 ARGUMENTS = "FILE..."
@@ -40,7 +42,7 @@ def configure(parser: ArgumentParser) -> None:
     add_option(group, "onnxruntime")
     group.add_argument(
         "--bisect",
-        choices=("peak", "steady", "growth", "load", "latency"),
+        choices=get_args(BisectedMetric),
         help="Find the version in which this figure changed, among all versions or between"
         " those of --onnxruntime. growth: of memory in use over many runs, as memdiag leak judges"
         " it.",
