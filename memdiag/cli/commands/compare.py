@@ -16,6 +16,7 @@ from memdiag.cli.options import (
     comma_separated_parts,
     read_options,
     remaining_time_s,
+    reports_folder,
     whole_number_reader,
 )
 from memdiag.defaults import (
@@ -71,7 +72,7 @@ def configure(parser: ArgumentParser) -> None:
     add_option(group, "time_limit_s", end=", with what was measured until then")
     add_options(group, ConfigOptions)
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/NAME.compare")
+    add_reports_folder(group, "reports/NAME.compare")
     add_format(
         group,
         ("console", "json", "markdown"),
@@ -94,9 +95,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
 
-    name = options.paths[0].stem
-    folder = options.out or Path("reports") / f"{name}.compare"
-    destination = ReportDestination(folder)
+    destination = ReportDestination(reports_folder(options, "NAME", options.paths[0].stem))
     values = read_options(options, CompareOptions)
     with StatusLine(options.paths[0].name) as line:
         result = compare(

@@ -28,6 +28,7 @@ from memdiag.cli.options import (
     read_dim_ranges,
     read_options,
     refuse_options,
+    reports_folder,
 )
 from memdiag.defaults import DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
 from memdiag.detail import Detail
@@ -107,7 +108,7 @@ def configure(parser: ArgumentParser) -> None:
     add_options(parser.add_argument_group("Session"), SessionSettings, InterpreterOptions)
 
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/MODEL, or memdiag-leak-PID")
+    add_reports_folder(group, "reports/MODEL", "memdiag-leak-PID")
     add_format(
         group,
         ("console", "json", "github"),
@@ -139,14 +140,13 @@ def run(options: Namespace) -> int:
             " program."
         )
     is_process = options.target.isascii() and options.target.isdecimal()
-    name = f"process {options.target}" if is_process else Path(options.target).name
-    folder = (
-        Path(f"memdiag-leak-{options.target}")
-        if is_process
-        else Path("reports") / Path(options.target).stem
-    )
-    destination = ReportDestination(options.out or folder)
-    observe = _observe_process if is_process else _observe_model
+    if is_process:
+        observe, name = _observe_process, f"process {options.target}"
+        folder = reports_folder(options, "PID", options.target)
+    else:
+        observe, name = _observe_model, Path(options.target).name
+        folder = reports_folder(options, "MODEL", Path(options.target).stem)
+    destination = ReportDestination(folder)
     with StatusLine(name) as line:
         growth = observe(options, line)
     with destination.written(growth) as written:
@@ -215,8 +215,7 @@ def _observe_program(options: Namespace) -> int:
             "--format json does not apply to a program, which has the standard output. Read"
             " growth.json in the folder of the reports (--out)."
         )
-    folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
-    destination = ReportDestination(folder)
+    destination = ReportDestination(reports_folder(options, "PID", os.getpid()))
     growth, exit_code = leak_program(
         options.program,
         duration_s=options.duration_s,

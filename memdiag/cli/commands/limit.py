@@ -19,6 +19,7 @@ from memdiag.cli.options import (
     comma_separated_parts,
     read_options,
     refuse_options,
+    reports_folder,
 )
 from memdiag.defaults import DEFAULT_LIMIT_RUNS
 from memdiag.detail import Detail
@@ -61,7 +62,7 @@ def configure(parser: ArgumentParser) -> None:
     add_options(parser.add_argument_group("Session"), SessionSettings)
 
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/MODEL, or memdiag-limit-PID")
+    add_reports_folder(group, "reports/MODEL", "memdiag-limit-PID")
     add_format(
         group,
         ("console", "json", "k8s", "compose", "markdown"),
@@ -91,12 +92,12 @@ def run(options: Namespace) -> int:
     if (options.model is None) == (not options.program):
         raise UsageError("limit: give either a model, or -- and a program.")
     if options.program:
-        folder = Path(f"memdiag-limit-{os.getpid()}")
+        folder = reports_folder(options, "PID", os.getpid())
         name = options.program[0]
     else:
-        folder = Path("reports") / options.model.stem
+        folder = reports_folder(options, "MODEL", options.model.stem)
         name = options.model.name
-    destination = ReportDestination(options.out or folder)
+    destination = ReportDestination(folder)
     with StatusLine(name) as line:
         find = _find_program_limit if options.program else _find_model_limit
         result = find(options, line)

@@ -28,6 +28,7 @@ from memdiag.cli.options import (
     command_line_words,
     read_comma_pairs,
     read_options,
+    reports_folder,
 )
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
@@ -71,7 +72,7 @@ def configure(parser: ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/MODEL")
+    add_reports_folder(group, "reports/MODEL")
     add_format(
         group,
         ("console", "json", "markdown", "github"),
@@ -99,7 +100,7 @@ def run(options: Namespace) -> int:
     options.model, genai = named_model(options.model)
     # Decoders of all models for onnxruntime-genai have the same name.
     name = options.model.stem if genai is None else options.model.parent.resolve().name
-    folders = _ProfileFolders(options.out or Path("reports") / name)
+    folders = _ProfileFolders(reports_folder(options, "MODEL", name))
     budget = _chosen_budget(options)
     config = _chosen_profile_config(options, genai, pinned=budget is not None)
     result, interrupted = _measure_profile(options, config, budget, folders.save_early)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.cli import EXIT_CLEAN
-from memdiag.cli.options import add_detail, add_reports_folder, add_switch
+from memdiag.cli.options import add_detail, add_reports_folder, add_switch, reports_folder
 from memdiag.detail import Detail
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def configure(parser: ArgumentParser) -> None:
         " and its standard input is empty (/dev/null). Keys: x takes an X-ray, p pauses the"
         " display, s changes the order, q closes the view while the program goes on.",
     )
-    add_reports_folder(parser, default="memdiag-run-PID, with memdiag's own process id")
+    add_reports_folder(parser, "memdiag-run-PID", remark=", with memdiag's own process id")
     add_detail(parser)
 
 
@@ -69,7 +69,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.progress import recording_progress
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
-    folder = options.out or Path(f"memdiag-run-{os.getpid()}")
+    folder = reports_folder(options, "PID", os.getpid())
     destination = ReportDestination(folder)
     until_saved = ExitStack()
     with until_saved, ExitStack() as stack:

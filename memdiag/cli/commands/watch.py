@@ -12,6 +12,7 @@ from memdiag.cli.options import (
     add_option,
     add_reports_folder,
     add_switch,
+    reports_folder,
     whole_number_reader,
 )
 
@@ -52,7 +53,7 @@ def configure(parser: ArgumentParser) -> None:
         help="Show processes and memory on the terminal while they are recorded. Keys: x takes an"
         " X-ray, p pauses the display, s changes the order, q ends the recording.",
     )
-    add_reports_folder(parser, default="memdiag-watch-PID")
+    add_reports_folder(parser, "memdiag-watch-PID")
     add_detail(parser)
 
 
@@ -70,7 +71,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.output import ReportDestination, print_record_summary
     from memdiag.cli.progress import recording_progress
 
-    folder = options.out or Path(f"memdiag-watch-{options.pid}")
+    folder = reports_folder(options, "PID", options.pid)
     destination = ReportDestination(folder)
     with ExitStack() as stack:
         title = f"memdiag watch {options.pid}"
