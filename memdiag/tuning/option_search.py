@@ -168,16 +168,16 @@ class OptionSearch:
     def chosen(self) -> Point:
         """The recommended point: the confirmed one, or the best so far."""
         names = self._chosen_names()
-        return next(point for point in self.points if {*point.options} == names)
+        return next(point for point in self.points if {*point.option_names} == names)
 
     def options_of(self, point: Point) -> tuple[TuningOption, ...]:
         """Return the options of `point`."""
-        return self._options_by_names[frozenset(point.options)]
+        return self._options_by_names[frozenset(point.option_names)]
 
     @property
     def is_confirmed(self) -> bool:
         """Whether the chosen point was measured thoroughly, as the defaults are at the start."""
-        return self._confirmed is not None or not self.chosen.options
+        return self._confirmed is not None or not self.chosen.option_names
 
     def fastest_of_too_slow(self) -> Point | None:
         """Return the fastest point that fits the budget but is too slow."""
@@ -220,8 +220,8 @@ class OptionSearch:
             (peak_plus_steady(figures), point)
             for point, figures, ratio in usable_points(self.points)
             if ratio <= self.max_slowdown
-            if len(point.options) > len(chosen.options)
-            if frozenset(point.options) not in self._refuted
+            if len(point.option_names) > len(chosen.option_names)
+            if frozenset(point.option_names) not in self._refuted
             if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
             if not is_worth_an_option(figures, chosen.figures)
         ]
@@ -234,7 +234,7 @@ class OptionSearch:
         left it undecided.
         """
         best = self._best_believed_point(self._is_undecided_point, refuted=frozenset())
-        return best if best.undecided and best.options != self.chosen.options else None
+        return best if best.undecided and best.option_names != self.chosen.option_names else None
 
     def sufficient_time_limit_s(self) -> float | None:
         """Return the expected duration of a search that tries all options, with a margin.
@@ -273,7 +273,7 @@ class OptionSearch:
     def _chosen_names(self) -> OptionNames:
         if self._confirmed is not None:
             return self._confirmed
-        return frozenset(self._best_believed_point(self._is_plausible_point).options)
+        return frozenset(self._best_believed_point(self._is_plausible_point).option_names)
 
     @property
     def _defaults_fit_budget(self) -> bool:
@@ -311,7 +311,7 @@ class OptionSearch:
             if not names or names not in refuted
         ]
         best = recommended_point(standing, self.budget, self.max_slowdown)
-        return self._points[frozenset(best.options)]
+        return self._points[frozenset(best.option_names)]
 
     def _is_undecided_point(self, point: Point) -> bool:
         return point.undecided
@@ -395,7 +395,7 @@ class OptionSearch:
             or (alone := self._measured_figures((option,))) is None
             or saves_a_little(alone, base)
         )
-        if not useful or len(useful) == len(point.options) or point.figures is None:
+        if not useful or len(useful) == len(point.option_names) or point.figures is None:
             return
         figures = self._measure_combination(useful).figures
         if figures is not None and not is_worth_an_option(point.figures, figures):
@@ -411,7 +411,7 @@ class OptionSearch:
         for option in sorted(
             self.usable, key=lambda usable: (-self._promised_saving(usable), usable.costs_time)
         ):
-            is_wanted = self._promised_saving(option) > 0 and not self._best_if_fast().options
+            is_wanted = self._promised_saving(option) > 0 and not self._best_if_fast().option_names
             if self.clock() >= end and not is_wanted:
                 break
             figures = self._measure_combination((option,)).figures
@@ -618,8 +618,8 @@ class OptionSearch:
         is confirmed but turns out to exceed the budget is kept only if no other point fits.
         """
         nearest: OptionNames | None = None
-        while (point := self._next_point_to_confirm()).options:
-            names = frozenset(point.options)
+        while (point := self._next_point_to_confirm()).option_names:
+            names = frozenset(point.option_names)
             chosen = self._options_by_names[names]
             about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
             if about_s > 0:
@@ -658,11 +658,11 @@ class OptionSearch:
         """
         point = self._best_if_fast()
         fits = not over_budget_bytes(self.point_evaluator.before, self.budget)
-        if point.options or (self.budget and fits):
+        if point.option_names or (self.budget and fits):
             return point
         self._compare_next_point()
         point = self._best_if_fast()
-        return point if point.options else self._best_believed_point(self._is_undecided_point)
+        return point if point.option_names else self._best_believed_point(self._is_undecided_point)
 
     def _compare_next_point(self) -> None:
         """Compare the smallest measured point that is not expected to be too slow.
@@ -745,12 +745,12 @@ class OptionSearch:
     def _report_best(self) -> None:
         """Report the best point that is probably fast enough, if it is not the defaults."""
         point = self._best_believed_point(self._is_plausible_point)
-        if not point.options or point.figures is None:
+        if not point.option_names or point.figures is None:
             return
         before = self.point_evaluator.before
         peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
         steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
-        chosen = " + ".join(point.options)
+        chosen = " + ".join(point.option_names)
         self.report_verified(f"{chosen}, peak {peak}, steady {steady}")
 
     def _restart_step_estimate(self) -> None:
@@ -760,7 +760,7 @@ class OptionSearch:
 
     def _check_deadline(self) -> None:
         # While only the defaults can be chosen, no thorough measurement is needed at the end.
-        end = self._deadline if self._best_if_fast().options else self.end
+        end = self._deadline if self._best_if_fast().option_names else self.end
         self.point_evaluator.set_deadline(end)
         if self.clock() + self.point_evaluator.measuring_s > end:  # what begins has to fit
             raise TimeLimitReached

@@ -193,7 +193,7 @@ class PointEvaluator:
 
     def evaluation(self, point: Point) -> ModelEvaluation | None:
         """Return the last comparison of `point`; None where it was not compared."""
-        return self._evaluations.get(point.options)
+        return self._evaluations.get(point.option_names)
 
     def _compared_point(
         self,
@@ -227,7 +227,7 @@ class PointEvaluator:
         doubt: float,
     ) -> Point:
         """Return `point` with the latency of its comparison, which is kept."""
-        self._evaluations[point.options] = evaluation
+        self._evaluations[point.option_names] = evaluation
         point = self._point_with_latency(
             point, chosen, evaluation.comparisons, doubt * self.max_slowdown
         )
@@ -307,7 +307,7 @@ def _program_disk_bytes(settings: Job, job: Job) -> int:
 def _unmeasured_point(job: Job, chosen: Sequence[TuningOption]) -> Point:
     """Return the point of `chosen`, which `job` was configured with, without any measurement."""
     return Point(
-        options=tuple(option.name for option in chosen),
+        option_names=tuple(option.name for option in chosen),
         session_options=dict(job.session.options),
         environment=dict(job.session.environment),
         run_options=dict(job.session.run_options),

@@ -62,10 +62,10 @@ class TuningOption:
         does: a sentence that describes the effect.
         hurts: a sentence that describes the cost.
         caveat: where it must not be used, as a sentence for the program; empty for everywhere.
-        session: SessionOptions attributes and config entries.
+        session_options: SessionOptions attributes and config entries.
         environment: variables that must be set before the process starts.
-        run: config entries of RunOptions.
-        disabled: names of graph transformers to disable.
+        run_options: config entries of RunOptions.
+        disabled_optimizers: names of graph transformers to disable.
         shared_arena: whether to use an arena of the environment (see `Job`).
         model: another model file to load; None for the original.
         save_options: config entries with which the runtime writes its optimized model once, which
@@ -84,10 +84,10 @@ class TuningOption:
     does: str
     hurts: str
     caveat: str = ""
-    session: dict[str, str] = field(default_factory=dict)
+    session_options: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    run: dict[str, str] = field(default_factory=dict)
-    disabled: tuple[str, ...] = ()
+    run_options: dict[str, str] = field(default_factory=dict)
+    disabled_optimizers: tuple[str, ...] = ()
     shared_arena: bool = False
     model: Path | None = None
     save_options: dict[str, str] = field(default_factory=dict)
@@ -102,12 +102,12 @@ class TuningOption:
     def added_to(self, job: Job) -> Job:
         """Return `job` with this option, without the file for `save_options`."""
         before = job.session
-        disabled = dict.fromkeys((*before.disabled_optimizers, *self.disabled))
+        disabled = dict.fromkeys((*before.disabled_optimizers, *self.disabled_optimizers))
         session = replace(
             before,
-            options={**before.options, **self.session},
+            options={**before.options, **self.session_options},
             environment={**before.environment, **self.environment},
-            run_options={**before.run_options, **self.run},
+            run_options={**before.run_options, **self.run_options},
             disabled_optimizers=tuple(disabled),
             shared_arena=before.shared_arena or self.shared_arena,
         )
@@ -145,7 +145,7 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="The file must not change while the session exists. Weights that kernels pack"
             " stay mapped with their packed copies; mapped pages count only while they are"
             " resident.",
-            session={
+            session_options={
                 ORT_MAPPED_OPTION: "1",
                 ORT_IN_PLACE_OPTION: "1",
             },
@@ -168,7 +168,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Constants above 1 MiB are not folded.",
             costs_time=True,
             hurts="What is not folded is computed in every run.",
-            session={FOLDING_LIMIT_OPTION: str(1 << 20)},
+            session_options={FOLDING_LIMIT_OPTION: str(1 << 20)},
             excludes=("disable-constant-folding", "optimization-off"),
             is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
             is_relevant=_is_onnx_format_job,
@@ -199,7 +199,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="What would have been folded is computed in every run, and fusions after it are"
             " missed.",
-            disabled=("ConstantFolding",),
+            disabled_optimizers=("ConstantFolding",),
             excludes=("optimization-off", "folding-size-limit"),
             is_relevant=_is_onnx_format_job,
         ),
@@ -208,7 +208,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Weights of convolutions are not reordered into blocks of channels.",
             costs_time=True,
             hurts="Convolutions are slower.",
-            disabled=("NchwcTransformer",),
+            disabled_optimizers=("NchwcTransformer",),
             excludes=("optimization-basic", "optimization-extended", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
@@ -218,7 +218,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Matrix products pack their operand in every run: slower, most of all with few"
             " rows.",
-            session={PREPACKING_OPTION: "1"},
+            session_options={PREPACKING_OPTION: "1"},
             excludes=("save-prepacked",),
         ),
         TuningOption(
@@ -227,7 +227,7 @@ def _tuning_option_table() -> list[TuningOption]:
             " of input shapes.",
             same_kernels=True,
             hurts="Tensors of a run are allocated one by one.",
-            session={PATTERN_OPTION: "false"},
+            session_options={PATTERN_OPTION: "false"},
         ),
         TuningOption(
             name="arena-off",
@@ -237,7 +237,7 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Every run allocates again: a text detector with alternating sizes took 1.4 times"
             " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
             " may keep more than the arena when sizes of inputs alternate.",
-            session={ARENA_OPTION: "false"},
+            session_options={ARENA_OPTION: "false"},
             environment=PINNED_ENVIRONMENT,
             excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
@@ -246,14 +246,14 @@ def _tuning_option_table() -> list[TuningOption]:
             does="The arena releases unused regions after every run.",
             costs_time=True,
             hurts="The next run requests the released regions from the system again.",
-            run={SHRINKAGE_OPTION: "cpu:0"},
+            run_options={SHRINKAGE_OPTION: "cpu:0"},
             excludes=("arena-off",),
         ),
         TuningOption(
             name="denormal-as-zero",
             does="Denormal values count as zero, which some processors multiply far faster.",
             hurts="Values below 1.2e-38 are lost.",
-            session={"session.set_denormal_as_zero": "1"},
+            session_options={"session.set_denormal_as_zero": "1"},
             changes_values=True,
         ),
         TuningOption(
@@ -269,14 +269,14 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Kernels run in the calling thread: no scratch memory and stack for each thread.",
             costs_time=True,
             hurts="Large operators take up to N times as long, where N threads ran them before.",
-            session={THREADS_OPTION: "1"},
+            session_options={THREADS_OPTION: "1"},
         ),
         TuningOption(
             name="optimization-basic",
             does="Graph optimization stops at basic: folding, dropping and simple fusions.",
             costs_time=True,
             hurts="No fused and no blocked kernels: runs are usually slower.",
-            session={LEVEL_OPTION: "basic"},
+            session_options={LEVEL_OPTION: "basic"},
             excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
@@ -285,7 +285,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Graph optimization stops at extended: no convolution is blocked.",
             costs_time=True,
             hurts="Convolutions are slower.",
-            session={LEVEL_OPTION: "extended"},
+            session_options={LEVEL_OPTION: "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
@@ -295,7 +295,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Creating the session optimizes nothing: runs are usually much slower, unless the"
             " model was optimized when its file was written.",
-            session={LEVEL_OPTION: "disable_all"},
+            session_options={LEVEL_OPTION: "disable_all"},
             excludes=(
                 "disable-constant-folding",
                 "disable-nchwc",

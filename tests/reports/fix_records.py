@@ -51,7 +51,7 @@ def point(
 ) -> Point:
     """Return a point that takes the peak and steady memory `at`, in MiB."""
     return Point(
-        options=options,
+        option_names=options,
         session_options={"session.disable_prepacking": "1"} if options else {},
         environment={},
         run_options={},
@@ -96,8 +96,8 @@ def fix(chosen_point: Point = CHOSEN, points: tuple[Point, ...] = POINTS, **chan
         notes=("a note",),
         duration_s=12.0,
         points=points,
-        chosen=chosen_point.options,
-        program="import onnxruntime as ort\n" if chosen_point.options else "",
+        chosen=chosen_point.option_names,
+        program="import onnxruntime as ort\n" if chosen_point.option_names else "",
         session_count=20,
     )
     return msgspec.structs.replace(made, **changes)

@@ -54,7 +54,7 @@ def made_up_point(*options: str, **fields: Any) -> Point:
         "fits": False,
         "problem": "",
     }
-    return Point(options=options, **(empty | fields))
+    return Point(option_names=options, **(empty | fields))
 
 
 def no_change(names: Names) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Scripted:
         return made_up_point(*names, figures=figures(self.size(frozenset(names))))
 
     def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-        names = frozenset(point.options)
+        names = frozenset(point.option_names)
         changes = self.seen(names)
         self.compared.append(names)
         assert point.figures is not None
@@ -120,7 +120,7 @@ class Scripted:
         return msgspec.structs.replace(point, **(found | changes))
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-        names = frozenset(point.options)
+        names = frozenset(point.option_names)
         changes = {"stands": names not in self.untrue} | self.confirmed(names)
         stands = changes.pop("stands")
         return msgspec.structs.replace(point, **changes), stands

@@ -76,7 +76,9 @@ def test_options_add_up() -> None:
 
 def test_without_prepacking_there_is_no_packed_copy(sample_model: SampleModel) -> None:
     (option,) = [one for one in tuning_options() if one.name == "disable-prepacking"]
-    profile = memdiag.profile(sample_model("plain_mlp", 8), session_options=option.session, runs=1)
+    profile = memdiag.profile(
+        sample_model("plain_mlp", 8), session_options=option.session_options, runs=1
+    )
     assert profile.attribution is not None
     assert {copy.kind for copy in profile.attribution.copies} == {"original"}
 
