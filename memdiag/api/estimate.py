@@ -19,7 +19,7 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import RuleSelection, find_waste
 from memdiag.api.estimating.calibration import PointCorrections, calibrate_points
-from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
+from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
 from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.generation_calls import generation_sizes
@@ -251,7 +251,7 @@ def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimatePart
     findings: tuple[Finding, ...] = ()
     if config.details:
         points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-        lower = peak_reductions(session.ctx, session.options, grid, first)
+        lower = peak_reductions(session.ctx, session.settings, grid, first)
         findings = _half_precision_findings(session)
         if findings:
             # At lower levels weights in fp16 are cast in each run: more stays resident after it.
@@ -288,7 +288,7 @@ def _estimated_session(
     model_file: ModelFile, config: EstimateConfig, sizes: Mapping[str, int]
 ) -> SessionEstimate:
     ctx = AnalysisContext(model_file, config.runtime, sizes=sizes, reads_weights=False)
-    return SessionEstimate(ctx, estimate_options(config.session, config.runs))
+    return SessionEstimate(ctx, estimated_settings(config.session, config.runs))
 
 
 def _measured_points(
@@ -431,7 +431,7 @@ def _half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
 
     It knows the copies of the level ALL; at lower levels nothing is said.
     """
-    if session.options.level != "all":
+    if session.settings.level != "all":
         return ()
     findings, _ = find_waste(session.ctx, RuleSelection(select=("half-precision-cast",)))
     return findings

@@ -114,12 +114,12 @@ class PointEvaluator:
 
     def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
         """Return the point of `chosen` with its memory, measured once."""
-        settings = _configured_job(self.model_evaluator.job, chosen)
-        point = _unmeasured_point(settings, chosen)
+        job = _configured_job(self.model_evaluator.job, chosen)
+        point = _unmeasured_point(job, chosen)
         try:
-            job = self._models.prepare(settings, chosen)
-            disk_bytes = _program_disk_bytes(settings, job)
-            figures = self.model_evaluator.measure(job, 1, disk_bytes=disk_bytes)
+            prepared_job = self._models.prepare(job, chosen)
+            disk_bytes = _program_disk_bytes(job, prepared_job)
+            figures = self.model_evaluator.measure(prepared_job, 1, disk_bytes=disk_bytes)
         except MemdiagError as error:
             return self._point_with_problem(point, f"it does not run: {job_error_reason(error)}")
         return msgspec.structs.replace(point, figures=figures)
@@ -155,13 +155,13 @@ class PointEvaluator:
         earlier ratio is kept, and the point counts as fast enough if `is_probably_fast`.
         """
         try:
-            settings = _configured_job(self.model_evaluator.job, chosen)
-            job = self._models.prepare(settings, chosen)
+            job = _configured_job(self.model_evaluator.job, chosen)
+            prepared_job = self._models.prepare(job, chosen)
             before, after = self.model_evaluator.measure_both(
-                job,
+                prepared_job,
                 _FINAL_PROCESSES,
                 before_bytes=self.before.disk_bytes,
-                after_bytes=_program_disk_bytes(settings, job),
+                after_bytes=_program_disk_bytes(job, prepared_job),
                 known=self.before,
             )
         except MemdiagError as error:
@@ -292,13 +292,13 @@ def _configured_job(job: Job, chosen: Sequence[TuningOption]) -> Job:
     return job
 
 
-def _program_disk_bytes(settings: Job, job: Job) -> int:
+def _program_disk_bytes(job: Job, prepared_job: Job) -> int:
     """Return the size of the files that the program of a point needs.
 
     They are those of the model that it is given, and of the model that it writes once from that.
     """
     paths: set[Path] = set()
-    for model in {settings.model, job.model}:
+    for model in {job.model, prepared_job.model}:
         with open_model(model) as model_file:
             paths |= {path.resolve() for path in model_file.files}
     return sum(path.stat().st_size for path in paths)

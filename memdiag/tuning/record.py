@@ -168,19 +168,19 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
         )
     if (undecided := search.best_undecided()) is not None:
         yield (
-            f"undecided: {' + '.join(undecided.option_names)} would take {_point_sizes_text(undecided)},"
+            f"undecided: {_options_text(undecided)} would take {_point_sizes_text(undecided)},"
             f" but whether it is too slow is uncertain: {_latency_interval_text(undecided)} with"
             f" {undecided.slowest_with};"
             f" --max-slowdown {_accepting_slowdown(undecided)} or more accepts it"
         )
     if chosen.option_names and (smaller := search.smallest_with_more_options()) is not None:
         yield (
-            f"{' + '.join(smaller.option_names)} takes {_point_sizes_text(smaller)}: a little less than"
+            f"{_options_text(smaller)} takes {_point_sizes_text(smaller)}: a little less than"
             " what was chosen, but too little for more options"
         )
     if (slower := search.smallest_of_too_slow()) is not None:
         yield (
-            f"slower: {' + '.join(slower.option_names)} would take {_point_sizes_text(slower)} at"
+            f"slower: {_options_text(slower)} would take {_point_sizes_text(slower)} at"
             f" {_latency_interval_text(slower)}; --max-slowdown {_accepting_slowdown(slower)} or"
             " more accepts it"
         )
@@ -192,7 +192,7 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
         slower = search.fastest_of_too_slow()
         if slower is not None:
             yield (
-                f"{' + '.join(slower.option_names)} would fit the budget at"
+                f"{_options_text(slower)} would fit the budget at"
                 f" {_latency_interval_text(slower)};"
                 f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
             )
@@ -207,6 +207,10 @@ def _accepting_slowdown(point: Point) -> str:
     """
     assert point.largest_high is not None
     return f"{ceil(100 * point.largest_high) / 100:.2f}"
+
+
+def _options_text(point: Point) -> str:
+    return " + ".join(point.option_names)
 
 
 def _latency_interval_text(point: Point) -> str:

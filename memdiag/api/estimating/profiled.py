@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
+from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
 from memdiag.api.estimating.generation_calls import profiled_calls
 from memdiag.budgets.figures import late_bytes
 from memdiag.defaults import DEFAULT_PROVIDERS, MMAP_THRESHOLD_VARIABLE
@@ -55,8 +55,8 @@ def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
     session = profile.session
     varies = any(model_input.varied for model_input in profile.inputs)
     # Runs with the same contents read the same rows of mapped weights again.
-    options = estimate_options(session, session.runs if varies or session.runs is None else 0)
-    return SessionEstimate(ctx, options)
+    settings = estimated_settings(session, session.runs if varies or session.runs is None else 0)
+    return SessionEstimate(ctx, settings)
 
 
 def _phase_difference_notes(profile: Profile) -> Iterator[str]:
