@@ -93,8 +93,7 @@ class ModelTrials:
                 kernel_bytes=steady.kernel_bytes,
             )
             memory = measurement.steady
-            if memory is not None and memory.file_bytes is not None:
-                mapped = memory.file_bytes + (memory.shared_bytes or 0)
+            if memory is not None and (mapped := memory.file_and_shared_bytes) is not None:
                 self.uncounted_bytes = max(0, mapped - steady.mapped_bytes)
         loaded = is_completed or outcome.phase in RUN_PHASES
         return LimitPoint(

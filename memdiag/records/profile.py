@@ -51,6 +51,11 @@ class Memory(Record, frozen=True, kw_only=True):
     file_bytes: int | None
     shared_bytes: int | None
 
+    @property
+    def file_and_shared_bytes(self) -> int | None:
+        """What is not anonymous; None if the system does not report the parts."""
+        return None if self.file_bytes is None else self.file_bytes + (self.shared_bytes or 0)
+
 
 UNKNOWN_MEMORY: Final = Memory(
     rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None
@@ -221,18 +226,18 @@ class Samples(Record, frozen=True, kw_only=True):
     Attributes:
         t_s: seconds since the start of the child.
         anonymous_bytes: None in rows for which the system does not report the parts.
-        file_bytes: file-backed and shared memory.
-        shared_bytes: the shared part of `file_bytes`; empty if it was 0 in all rows, or unknown.
+        file_and_shared_bytes: file-backed and shared memory; None like `anonymous_bytes`.
+        shared_bytes: the shared part of that; empty if it was 0 in all rows, or unknown.
     """
 
     t_s: tuple[float, ...]
     rss_bytes: tuple[int, ...]
     anonymous_bytes: tuple[int | None, ...]
-    file_bytes: tuple[int | None, ...]
+    file_and_shared_bytes: tuple[int | None, ...]
     shared_bytes: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        columns = [self.t_s, self.rss_bytes, self.anonymous_bytes, self.file_bytes]
+        columns = [self.t_s, self.rss_bytes, self.anonymous_bytes, self.file_and_shared_bytes]
         if len({len(column) for column in (*columns, self.shared_bytes or self.t_s)}) > 1:
             raise ValueError("the columns of the samples differ in length")
 

@@ -552,12 +552,7 @@ class MeasuredRun:
             raise ProcessGone
         self._last = boundary = self._observer.boundary()
         now_s = self._elapsed_s()
-        memory = boundary.memory
-        file_bytes = memory.file_bytes
-        if file_bytes is not None:
-            file_bytes += memory.shared_bytes or 0
-        sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
-        self._add_reading(now_s, MemoryReading(*sizes))
+        self._add_reading(now_s, MemoryReading.of(boundary.memory))
         return now_s, boundary
 
     def _add_reading(self, now_s: float, reading: MemoryReading) -> None:

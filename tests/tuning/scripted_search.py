@@ -30,7 +30,7 @@ def figures(
         steady_bytes=round((peak if steady is None else steady) * MIB),
         steady_spread_bytes=0,
         anonymous_bytes=round((peak if anonymous is None else anonymous) * MIB),
-        file_bytes=0,
+        file_and_shared_bytes=0,
         load_s=0.1,
         latency_s=0.01,
         disk_bytes=1,

@@ -36,7 +36,7 @@ def taken(
         steady_bytes=round(steady * MIB),
         steady_spread_bytes=round(steady_spread * MIB),
         anonymous_bytes=round((steady if anonymous is None else anonymous) * MIB),
-        file_bytes=0,
+        file_and_shared_bytes=0,
         load_s=1.0,
         latency_s=1.0,
         disk_bytes=round(disk * MIB),

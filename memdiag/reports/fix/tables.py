@@ -85,7 +85,12 @@ def _tried_point_row(fix: Fix, point: Point, peak: str, steady: str) -> Row:
         problem=point_problem_text(point),
     )
     sizes = (
-        (figures.peak_bytes, figures.steady_bytes, figures.anonymous_bytes, figures.file_bytes)
+        (
+            figures.peak_bytes,
+            figures.steady_bytes,
+            figures.anonymous_bytes,
+            figures.file_and_shared_bytes,
+        )
         if figures
         else (None, None, None, None)
     )
