@@ -301,7 +301,7 @@ def _checked_model(
         path=path_text(model_file.path),
         file_bytes=model_file.file_bytes,
         external_bytes=model_file.external_bytes,
-        weight_bytes=sum(weight.nbytes for weight in model_file.weights),
+        weight_bytes=model_file.weight_bytes,
         node_count=model_file.node_count,
         inputs=tuple(map(_model_input, model_file.graph.required_inputs)),
         dimensions=_model_dimensions(model_file, dims),

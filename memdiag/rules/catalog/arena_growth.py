@@ -64,7 +64,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if not sizes.of:
         return
-    weight_bytes = sum(weight.nbytes for weight in ctx.model_file.weights)
+    weight_bytes = ctx.model_file.weight_bytes
     min_bytes = (
         max(_MIN_ARENA_GROWTH_BYTES, _MIN_ASSUMED_SHARE * weight_bytes)
         if sizes.assumed
