@@ -19,7 +19,7 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.malloc_threshold import measure_malloc_threshold
 from memdiag.api.options import ProfileOptions, takes_options
-from memdiag.api.profile_analysis import analysis_steps, with_notes
+from memdiag.api.profile_analysis import analysis_steps
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
@@ -133,7 +133,7 @@ def profile_model(
         except ModelError:
             if not original.changed:
                 raise
-        return with_notes(unexplained, (original.sentence,)) if original.changed else result
+        return unexplained.with_notes((original.sentence,)) if original.changed else result
 
 
 def profile_job(

@@ -1,9 +1,10 @@
 """The profile: the memory of one model, phase by phase (schema ``memdiag.profile/1``)."""
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Meta, field
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from memdiag.defaults import DEFAULT_PROVIDERS, LoadFrom
 from memdiag.records.attribution import Attribution
@@ -130,6 +131,11 @@ class Session(Record, frozen=True, kw_only=True):
     provider_options: dict[str, dict[str, str]] = field(default_factory=dict)
     run_options: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str]
+
+    @property
+    def prefers_cpu(self) -> bool:
+        """Whether the CPU provider is the first: rules and estimates are for its memory."""
+        return self.providers[:1] == DEFAULT_PROVIDERS
 
     @property
     def fields_in_words(self) -> dict[str, Any]:
@@ -484,6 +490,10 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     def end_above_bytes(self) -> int:
         """The memory at the `end` above the baseline."""
         return self.end.rss_bytes - self.baseline_rss_bytes
+
+    def with_notes(self, notes: Iterable[str]) -> Self:
+        """Return the profile with `notes` after its own."""
+        return replace(self, notes=(*self.notes, *notes))
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""

@@ -7,7 +7,7 @@ import msgspec
 from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
 from memdiag.api.estimating.generation_calls import profiled_calls
 from memdiag.budgets.figures import late_bytes
-from memdiag.defaults import DEFAULT_PROVIDERS, MMAP_THRESHOLD_VARIABLE
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.errors import defect_reason
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
@@ -29,7 +29,7 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
         profile: the measurement.
         ctx: its model under its release, at its sizes.
     """
-    if profile.session.providers[:1] != DEFAULT_PROVIDERS:
+    if not profile.session.prefers_cpu:
         return profile
     try:
         session = session_estimate(profile, ctx)
@@ -43,11 +43,9 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
             "no estimate: it failed, which is a defect of memdiag's; please report it"
             f" ({defect_reason(error)})"
         )
-        return msgspec.structs.replace(profile, notes=(*profile.notes, note))
+        return profile.with_notes((note,))
     profile = msgspec.structs.replace(profile, estimate=point)
-    return msgspec.structs.replace(
-        profile, notes=(*profile.notes, *_phase_difference_notes(profile))
-    )
+    return profile.with_notes(_phase_difference_notes(profile))
 
 
 def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
