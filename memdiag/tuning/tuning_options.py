@@ -1,8 +1,9 @@
 """The table of options: settings of a session or its environment that can save memory.
 
-An option is added by adding a row to `_tuning_option_table`. A search tries options that usually
-cost no time first, and within these in the order of the rows: those that saved the most memory on
-real models come first. `memdiag.tuning.program` writes each setting as Python.
+An option is added by adding a row to `_tuning_option_table`, and to `_EXCLUSIVE_GROUPS` if others
+cannot be combined with it. A search tries options that usually cost no time first, and within these
+in the order of the rows: those that saved the most memory on real models come first.
+`memdiag.tuning.program` writes each setting as Python.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,19 @@ _LIBRARY_FOLDERS = (
     "/usr/lib",
     "/usr/local/lib",
 )
+
+
+_EXCLUSIVE_GROUPS = (
+    {"arena-off", "arena-shrinkage"},
+    {"arena-off", "mmap-threshold"},
+    {"arena-off", "same-as-requested"},
+    {"disable-constant-folding", "folding-size-limit", "optimization-off"},
+    {"disable-nchwc", "optimization-basic", "optimization-extended", "optimization-off"},
+    {"disable-prepacking", "save-prepacked"},
+    {"jemalloc", "malloc-arenas", "mimalloc"},
+    {"jemalloc", "mimalloc", "mmap-threshold"},
+)
+"""Options of which at most one makes sense in a session."""
 
 
 def _is_always_available(runtime: Runtime) -> bool:
@@ -117,7 +131,14 @@ class TuningOption:
 @cache
 def tuning_options() -> tuple[TuningOption, ...]:
     """Return all options in the order in which they are tried."""
-    return tuple(_tuning_option_table())
+    return tuple(
+        replace(option, excludes=_excluded_names(option.name)) for option in _tuning_option_table()
+    )
+
+
+def _excluded_names(name: str) -> tuple[str, ...]:
+    names = {other for group in _EXCLUSIVE_GROUPS if name in group for other in group}
+    return tuple(sorted(names - {name}))
 
 
 def _tuning_option_table() -> list[TuningOption]:
@@ -135,7 +156,6 @@ def _tuning_option_table() -> list[TuningOption]:
             " only while they are resident: the measured memory falls when the system evicts pages,"
             " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
-            excludes=("disable-prepacking",),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -161,7 +181,6 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Each block of 128 KiB and more costs a system call and fresh pages, in the rest"
             " of the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
             environment=PINNED_ENVIRONMENT,
-            excludes=("arena-off", "jemalloc", "mimalloc"),
         ),
         TuningOption(
             name="folding-size-limit",
@@ -169,7 +188,6 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="What is not folded is computed in every run.",
             session_options={FOLDING_LIMIT_OPTION: str(1 << 20)},
-            excludes=("disable-constant-folding", "optimization-off"),
             is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
             is_relevant=_is_onnx_format_job,
         ),
@@ -179,7 +197,6 @@ def _tuning_option_table() -> list[TuningOption]:
             same_kernels=True,
             hurts="It must be installed where the model runs; small blocks take more at first.",
             environment={"LD_PRELOAD": jemalloc} if jemalloc else {},
-            excludes=("malloc-arenas", "mimalloc", "mmap-threshold"),
             is_available=lambda runtime: jemalloc is not None,
             needs="the library libjemalloc.so.2",
         ),
@@ -189,7 +206,6 @@ def _tuning_option_table() -> list[TuningOption]:
             same_kernels=True,
             hurts="It must be installed where the model runs; it reserves address space ahead.",
             environment={"LD_PRELOAD": mimalloc} if mimalloc else {},
-            excludes=("jemalloc", "malloc-arenas", "mmap-threshold"),
             is_available=lambda runtime: mimalloc is not None,
             needs="the library libmimalloc.so.2",
         ),
@@ -200,7 +216,6 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="What would have been folded is computed in every run, and fusions after it are"
             " missed.",
             disabled_optimizers=("ConstantFolding",),
-            excludes=("optimization-off", "folding-size-limit"),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -209,7 +224,6 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Convolutions are slower.",
             disabled_optimizers=("NchwcTransformer",),
-            excludes=("optimization-basic", "optimization-extended", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -219,7 +233,6 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Matrix products pack their operand in every run: slower, most of all with few"
             " rows.",
             session_options={PREPACKING_OPTION: "1"},
-            excludes=("save-prepacked",),
         ),
         TuningOption(
             name="patterns-off",
@@ -239,7 +252,6 @@ def _tuning_option_table() -> list[TuningOption]:
             " may keep more than the arena when sizes of inputs alternate.",
             session_options={ARENA_OPTION: "false"},
             environment=PINNED_ENVIRONMENT,
-            excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
         TuningOption(
             name="arena-shrinkage",
@@ -247,7 +259,6 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="The next run requests the released regions from the system again.",
             run_options={SHRINKAGE_OPTION: "cpu:0"},
-            excludes=("arena-off",),
         ),
         TuningOption(
             name="denormal-as-zero",
@@ -262,7 +273,6 @@ def _tuning_option_table() -> list[TuningOption]:
             same_kernels=True,
             hurts="Threads wait for each other when they allocate.",
             environment={"MALLOC_ARENA_MAX": "1"},
-            excludes=("jemalloc", "mimalloc"),
         ),
         TuningOption(
             name="one-thread",
@@ -277,7 +287,6 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="No fused and no blocked kernels: runs are usually slower.",
             session_options={LEVEL_OPTION: "basic"},
-            excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -286,7 +295,6 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Convolutions are slower.",
             session_options={LEVEL_OPTION: "extended"},
-            excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -296,13 +304,6 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Creating the session optimizes nothing: runs are usually much slower, unless the"
             " model was optimized when its file was written.",
             session_options={LEVEL_OPTION: "disable_all"},
-            excludes=(
-                "disable-constant-folding",
-                "disable-nchwc",
-                "folding-size-limit",
-                "optimization-basic",
-                "optimization-extended",
-            ),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -313,7 +314,6 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="The arena grows by what is requested instead of doubling, in more and smaller"
             " regions.",
             shared_arena=True,
-            excludes=("arena-off",),
         ),
     ]
 
