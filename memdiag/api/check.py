@@ -104,10 +104,7 @@ def check(
     with collection_disabled(), open_model(path) as opened:
         check_dim_names(opened.graph, opened.functions, dims or ())
         ctx = analysis_context(opened, release_to_predict(for_onnxruntime), dims=dims)
-        waste, _ = find_waste(ctx, selection)
-        waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
-        opened.release()  # an error where the file became shorter
-        return Findings(waste)
+        return Findings(_estimated_waste(ctx, selection))
 
 
 def check_models(
@@ -145,9 +142,7 @@ def check_models(
                     except UsageError as problem:
                         misnamed.setdefault(name, problem)
                 ctx = analysis_context(opened, runtime, dims=dims)
-                waste, _ = find_waste(ctx, selection)
-                waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
-                opened.release()  # an error where the file became shorter
+                waste = _estimated_waste(ctx, selection)
                 checked.append(_checked_model(opened, ctx.sizes, tuple(dict.fromkeys(ctx.notes))))
         except ModelError as error:
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
@@ -225,6 +220,18 @@ def find_waste(
         findings = [*map(_ort_format_finding, findings)]
     findings.sort(key=_finding_cost_order)
     return findings_with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
+
+
+def _estimated_waste(ctx: AnalysisContext, selection: RuleSelection) -> tuple[Finding, ...]:
+    """Return the findings in an open model with their shares of the estimated peak.
+
+    Raises:
+        ModelError: the file became shorter.
+    """
+    waste, _ = find_waste(ctx, selection)
+    waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
+    ctx.model_file.release()
+    return waste
 
 
 def _ort_format_finding(finding: Finding) -> Finding:
