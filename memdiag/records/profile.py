@@ -351,9 +351,11 @@ class PeakNode(Record, frozen=True, kw_only=True):
         inside: the If, Loop or Scan nodes around it, as in ``loop/branch``; empty in the main
             graph.
         highest_inside: if the node is an If, Loop or Scan, the node in its graph at which most was
-            in use. The peak itself was after the last node in the graph.
+            in use. The peak itself was after the last node in the graph: otherwise it is the peak
+            of that node.
         peak_bytes: the most that was in use while it ran.
-        values_bytes: what the values in memory requested when it had ended.
+        values_bytes: what the values in memory requested when it had ended: its inputs, its
+            outputs, and other values that are still to be read.
         rounding_bytes: what their chunks have more than was requested.
         scratch_bytes: what was in use only while the node ran: working memory of its kernel, and
             for an If, Loop or Scan the values of its graph. None if more had been in use before the
