@@ -22,12 +22,12 @@ from memdiag.api.estimating.calibration import PointCorrections, calibrate_point
 from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
 from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
-from memdiag.api.estimating.generation_calls import generation_sizes
+from memdiag.api.estimating.generation_sizes import generation_sizes
 from memdiag.api.estimating.reductions import peak_reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
-from memdiag.api.options import EstimateArguments, options_with_defaults, takes_options
+from memdiag.api.options import EstimateOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import ProfileConfig, session_config
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
@@ -56,7 +56,7 @@ MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
 
 
-@takes_options(EstimateArguments)
+@takes_options(EstimateOptions)
 def estimate(
     model: str | Path,
     *,
@@ -69,7 +69,7 @@ def estimate(
     measure: bool = False,
     details: bool = True,
     on_progress: OnProgress = ignore_progress,
-    **options: Unpack[EstimateArguments],
+    **options: Unpack[EstimateOptions],
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
 
@@ -107,7 +107,7 @@ def estimate(
     genai = find_genai_config(path)
     path = path if genai is None else genai.path
     check_by_name(dims)
-    values = options_with_defaults(EstimateArguments, options)
+    values = options_with_defaults(EstimateOptions, options)
     session = session_config(values)
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")

@@ -142,18 +142,18 @@ def profile_job(
     *,
     inputs: tuple[Input, ...],
     dimensions: tuple[Dimension, ...],
-    xray: bool,
+    takes_xray: bool,
 ) -> Profile:
     """Return the profile of one run of `job`, whose inputs are saved already.
 
-    Without `xray` there is neither an X-ray, nor are rules run.
+    Without `takes_xray` there is neither an X-ray, nor are rules run.
 
     Args:
         model_file: the model of `job`, open.
         job: the model, the configuration and the inputs.
         inputs: description of the inputs.
         dimensions: the sizes of the free dimensions.
-        xray: identify the owners of resident bytes at steady state.
+        takes_xray: identify the owners of resident bytes at steady state.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
@@ -161,11 +161,12 @@ def profile_job(
     """
     description = RunDescription(inputs=inputs, dimensions=dimensions)
     with temporary_folder() as scratch:
-        run = _run_child(model_file, job, description, scratch, "steady" if xray else "none")
+        when: XrayTime = "steady" if takes_xray else "none"
+        run = _run_child(model_file, job, description, scratch, when)
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = run.profile
-    for add in analysis_steps(result, model_file, RuleSelection(), {}) if xray else ():
+    for add in analysis_steps(result, model_file, RuleSelection(), {}) if takes_xray else ():
         result = add(result)
     return result
 

@@ -83,7 +83,7 @@ def watch(
             version = memdiag.__version__
             on_near_limit(early_run(recorder, command, memory, memdiag_version=version))
 
-    recorder = Recorder(xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
+    recorder = Recorder(takes_xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         stack.enter_context(max_open_files())

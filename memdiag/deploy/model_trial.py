@@ -10,7 +10,7 @@ from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGrou
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import AtPhaseEnd, AtSteady, MeasuredRun, Measurement, ReadMoment
+from memdiag.runner.measured_run import AtPhaseEnd, AtSteady, ChildPause, MeasuredRun, Measurement
 
 _LOADING_PHASES = ("start", *CREATION_PHASES)
 
@@ -59,11 +59,11 @@ class ModelTrials:
         with LimitedGroup(self.parent, str(self.number), limit_bytes) as group:
             counters: list[GroupCounters] = []
 
-            def read(moment: ReadMoment) -> None:
-                if isinstance(moment, AtSteady):
+            def read(pause: ChildPause) -> None:
+                if isinstance(pause, AtSteady):
                     counters.append(group.counters())
-                    self.files |= mapped_files(moment.pid)
-                elif isinstance(moment, AtPhaseEnd) and moment.phase == "first_run":
+                    self.files |= mapped_files(pause.pid)
+                elif isinstance(pause, AtPhaseEnd) and pause.phase == "first_run":
                     counters.append(group.counters())
 
             job = replace(job, entering=group.entering)

@@ -156,14 +156,14 @@ class AtSteady(NamedTuple):
     cache: AddressRanges = ()
 
 
-ReadMoment = AtBaseline | AtPhaseEnd | AtSteady
-"""A moment at which the memory of the child can be read, for it waits or is stopped."""
+ChildPause = AtBaseline | AtPhaseEnd | AtSteady
+"""The child waits or is stopped, so that its memory can be read."""
 
 
 def measure_job(
     job: Job,
     *,
-    on_moment: Callable[[ReadMoment], None] | None = None,
+    on_pause: Callable[[ChildPause], None] | None = None,
     observer: ObserverFactory = open_observer,
     on_progress: Callable[[ChildProgress], None] | None = None,
 ) -> Measurement:
@@ -174,7 +174,7 @@ def measure_job(
     Raises:
         MeasurementError: the child's interpreter cannot be started.
     """
-    return MeasuredRun(job, on_moment, observer=observer, on_progress=on_progress).run()
+    return MeasuredRun(job, on_pause, observer=observer, on_progress=on_progress).run()
 
 
 class _EndOfMeasurement(Exception):
@@ -186,7 +186,7 @@ class MeasuredRun:
 
     Args:
         job: the model, the configuration and the limits.
-        on_moment: called at each moment at which the memory of the child can be read; its time
+        on_pause: called while the child waits or is stopped, to read its memory; its time
             belongs to no phase.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
@@ -200,7 +200,7 @@ class MeasuredRun:
     def __init__(
         self,
         job: Job,
-        on_moment: Callable[[ReadMoment], None] | None = None,
+        on_pause: Callable[[ChildPause], None] | None = None,
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = open_observer,
@@ -210,7 +210,7 @@ class MeasuredRun:
         on_sample: Callable[[float], None] | None = None,
     ) -> None:
         self._job = job
-        self._on_moment = on_moment
+        self._on_pause = on_pause
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._make_device_reader = device
@@ -363,7 +363,7 @@ class MeasuredRun:
         )
 
     def _elapsed_s(self) -> float:
-        """Return the seconds since the child was started, without the time of `on_moment`."""
+        """Return the seconds since the child was started, without the time of `on_pause`."""
         return time.perf_counter() - self._origin
 
     def _read_output(self) -> None:
@@ -486,14 +486,14 @@ class MeasuredRun:
             arena, cache = self._child.log.host_regions, tuple(self._cache)
             self._read_memory_at(AtPhaseEnd(self._child.pid, phase, arena, cache))
 
-    def _read_memory_at(self, moment: ReadMoment) -> None:
-        """Call `on_moment`, at the end of a phase with the child stopped; no phase has its time."""
-        if self._on_moment is None:
+    def _read_memory_at(self, pause: ChildPause) -> None:
+        """Call `on_pause`, at the end of a phase with the child stopped; no phase has its time."""
+        if self._on_pause is None:
             return
         started = time.perf_counter()
         try:
-            with self._child.stopped() if isinstance(moment, AtPhaseEnd) else nullcontext():
-                self._on_moment(moment)
+            with self._child.stopped() if isinstance(pause, AtPhaseEnd) else nullcontext():
+                self._on_pause(pause)
         finally:
             duration = time.perf_counter() - started
             self._origin += duration

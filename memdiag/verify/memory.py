@@ -8,7 +8,7 @@ from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.records.measured_change import Figures
 from memdiag.records.phases import CREATION_PHASES
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import AtSteady, Measurement, ReadMoment, measure_job
+from memdiag.runner.measured_run import AtSteady, ChildPause, Measurement, measure_job
 from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
 
 MAX_TRIES = 2
@@ -83,12 +83,12 @@ def _measurement_with_unread(job: Job) -> tuple[Measurement, int]:
     tables = row_tables(job.model)
     unread = 0
 
-    def read(moment: ReadMoment) -> None:
+    def read(pause: ChildPause) -> None:
         nonlocal unread
-        if isinstance(moment, AtSteady):
-            unread = unread_row_bytes(moment.pid, tables)
+        if isinstance(pause, AtSteady):
+            unread = unread_row_bytes(pause.pid, tables)
 
-    measurement = measure_job(job, on_moment=read if tables else None)
+    measurement = measure_job(job, on_pause=read if tables else None)
     return measurement, unread
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from memdiag.growth.wording import CALIBRATORS_HAVE
+from memdiag.growth.growth_sentences import CALIBRATORS_HAVE
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
 from memdiag.records.profile import Samples

@@ -60,7 +60,7 @@ class SideBySide:
             `MIN_COLUMN_REPEATS` to `COMPARISON_REPEATS`.
         all_runs: run as often in each process; by default only in the first of each column, and in
             the others until memory no longer changes.
-        xray: identify the owners of resident bytes in the first process of each column.
+        takes_xray: identify the owners of resident bytes in the first process of each column.
         is_sequence: each column is compared with the one before it, rather than with the first.
         own_inputs: generate other inputs for models that do not run with the first model's inputs.
         on_progress: called with the current step.
@@ -73,7 +73,7 @@ class SideBySide:
     inputs: InputConfig
     repeats: int | None
     all_runs: bool
-    xray: bool
+    takes_xray: bool
     is_sequence: bool
     own_inputs: bool
     on_progress: OnProgress
@@ -334,7 +334,7 @@ class SideBySide:
             job,
             inputs=self._input_descriptions(sets[0]) if sets else (),
             dimensions=self._dimensions_of(plan),
-            xray=self.xray and is_first,
+            takes_xray=self.takes_xray and is_first,
         )
 
     @property

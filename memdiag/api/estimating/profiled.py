@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
-from memdiag.api.estimating.generation_calls import profiled_calls
+from memdiag.api.estimating.generation_sizes import profiled_sizes
 from memdiag.budgets.figures import late_bytes
 from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.errors import defect_reason
@@ -37,7 +37,7 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
         if generation is None:
             point = session.at(ctx.sizes)
         else:
-            point = session.generate(profiled_calls(profile, ctx, generation))
+            point = session.generate(profiled_sizes(profile, ctx, generation))
     except Exception as error:  # a defect of the estimate must not lose a profile
         note = (
             "no estimate: it failed, which is a defect of memdiag's; please report it"

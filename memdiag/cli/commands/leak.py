@@ -13,7 +13,7 @@ from memdiag.api.options import (
     ArrayOptions,
     InterpreterOptions,
     LeakOptions,
-    SessionSettings,
+    SessionAndRunOptions,
     options_of,
 )
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
@@ -103,7 +103,7 @@ def configure(parser: ArgumentParser) -> None:
     add_dims(group, ranges=True)
     add_options(group, ArrayOptions)
 
-    add_options(parser.add_argument_group("Session"), SessionSettings, InterpreterOptions)
+    add_options(parser.add_argument_group("Session"), SessionAndRunOptions, InterpreterOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group, default="reports/MODEL, or memdiag-leak-PID")

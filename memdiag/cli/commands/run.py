@@ -87,7 +87,7 @@ def run(options: Namespace) -> int:
             settings = {"on_wait": print_wait}
         result = run_program(
             words,
-            xray=options.xray,
+            takes_xray=options.xray,
             request_folder=folder,
             until_saved=until_saved,
             on_near_limit=destination.save_early,

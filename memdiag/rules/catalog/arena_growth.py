@@ -42,8 +42,8 @@ from collections.abc import Iterator
 from memdiag.ort.activations import ActivationPeak, DimensionSizes, choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
+from memdiag.rules.finding_words import free_dimensions_text
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import free_dimensions_text
 from memdiag.units import MIB, format_size
 
 RULE = Rule(

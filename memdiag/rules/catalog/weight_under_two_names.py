@@ -34,8 +34,8 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import packed_buffer
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names
 from memdiag.units import KIB, counted, format_size, some_of
 
 RULE = Rule(
