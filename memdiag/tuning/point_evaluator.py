@@ -17,7 +17,7 @@ from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.points import is_probably_fast, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.tuning.tuning_options import TuningOption
-from memdiag.verify.acceptance import exchanged_memory, saves_memory
+from memdiag.verify.acceptance import exchanged_memory_text, saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
 from memdiag.verify.memory import job_error_reason
 from memdiag.verify.model_evaluator import LatencyComparisons, ModelEvaluation, ModelEvaluator
@@ -184,8 +184,7 @@ class PointEvaluator:
         is_needed = fits and not self._is_within_budget(before)
         is_faster = fits and point.largest_high is not None and point.largest_high < 1
         if not (is_needed or (self.budget and is_faster) or saves_memory(before, after)):
-            if exchanged := exchanged_memory(before, after):
-                problem = f"the {exchanged[0]} falls, but the {exchanged[1]} grows"
+            if problem := exchanged_memory_text(before, after):
                 point = msgspec.structs.replace(point, problem=problem, fits=False)
             return point, False
         self.before = before

@@ -32,6 +32,7 @@ from memdiag.runner.job import Deadline, Feed, InputConfig, Job, TimeLimitReache
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.units import some_of
 from memdiag.verify.model_evaluator import InputSet
+from memdiag.verify.outputs import unstable_output_notes
 from memdiag.verify.step_estimate import StepEstimate
 
 MIN_COLUMN_REPEATS = 2
@@ -391,9 +392,7 @@ class SideBySide:
         with ReferenceSession(
             self._reference, self._trial_sets, self._new_scratch_folder("outputs")
         ) as reference:
-            if reference.unstable:
-                names = ", ".join(sorted(reference.unstable))
-                self.notes.append(f"outputs that are random are not compared: {names}")
+            self.notes += unstable_output_notes(reference.unstable)
             for index, plan in enumerate(others):
                 about = steps.step(len(others) - index - 1)
                 self.on_progress(f"outputs and latency of {plan.label} ({about})")
