@@ -155,8 +155,8 @@ class ModelRuns:
             if time.monotonic() >= deadline:
                 limits.deadline.check()
                 raise MeasurementError(
-                    f"{self._job.model}: {limits.timeout_s:g} s have passed. Ask for fewer runs, or"
-                    " allow more time with --for."
+                    f"{self._job.model}: the runs timed out after {limits.timeout_s:g} s. Ask for"
+                    " fewer runs, or allow more time with --for."
                 )
         raise MeasurementError(
             f"{self._job.model}: its process ended"

@@ -290,8 +290,8 @@ class Outcome(Record, frozen=True, kw_only=True):
     """The end of the run: its status, the last phase, and the reason if it did not complete.
 
     Attributes:
-        cause: what killed it, if no limit of memdiag or of CPU time did: ``interrupt``, Ctrl-C;
-            ``sigkill``, the system, or somebody; ``crash``, any other signal.
+        cause: what killed the child, unless a limit of memdiag or of CPU time did: ``interrupt``
+            for Ctrl-C; ``sigkill`` for the system or a user; ``crash`` for any other signal.
     """
 
     status: Status
@@ -405,13 +405,13 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
 
     Attributes:
         peak_rss_bytes: the largest peak of the phases, without `start`.
-        peak_phase: the first phase whose peak is within 0.5 % of it, above the baseline.
+        peak_phase: the first phase whose peak above the baseline is within 0.5 % of the largest.
         steady_rss_bytes: the resident set after the last run.
         allocator_retained_bytes: the bytes that malloc returned on request after that
             (``malloc_trim`` of glibc, or the function of another allocator).
-        threshold_saved_bytes: by how much less the process above its baseline had after the last
-            run of another child with ``MALLOC_MMAP_THRESHOLD_=131072``; None if it was not measured
-            because malloc retained little.
+        threshold_saved_bytes: how much smaller the steady state was, above the baseline, in another
+            child with ``MALLOC_MMAP_THRESHOLD_=131072``; None if malloc retained so little that
+            this was not measured.
         attribution: the owners of memory after the last run; None without an X-ray.
         xray_failure: why an X-ray that was asked for is not there; empty if none failed.
         phase_attributions: the owners at the ends of earlier phases, if that was requested.

@@ -98,8 +98,8 @@ class GroupWatch:
 
     Args:
         group: the group; None if there is none.
-        on_near_limit: called when memory other than unmapped contents of files reaches `NEAR_LIMIT`
-            of the limit, and again every `SAVE_AGAIN_S` while it stays there.
+        on_near_limit: called when `GroupMemory.unreclaimable_bytes` reach `NEAR_LIMIT` of the
+            limit, and again every `SAVE_AGAIN_S` while they stay there.
 
     Attributes:
         group: the group.

@@ -41,7 +41,7 @@ from memdiag.units import KIB, counted, format_size, some_of
 RULE = Rule(
     code="MD106",
     name="weight-under-two-names",
-    summary="A weight read under two names by one If, Loop or Scan, which is copied for that",
+    summary="A weight that onnxruntime copies because an If, Loop or Scan reads it under two names",
     remedies=("remove-identities",),
 )
 
