@@ -401,7 +401,7 @@ def _real_result(
     home.mkdir()
     model = home / path.name
     with open_model(path) as file:
-        weight_bytes = sum(weight.nbytes for weight in file.weights)
+        weight_bytes = file.weight_bytes
         for each in file.files:
             shutil.copy(each, home / each.name)
     found = memdiag.fix(

@@ -13,6 +13,7 @@ BisectedMetric = Literal["peak", "steady", "growth", "load", "latency"]
 """The figures whose change is searched for among versions."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
 DEFAULT_PROVIDERS = (CPU_PROVIDER,)
 DEFAULT_RUNS = 10
 """Number of runs after the first one."""

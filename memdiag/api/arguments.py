@@ -140,20 +140,20 @@ def child_process_limits(
 
 
 def check_at_least_one(argument: str, number: int | None) -> None:
-    """Check that `number` is none below 1.
+    """Check that `number` is at least 1, or None.
 
     Raises:
-        UsageError: it is.
+        UsageError: it is less.
     """
     if number is not None and number < 1:
         raise ArgumentError(f"{{{argument}}} must be at least 1.")
 
 
 def check_by_name(dims: Any) -> None:
-    """Check that `dims` are by name; not what they are.
+    """Check that `dims` is a mapping or None, whatever its values are.
 
     Raises:
-        UsageError: they are not.
+        UsageError: it is neither.
     """
     if dims is not None and not isinstance(dims, Mapping):
         raise UsageError(

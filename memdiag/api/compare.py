@@ -137,7 +137,7 @@ def compare(
             inputs=inputs,
             repeats=repeats,
             all_runs=runs is not None,
-            xray=xray,
+            takes_xray=xray,
             is_sequence=kind == "onnxruntime",
             own_inputs=kind == "models",
             on_progress=on_progress,

@@ -19,15 +19,15 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import RuleSelection, find_waste
 from memdiag.api.estimating.calibration import PointCorrections, calibrate_points
-from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
+from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
 from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
-from memdiag.api.estimating.generation_calls import generation_sizes
+from memdiag.api.estimating.generation_sizes import generation_sizes
 from memdiag.api.estimating.reductions import peak_reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
-from memdiag.api.options import EstimateArguments, options_with_defaults, takes_options
+from memdiag.api.options import EstimateOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import ProfileConfig, session_config
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import ArgumentError, MeasurementError
@@ -56,7 +56,7 @@ MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
 
 
-@takes_options(EstimateArguments)
+@takes_options(EstimateOptions)
 def estimate(
     model: str | Path,
     *,
@@ -69,7 +69,7 @@ def estimate(
     measure: bool = False,
     details: bool = True,
     on_progress: OnProgress = ignore_progress,
-    **options: Unpack[EstimateArguments],
+    **options: Unpack[EstimateOptions],
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
 
@@ -105,7 +105,7 @@ def estimate(
     """
     path, genai = named_model(model_path(model))
     check_by_name(dims)
-    values = options_with_defaults(EstimateArguments, options)
+    values = options_with_defaults(EstimateOptions, options)
     session = session_config(values)
     if runs < 0:
         raise ArgumentError("{runs} must be 0 or greater.")
@@ -249,7 +249,7 @@ def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimatePart
     findings: tuple[Finding, ...] = ()
     if config.details:
         points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-        lower = peak_reductions(session.ctx, session.options, grid, first)
+        lower = peak_reductions(session.ctx, session.settings, grid, first)
         findings = _half_precision_findings(session)
         if findings:
             # At lower levels weights in fp16 are cast in each run: more stays resident after it.
@@ -286,7 +286,7 @@ def _estimated_session(
     model_file: ModelFile, config: EstimateConfig, sizes: Mapping[str, int]
 ) -> SessionEstimate:
     ctx = AnalysisContext(model_file, config.runtime, sizes=sizes, reads_weights=False)
-    return SessionEstimate(ctx, estimate_options(config.session, config.runs))
+    return SessionEstimate(ctx, estimated_settings(config.session, config.runs))
 
 
 def _measured_points(
@@ -430,7 +430,7 @@ def _half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
 
     It knows the copies of the level ALL; at lower levels nothing is said.
     """
-    if session.options.level != "all":
+    if session.settings.level != "all":
         return ()
     findings, _ = find_waste(session.ctx, RuleSelection(select=("half-precision-cast",)))
     return findings

@@ -420,7 +420,7 @@ class _FixSearch:
         self._progress("writing the result")
         publication = Publication()
         if new_models is not None:
-            publication = new_models.publish(self._search.chosen.options)
+            publication = new_models.publish(self._search.chosen.option_names)
         try:
             return self._result_record(publication)
         except KeyboardInterrupt:  # everything is measured and written: only a second one loses it

@@ -17,13 +17,13 @@ from memdiag.errors import ArgumentError, XrayError
 from memdiag.growth.growing_blocks import grown_blocks, repeated_contents
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
+from memdiag.growth.growth_sentences import OTHER_PROFILERS, OWNER_LABELS
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.observation import GrowthObservation
 from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.growth.verdict import compared_moments, kept_values
-from memdiag.growth.wording import OTHER_PROFILERS, OWNER_LABELS
 from memdiag.process_end import end_text
 from memdiag.programs.assemble import call_site
 from memdiag.programs.events import BetweenRuns
@@ -195,7 +195,7 @@ def leak_program(
 
     run = run_program(
         command,
-        xray=False,
+        takes_xray=False,
         run_pause=RunPause(period_s, histories.read),
         is_complete=is_complete,
         on_wait=on_wait,

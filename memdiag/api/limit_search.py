@@ -33,8 +33,8 @@ MAX_ABOVE_PEAK = 1.1
 """Ratio of a limit to the peak without one from which on the limit is no measure of the need."""
 
 TIMEOUT_RATIO, TIMEOUT_EXTRA_S = 3.0, 3.0
-"""A trial has failed if it takes this many times as long as without a limit, and these seconds."""
-
+"""A trial has failed if it takes this many times as long as without a limit, and these seconds.
+The ratio is in words in the help of `memdiag limit` and in `reports.limit.sentences`."""
 
 MIN_REREAD_RATIO = 4.0
 """Contents of files that are read again, relative to the limit, without which no limit has slowed

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from memdiag.api.arguments import model_path
 from memdiag.api.check import RuleSelection
@@ -19,7 +19,7 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.malloc_threshold import measure_malloc_threshold
 from memdiag.api.options import ProfileOptions, takes_options
-from memdiag.api.profile_analysis import analysis_steps, with_notes
+from memdiag.api.profile_analysis import analysis_steps
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
@@ -32,10 +32,14 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
+from memdiag.runner.device_memory import uses_nvidia_device
 from memdiag.runner.job import Job
 from memdiag.runner.measured_run import ChildProgress, MeasuredRun, Measurement
 from memdiag.runner.temporary import temporary_folder
 from memdiag.system.group_memory import GroupWatch, memory_group_of, near_limit_text
+
+if TYPE_CHECKING:
+    from memdiag.api.device_watch import DeviceWatch
 
 
 class ProfileInterrupted(KeyboardInterrupt):
@@ -126,7 +130,7 @@ def profile_model(
         except ModelError:
             if not original.changed:
                 raise
-        return with_notes(run.profile, (original.sentence,)) if original.changed else result
+        return run.profile.with_notes((original.sentence,)) if original.changed else result
 
 
 def profile_job(
@@ -135,31 +139,31 @@ def profile_job(
     *,
     inputs: tuple[Input, ...],
     dimensions: tuple[Dimension, ...],
-    xray: bool,
+    takes_xray: bool,
 ) -> Profile:
     """Return the profile of one run of `job`, whose inputs are saved already.
 
-    Without `xray` there is neither an X-ray, nor are rules run.
+    Without `takes_xray` there is neither an X-ray, nor are rules run.
 
     Args:
         model_file: the model of `job`, open.
         job: the model, the configuration and the inputs.
         inputs: description of the inputs.
         dimensions: the sizes of the free dimensions.
-        xray: identify the owners of resident bytes at steady state.
+        takes_xray: identify the owners of resident bytes at steady state.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
         KeyboardInterrupt: the run was interrupted.
     """
     description = RunDescription(inputs=inputs, dimensions=dimensions)
-    config = ProfileConfig(xray="steady" if xray else "none")
+    config = ProfileConfig(xray="steady" if takes_xray else "none")
     with temporary_folder() as scratch:
         run = _ModelMeasurement(model_file, config, scratch).run_job(job, description)
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = run.profile
-    for add in analysis_steps(result, model_file, RuleSelection(), {}) if xray else ():
+    for add in analysis_steps(result, model_file, RuleSelection(), {}) if takes_xray else ():
         result = add(result)
     return result
 
@@ -244,6 +248,8 @@ class _ModelMeasurement:
             later_feeds=() if steps is None else (tuple(steps),),
             runs=config.inputs.runs,
             generation=None if calls is None else calls.job,
+            records_device=uses_nvidia_device(config.session.providers),
+            records_allocations=config.xray != "none",
         )
         description = RunDescription(
             inputs=describe_inputs(inputs.plans),
@@ -258,6 +264,7 @@ class _ModelMeasurement:
         """Measure a child that runs `job`, with X-rays at the moments of the configuration."""
         when = self._config.xray
         xray = None if when == "none" else ChildXray(self._model_file, job, self._scratch)
+        device = _device_watch(self._model_file, job)
         assemble = partial(assemble_profile, self._model_file, job, description)
 
         def save(memory: GroupMemory) -> None:
@@ -270,11 +277,25 @@ class _ModelMeasurement:
             job,
             None if xray is None else xray.read_memory,
             phase_ends=when == "phases",
+            on_device_event=None if device is None else device.add_event,
             on_progress=self._on_progress,
             on_sample=group.update,
         )
         measured = run.run()
-        return _JobRun(job, measured, assemble(measured, xray, group.result()))
+        attribution = None if xray is None else xray.attribution
+        device_memory = None if device is None else device.memory(measured, attribution)
+        profile = assemble(measured, xray, group.result(), device_memory)
+        return _JobRun(job, measured, profile)
+
+
+def _device_watch(model_file: ModelFile, job: Job) -> "DeviceWatch | None":
+    """Return what collects the events of a child that records its device; None for others."""
+    if not job.records_device:
+        return None
+    # Late: a profile on the CPU needs none of it.
+    from memdiag.api.device_watch import DeviceWatch
+
+    return DeviceWatch(model_file, job)
 
 
 def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:

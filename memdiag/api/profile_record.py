@@ -12,6 +12,7 @@ from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.config_keys import unknown_key_notes, unknown_run_key_notes
 from memdiag.records.codec import escaped_record
+from memdiag.records.device import DeviceMemory
 from memdiag.records.dimension import Dimension
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
@@ -63,6 +64,7 @@ def assemble_profile(
     measured: Measurement,
     xray: ChildXray | None,
     group: GroupMemory | None,
+    device: DeviceMemory | None = None,
 ) -> Profile:
     """Return the profile of one run of `job`; findings and the result of a budget come later.
 
@@ -73,6 +75,7 @@ def assemble_profile(
         measured: the measurement of the child.
         xray: its X-rays; None if none were wanted.
         group: what the control group of the child counted; None without one.
+        device: its memory on a GPU; None if that was not recorded.
     """
     baseline = measured.baseline or measured.phases[0].end
     peak_rss_bytes, highest = _largest_phase_peak(measured, baseline.rss_bytes)
@@ -115,7 +118,7 @@ def assemble_profile(
         ),
         command=description.command,
         group=group,
-        device=measured.device,
+        device=device,
         generation=_measured_generation(description.generation, measured),
     )
     # File names may contain bytes that are not text; a record cannot.
@@ -154,7 +157,7 @@ def _model_facts(model_file: ModelFile) -> Model:
         path=str(model_file.path),
         file_bytes=model_file.file_bytes,
         external_bytes=model_file.external_bytes,
-        weight_bytes=sum(weight.nbytes for weight in model_file.weights),
+        weight_bytes=model_file.weight_bytes,
         weight_count=len(model_file.weights),
         node_count=model_file.node_count,
         ir_version=model_file.proto.ir_version,
@@ -182,15 +185,10 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
     yield from unknown_key_notes(session.options)
     yield from unknown_run_key_notes(session.run_options, session.providers)
     missing = [name for name in session.providers if name not in (measured.providers or (name,))]
-    if missing:
+    if missing and not job.records_device:  # otherwise it is a finding of the device
         yield (
             f"onnxruntime created the session without {', '.join(missing)}: the figures are those"
             f" of {', '.join(measured.providers or ())}"
-        )
-    if measured.unread_device is not None:
-        yield (
-            f"the memory on {measured.unread_device} is not known: NVML does not report that of"
-            " this process, as is usual in containers and under WSL"
         )
     runtime = f"onnxruntime {measured.onnxruntime}"
     optimized = any(span.phase == "initialize" for span in measured.spans)

@@ -63,7 +63,7 @@ def run(
     """
     return run_program(
         command,
-        xray=xray,
+        takes_xray=xray,
         request_folder=request_folder,
         program_output_folder=program_output_folder,
         on_progress=on_progress,
@@ -74,7 +74,7 @@ def run(
 def run_program(
     command: Sequence[str | os.PathLike[str]],
     *,
-    xray: bool,
+    takes_xray: bool,
     request_folder: str | os.PathLike[str] | None = None,
     program_output_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
@@ -99,7 +99,7 @@ def run_program(
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
 
     save_early = early_saver(on_near_limit, words, memdiag_version=memdiag.__version__)
-    recorder = Recorder(xray=xray, run_pause=run_pause, on_near_limit=save_early)
+    recorder = Recorder(takes_xray=takes_xray, run_pause=run_pause, on_near_limit=save_early)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         if request_folder is not None:

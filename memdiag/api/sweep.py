@@ -443,7 +443,7 @@ def _requested_releases(
         python = runtimes.existing_interpreter(path)
         release = runtimes.interpreter_version(python)
         if release is None:
-            raise UsageError(f"{path}: it has no onnxruntime. Install it there.")
+            raise UsageError(runtimes.no_runtime_text(path))
         releases[release] = str(python)
     if not onnxruntime:
         require_runtime("name releases with --onnxruntime")

@@ -78,7 +78,7 @@ def watch(
         open_model(path).close()
 
     save_early = early_saver(on_near_limit, command, memdiag_version=memdiag.__version__)
-    recorder = Recorder(xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
+    recorder = Recorder(takes_xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         stack.enter_context(max_open_files())

@@ -8,6 +8,7 @@ import numpy as np
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, read_address_space
+from memdiag.attribution.bfc_arena import ArenaObject
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.mapped_weights import mapped_weights
@@ -107,7 +108,7 @@ def take_xray(
         notes=tuple(_xray_notes(space, layout.heap, heap_trimmed, partial)),
         timing=_scan_timing(started, search),
         arenas=_arena_usages(session_of_arena, space, layout, ownership),
-        device_arenas=_device_arenas(layout),
+        device_arenas=tuple(_device_arena(arena) for arena in layout.arenas.device_objects),
         models=_searched_models(models),
         allocator=layout.heap.allocator,
     )
@@ -151,11 +152,18 @@ def _scan_timing(started: float, search: SearchResult) -> ScanTiming:
     )
 
 
-def _device_arenas(layout: ProcessLayout) -> tuple[DeviceArena, ...]:
-    return tuple(
-        DeviceArena(device=arena.memory, used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes)
-        for arena in layout.arenas.device_objects
+def _device_arena(arena: ArenaObject) -> DeviceArena:
+    return DeviceArena(
+        device=arena.memory,
+        used_bytes=arena.used_bytes,
+        slack_bytes=arena.slack_bytes,
+        used_ranges=_range_tuples(arena.in_use),
+        slack_ranges=_range_tuples(arena.slack),
     )
+
+
+def _range_tuples(ranges: ByteRanges) -> tuple[tuple[int, int], ...]:
+    return tuple((start, end) for start, end in intervals.normalized_ranges(ranges).tolist())
 
 
 def _searched_models(targets: Sequence[SearchTarget]) -> tuple[SearchedModel, ...]:
@@ -163,7 +171,7 @@ def _searched_models(targets: Sequence[SearchTarget]) -> tuple[SearchedModel, ..
     return tuple(
         SearchedModel(
             name=path_text(path),
-            weight_bytes=sum(weight.nbytes for weight in target.model_file.weights),
+            weight_bytes=target.model_file.weight_bytes,
         )
         for path, target in zip(paths, targets, strict=True)
     )

@@ -145,6 +145,8 @@ def _entry_setup(profile: Profile) -> Iterator[tuple[str, str]]:
     if profile.inputs:
         yield "inputs", ", ".join(map(_input_setup_text, profile.inputs))
     yield "peaks", "exact" if exact else "sampled"
+    if profile.device is not None and profile.device.device.name:
+        yield "device", profile.device.device.name
     for name, value in profile.session.fields_in_words.items():
         if value and value not in USUAL_SETTINGS:
             yield name, _text(sorted(value) if name == "disabled optimizers" else value)

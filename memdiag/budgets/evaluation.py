@@ -7,6 +7,7 @@ from statistics import median
 from memdiag.budgets.baselines import condition_differences, dims_of, max_figure
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
+    DEVICE_FIGURES,
     FIGURES_BY_NAME,
     aggregate_figures,
     copy_totals,
@@ -109,11 +110,12 @@ def judge_budget(
         notes=(
             *_budget_notes(figures, before, budget, late, update_option),
             *_spread_notes(profiles),
+            *_device_notes(profile, breaches),
             *((PINNED_NOTE,) if MMAP_THRESHOLD_VARIABLE in profile.session.environment else ()),
         ),
         dimensions=profile.dimensions,
         owners=_largest_model_owners(profile.attribution)
-        if breaches and profile.attribution
+        if breaches and profile.attribution and main_breach(breaches).figure not in DEVICE_FIGURES
         else (),
         peak_terms=_estimated_parts(profile, main_breach(breaches)) if breaches else (),
         arguments=command_arguments(profile.dimensions, profile.session),
@@ -189,6 +191,17 @@ def _spread_notes(profiles: Sequence[Profile]) -> Iterator[str]:
                 f" from {format_size(smallest)} to {format_size(largest)}; the median is used"
             )
             return
+
+
+def _device_notes(profile: Profile, breaches: Sequence[Breach]) -> Iterator[str]:
+    """Yield what is on the GPU if a limit of its memory is exceeded."""
+    device = profile.device
+    if device is None or device.ledger is None:
+        return
+    if any(breach.figure in DEVICE_FIGURES for breach in breaches):
+        rows = sorted(device.ledger.rows, key=lambda row: -row.bytes)[:MAX_EXPLAINED_OWNERS]
+        owners = ", ".join(f"{row.label} {format_size(row.bytes)}" for row in rows)
+        yield f"on the GPU after the last run: {owners}"
 
 
 def judge_probe(probe: Probe, budget: Budget) -> Judgement:

@@ -10,6 +10,7 @@ from memdiag.records.attribution import Attribution, Copy, CopyKind
 from memdiag.records.baseline import CopyTotal
 from memdiag.records.phases import GENERATION_PHASES, PHASES, PhaseName
 from memdiag.records.profile import Memory, Profile
+from memdiag.runner.device_memory import uses_nvidia_device
 from memdiag.units import format_size
 
 FigureUnit = Literal["bytes", "count"]
@@ -75,16 +76,25 @@ FIGURES_BY_NAME: dict[str, BudgetFigure] = {
         BudgetFigure(
             name="process_peak", description="the largest resident set of the whole process"
         ),
+        BudgetFigure(
+            name="device_peak", description="the peak on the GPU, the context and code included"
+        ),
+        BudgetFigure(
+            name="device_steady", description="the memory on the GPU after the last run, likewise"
+        ),
     )
 }
-"""Every figure by its name; memory above the process's own baseline, except `process_peak`."""
+"""Every figure by its name. Resident memory is above the process's own baseline, except
+`process_peak`."""
+
+DEVICE_FIGURES = ("device_peak", "device_steady")
 
 
 def figures_of(profile: Profile) -> dict[str, int]:
     """Return the figures that `profile` has, in their units.
 
     Phases that were not reached or not distinguished have no figure, nor have later runs if there
-    were none, nor has `copies` without an X-ray.
+    were none, nor has `copies` without an X-ray, nor have those of the GPU without their sources.
     """
     base = profile.baseline_rss_bytes
     figures = {"peak": profile.peak_above_bytes}
@@ -101,7 +111,13 @@ def figures_of(profile: Profile) -> dict[str, int]:
         counts: Counter[tuple[str, ...]] = Counter()
         counts.update(copy.weights for copy in profile.attribution.copies if counts_as_copy(copy))
         figures["copies"] = max(counts.values(), default=0)
-    return figures | {"process_peak": profile.peak_rss_bytes}
+    figures["process_peak"] = profile.peak_rss_bytes
+    device = profile.device
+    if device is not None and device.peak_bytes is not None:
+        figures["device_peak"] = device.peak_bytes
+    if device is not None and device.steady_bytes is not None:
+        figures["device_steady"] = device.steady_bytes
+    return figures
 
 
 def aggregate_figures(profiles: Sequence[Profile]) -> dict[str, int]:
@@ -109,14 +125,21 @@ def aggregate_figures(profiles: Sequence[Profile]) -> dict[str, int]:
 
     They are medians, except the figures of phases: these are of the process whose boundaries were
     read soonest, as memory allocated before a boundary is read counts to the phase before it.
+    Those of the GPU are of the first process, as only that one may have recorded the allocations,
+    which takes memory there.
     """
-    each = [figures_of(profile) for profile in profiles]
-    names = dict.fromkeys(name for figures in each for name in figures)
+    by_process = [figures_of(profile) for profile in profiles]
+    names = dict.fromkeys(name for figures in by_process for name in figures)
     medians = {
-        name: round(median(figures[name] for figures in each if name in figures)) for name in names
+        name: round(median(figures[name] for figures in by_process if name in figures))
+        for name in names
     }
     soonest = figures_of(min(profiles, key=_lag_s))
-    return medians | {name: soonest[name] for name in BUDGET_PHASES if name in soonest}
+    return (
+        medians
+        | {name: soonest[name] for name in BUDGET_PHASES if name in soonest}
+        | {name: by_process[0][name] for name in DEVICE_FIGURES if name in by_process[0]}
+    )
 
 
 def late_bytes(profiles: Sequence[Profile]) -> int:
@@ -163,6 +186,8 @@ def why_missing(profile: Profile, name: str) -> str:
     if name == "copies":
         failure = profile.xray_failure
         return f"no X-ray: {failure}" if failure else "no X-ray was taken"
+    if name in DEVICE_FIGURES:
+        return _why_not_on_device(profile, name)
     if name == "growth_per_run":
         return "it takes two runs after the first one, or more"
     if profile.steady is None:
@@ -170,8 +195,20 @@ def why_missing(profile: Profile, name: str) -> str:
     return "this system does not split the resident set"
 
 
+def _why_not_on_device(profile: Profile, name: str) -> str:
+    device = profile.device
+    if device is None or not uses_nvidia_device(profile.session.providers):
+        return "the session did not run on an NVIDIA device (--provider CUDAExecutionProvider)"
+    if device.ledger is None:
+        reason = device.missing_reason("cudaMemGetInfo")
+        return f"the memory on the GPU was not read{f' ({reason})' if reason else ''}"
+    return f"the peak on the GPU is not known without CUPTI ({device.missing_reason('CUPTI')})"
+
+
 def phase_of_figure(profile: Profile, name: str) -> PhaseName | None:
-    """Return the phase that determines figure `name` of `profile`."""
+    """Return the phase that determines figure `name` of `profile`; None for those of the GPU."""
+    if name in DEVICE_FIGURES:
+        return None
     if name in ("peak", "process_peak"):
         return profile.peak_phase
     return next((phase for phase in BUDGET_PHASES if phase == name), "steady")

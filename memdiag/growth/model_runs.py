@@ -147,8 +147,8 @@ class ModelRuns:
             event = self._child.next_event(name, self._started)
         except TimeoutError:
             raise MeasurementError(
-                f"{self._job.model}: {self._job.limits.timeout_s:g} s have passed. Ask for fewer"
-                " runs, or allow more time with --for."
+                f"{self._job.model}: the runs timed out after {self._job.limits.timeout_s:g} s."
+                " Ask for fewer runs, or allow more time with --for."
             ) from None
         if event is None:
             raise MeasurementError(

@@ -279,7 +279,7 @@ def _weight_bytes(path: str) -> int | None:
     """Return the bytes of the weights of the model at `path`; None if it cannot be read."""
     try:
         with open_model(Path(path)) as model_file:
-            return sum(weight.nbytes for weight in model_file.weights)
+            return model_file.weight_bytes
     except ModelError:
         return None
 

@@ -144,11 +144,15 @@ class DeviceArena(Record, frozen=True, kw_only=True):
     Attributes:
         device: onnxruntime's name of the memory, such as ``Cuda``.
         used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+        used_ranges, slack_ranges: their addresses on the device, start and end (exclusive), with
+            adjacent ones joined.
     """
 
     device: str
     used_bytes: int
     slack_bytes: int
+    used_ranges: tuple[tuple[int, int], ...] = ()
+    slack_ranges: tuple[tuple[int, int], ...] = ()
 
 
 class Unidentifiable(Record, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ _FIX_HINT = "memdiag fix tries {}options of the session and optimizers"
 # Read, not imported: a saved profile is rendered where onnx is not installed.
 _RULE_FOLDERS = [
     resources.files("memdiag").joinpath(*path)
-    for path in (["rules", "catalog"], ["programs", "rules"])
+    for path in (["rules", "catalog"], ["rules", "device"], ["programs", "rules"])
 ]
 
 

@@ -15,6 +15,7 @@ from memdiag.records.profile import Environment, Input, Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.schemas import ReportedRecord
 from memdiag.reports import markdown as md
+from memdiag.reports.device import device_text
 from memdiag.reports.text import plain
 from memdiag.session_options import session_option_lines
 from memdiag.units import counted, format_size
@@ -38,7 +39,9 @@ def issue_markdown(record: ReportedRecord, report: str) -> str:
         UsageError: the record says nothing about onnxruntime.
     """
     environment: Environment | None = None
+    gpu = ""
     if isinstance(record, Profile):
+        gpu = "" if record.device is None else device_text(record.device.device)
         environment = record.environment
         command = record.command or ("memdiag", "profile", record.model.path)
         program = _reproduction_lines(record)
@@ -73,7 +76,7 @@ def issue_markdown(record: ReportedRecord, report: str) -> str:
             "Without memdiag:" if program else "",
             md.code_block([*program], "python") if program else "",
             "## Platform",
-            md.escape(_platform_text(environment)),
+            md.escape(_platform_text(environment, gpu)),
             "## ONNX Runtime Version or Commit ID",
             md.escape(known or "unknown"),
             "## Model File",
@@ -82,12 +85,12 @@ def issue_markdown(record: ReportedRecord, report: str) -> str:
     )
 
 
-def _platform_text(environment: Environment | None) -> str:
+def _platform_text(environment: Environment | None, gpu: str = "") -> str:
     if environment is None:
         return "unknown"
     facts = [environment.platform, f"Python {environment.python}", environment.cpu]
     facts += [counted(environment.cpu_count, "CPU"), format_size(environment.memory_bytes)]
-    return ", ".join(map(plain, facts))
+    return ", ".join(map(plain, filter(None, [*facts, gpu])))
 
 
 def _reproduction_lines(profile: Profile) -> Iterator[str]:

@@ -22,9 +22,6 @@ OTHER_STEPS_LABEL = "other steps"
 ESTIMATED_HEADING = "estimated"
 """Heading of the peaks that were predicted."""
 
-DEVICE_HEADING = "on device"
-"""Heading of the memory on devices."""
-
 OPTIONAL_PHASE_COLUMNS = ("at start",)
 """Columns that a narrow terminal does without where there are estimates: a phase starts where the
 one before it ends."""
@@ -70,7 +67,6 @@ class PhaseRow:
         is_peak: whether the overall peak is in this phase.
         ending: how the run ended in this phase, if it did not complete.
         estimated_bytes: the peak that was predicted; None without an estimate.
-        device_bytes: the largest sample of the memory on devices; None without a device.
     """
 
     phase: PhaseName
@@ -87,7 +83,6 @@ class PhaseRow:
     ending: str = ""
     whole: PhaseName | None = None
     estimated_bytes: int | None = None
-    device_bytes: int | None = None
 
     @property
     def level(self) -> int:
@@ -106,7 +101,6 @@ def phase_row(phase: Phase) -> PhaseRow:
         peak_kind=phase.peak_kind,
         end_bytes=phase.end.rss_bytes,
         net_bytes=phase.net_rss_bytes,
-        device_bytes=phase.peak_device_bytes,
     )
 
 
@@ -170,9 +164,6 @@ def _phase_and_part_rows(
         estimated_bytes=max(
             (row.estimated_bytes for row in group if row.estimated_bytes is not None), default=None
         ),
-        device_bytes=max(
-            (row.device_bytes for row in group if row.device_bytes is not None), default=None
-        ),
     )
     whole = group[0].phase
     every = sorted(times, key=lambda time: (time.start_s, time.end_s))
@@ -222,11 +213,6 @@ def phase_row_table(
     peak_heading = f"peak ({kind})" if kind else "peak"
     # On a terminal the phase where a run ended is marked in the last column.
     has_last = any(row.responsible for row in rows)
-    has_device = any(row.device_bytes is not None for row in rows)
-    if has_device:
-        caption += (
-            f"; {DEVICE_HEADING}: the largest sample of the process's memory there, not included"
-        )
     has_estimate = any(row.estimated_bytes is not None for row in rows)
 
     def size(size_bytes: int | None) -> str:
@@ -245,7 +231,6 @@ def phase_row_table(
         ),
         (Column(ESTIMATED_HEADING, "right", css="less"), lambda row: size(row.estimated_bytes)),
         (Column("at end", "right"), lambda row: size(row.end_bytes)),
-        (Column(DEVICE_HEADING, "right"), lambda row: size(row.device_bytes)),
         (Column("kept", "right"), lambda row: _kept_memory_text(row, decimals)),
         (
             Column(
@@ -269,12 +254,10 @@ def phase_row_table(
             lambda row: row.ending or row.responsible,
         ),
     ]
-    absent = {
-        heading
-        for heading, has in ((ESTIMATED_HEADING, has_estimate), (DEVICE_HEADING, has_device))
-        if not has
-    }
-    columns = [(column, cell) for column, cell in columns if column.heading not in absent]
+    if not has_estimate:
+        columns = [
+            (column, cell) for column, cell in columns if column.heading != ESTIMATED_HEADING
+        ]
     return Table(
         columns=tuple(column for column, _ in columns),
         rows=tuple(

@@ -11,14 +11,15 @@ from typing import Any
 
 from memdiag.programs import rules as program_rules
 from memdiag.rules import model_detectors
+from memdiag.rules.device import device_detectors
 from memdiag.rules.rule import Detector
 
 RULE_INDEX_FILE = "README.md"
 
 
 def all_detectors() -> tuple[Detector[Any, Any], ...]:
-    """Return the detectors for models, then the detectors for programs, by code."""
-    return (*model_detectors(), *program_rules.program_detectors())
+    """Return the detectors for models, for programs, and for devices, each by code."""
+    return (*model_detectors(), *program_rules.program_detectors(), *device_detectors())
 
 
 def rule_page(detector: Detector[Any, Any]) -> str:
@@ -37,7 +38,10 @@ def rule_page_texts() -> dict[str, str]:
         "`memdiag check` and `memdiag profile` search a model for this waste:\n\n"
         f"{_rule_table(model_detectors())}\n"
         "`memdiag run` searches a program for this waste:\n\n"
-        f"{_rule_table(program_rules.program_detectors())}"
+        f"{_rule_table(program_rules.program_detectors())}\n"
+        "`memdiag profile --provider CUDAExecutionProvider` searches the memory of the GPU for this"
+        " waste:\n\n"
+        f"{_rule_table(device_detectors())}"
     )
     return found
 

@@ -1,32 +1,48 @@
-"""Memory of a process on NVIDIA devices, through NVML (package nvidia-ml-py), where both are there.
+"""Memory of NVIDIA devices through NVML (package nvidia-ml-py), where both are there.
 
-NVML has no high-water mark: a peak is the largest sample. It lists processes by their numbers in
-the host's namespace, so that processes of a container may have no entry, and under WSL it lists
-them with 0 bytes. A process that uses a device has more than that: its context alone takes some.
+It is read to compare with what the process itself reports, and to know what other processes use.
+NVML lists processes by their numbers in the host's namespace, so that processes of a container may
+have no entry, and under WSL it lists them with 0 bytes. A process that uses a device has more than
+that: its context alone takes some.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
-
-from memdiag.records.profile import PhaseName
-
-MIN_DEVICE_PERIOD_S = 0.02
-"""A reading takes up to a millisecond: samples of the resident set are not kept from their rate."""
+from typing import Any, NamedTuple, Protocol
 
 _NVIDIA_PROVIDERS = ("CUDA", "Tensorrt", "NvTensorRTRTX")
 
+NO_READER_REASON = "the package nvidia-ml-py is not installed, or finds no device"
+
+
+class DeviceReading(NamedTuple):
+    """What NVML reports at one moment.
+
+    Attributes:
+        process_bytes: the bytes of the process on all devices; None if they are not available.
+        used_bytes: the bytes in use on the device, by all processes, with what the driver reserves;
+            None if they are not available, or with several devices: which of them a session uses
+            has another number there.
+    """
+
+    process_bytes: int | None
+    used_bytes: int | None
+
 
 class DeviceReader(Protocol):
-    """Reads the memory of one process on devices.
+    """Reads the memory of one process on devices, and that of the device.
 
     Attributes:
         name: the names of the devices.
+        driver: the version of the driver; empty if it is not known.
+        missing_reason: why the last reading has no figure of the process; empty if it has one.
     """
 
     name: str
+    driver: str
+    missing_reason: str
 
-    def read(self) -> int | None:
-        """Return the bytes of the process on all devices; None if they are not available."""
+    def read(self) -> DeviceReading:
+        """Return the memory now."""
         ...
 
     def close(self) -> None:
@@ -34,7 +50,23 @@ class DeviceReader(Protocol):
         ...
 
 
-DeviceReaderFactory = Callable[[int, Sequence[str]], DeviceReader | None]
+DeviceReaderFactory = Callable[[int], DeviceReader | None]
+
+
+def uses_nvidia_device(providers: Sequence[str]) -> bool:
+    """Return whether one of the execution `providers` is for NVIDIA's devices."""
+    return any(name.removesuffix("ExecutionProvider") in _NVIDIA_PROVIDERS for name in providers)
+
+
+def missing_size_reason(sizes: Sequence[int | None]) -> str:
+    """Return why NVML's sizes of one process on its devices are no figures; empty if they are."""
+    if not sizes:
+        return "NVML does not list the process, as in a container with its own process numbers"
+    if None in sizes:
+        return "NVML has no size for the process, as on a part of a device (MIG)"
+    if 0 in sizes:
+        return "NVML lists the process with 0 bytes, as under WSL"
+    return ""
 
 
 class NvmlReader:
@@ -44,6 +76,9 @@ class NvmlReader:
         nvml: the module ``pynvml``, initialised.
         pid: the process number.
 
+    Attributes:
+        name, driver, missing_reason: as in `DeviceReader`.
+
     Raises:
         nvml.NVMLError: the devices cannot be listed.
     """
@@ -51,12 +86,21 @@ class NvmlReader:
     def __init__(self, nvml: Any, pid: int) -> None:
         self._nvml = nvml
         self._pid = pid
+        self.missing_reason = ""
         count = nvml.nvmlDeviceGetCount()
         self._devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         self.name = ", ".join(map(str, map(nvml.nvmlDeviceGetName, self._devices)))
+        self.driver = str(nvml.nvmlSystemGetDriverVersion())
 
-    def read(self) -> int | None:
-        """Return the bytes of the process on all devices; None if NVML does not report them."""
+    def read(self) -> DeviceReading:
+        """Return the memory now."""
+        return DeviceReading(self._process_bytes(), self._used_bytes())
+
+    def close(self) -> None:
+        """End the use of NVML."""
+        self._nvml.nvmlShutdown()
+
+    def _process_bytes(self) -> int | None:
         try:
             sizes = [
                 process.usedGpuMemory
@@ -64,22 +108,24 @@ class NvmlReader:
                 for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
                 if process.pid == self._pid
             ]
+        except self._nvml.NVMLError as error:
+            self.missing_reason = f"NVML failed ({error})"
+            return None
+        self.missing_reason = missing_size_reason(sizes)
+        return None if self.missing_reason else sum(sizes)
+
+    def _used_bytes(self) -> int | None:
+        if len(self._devices) != 1:
+            return None
+        try:
+            used: int = self._nvml.nvmlDeviceGetMemoryInfo(self._devices[0]).used
         except self._nvml.NVMLError:
             return None
-        return sum(sizes) if sizes and all(sizes) else None
-
-    def close(self) -> None:
-        """End the use of NVML."""
-        self._nvml.nvmlShutdown()
+        return used
 
 
-def open_device_reader(pid: int, providers: Sequence[str]) -> DeviceReader | None:
-    """Return the reader of the device memory of process `pid`.
-
-    None without one of NVIDIA's `providers`, the package or a device.
-    """
-    if not any(name.removesuffix("ExecutionProvider") in _NVIDIA_PROVIDERS for name in providers):
-        return None
+def open_device_reader(pid: int) -> DeviceReader | None:
+    """Return the reader of process `pid`; None without the package or a device."""
     try:
         import pynvml
     except ImportError:
@@ -93,42 +139,3 @@ def open_device_reader(pid: int, providers: Sequence[str]) -> DeviceReader | Non
     except pynvml.NVMLError:
         pynvml.nvmlShutdown()
         return None
-
-
-class DeviceSamples:
-    """The largest sample of device memory in each phase.
-
-    Args:
-        reader: the reader; None without a device.
-
-    Attributes:
-        peaks: bytes by phase.
-        last_bytes: the last sample; None before the first, or if it was not available.
-    """
-
-    def __init__(self, reader: DeviceReader | None) -> None:
-        self.reader = reader
-        self.peaks: dict[PhaseName, int] = {}
-        self.last_bytes: int | None = None
-        self._sampled_s = -MIN_DEVICE_PERIOD_S
-
-    def sample(self, now_s: float, phase: PhaseName, *, at_boundary: bool) -> None:
-        """Take a sample at `now_s` seconds if one is due, as at each boundary of a phase."""
-        if self.reader is None or (
-            not at_boundary and now_s < self._sampled_s + MIN_DEVICE_PERIOD_S
-        ):
-            return
-        self._sampled_s = now_s
-        self.last_bytes = size = self.reader.read()
-        if size is not None:
-            self.peaks[phase] = max(size, self.peaks.get(phase, 0))
-
-    @property
-    def unread_name(self) -> str | None:
-        """The names of the devices if no sample was available; None otherwise."""
-        return None if self.reader is None or self.peaks else self.reader.name
-
-    def close(self) -> None:
-        """End the use of the library."""
-        if self.reader is not None:
-            self.reader.close()

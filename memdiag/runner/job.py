@@ -225,6 +225,8 @@ class Job:
         runs: number of runs after the first one; None stops after session creation.
         entering: words before the command of the child, such as those that enter a control group.
         generation: how each run receives outputs of the run before it; None if it does not.
+        records_device: whether the child reports the memory of its NVIDIA device at each step.
+        records_allocations: whether it reports each allocation there, too.
     """
 
     model: Path
@@ -235,6 +237,8 @@ class Job:
     runs: int | None = DEFAULT_RUNS
     entering: tuple[str, ...] = ()
     generation: GenerationJob | None = None
+    records_device: bool = False
+    records_allocations: bool = True
 
     def message(self) -> dict[str, Any]:
         """Return the JSON object that the script receives: every field of the session, by name."""
@@ -245,6 +249,8 @@ class Job:
             "later_feeds": json_value(self.later_feeds),
             "runs": self.runs,
             "generation": json_value(self.generation),
+            "records_device": self.records_device,
+            "records_allocations": self.records_allocations,
         }
 
 

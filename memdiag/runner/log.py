@@ -40,13 +40,23 @@ _RUNTIME_LOG_LINE = re.compile(
 )
 _TRANSFORMER_START = re.compile(rb"Applying graph transformer ([!-~]{1,200}) on step (\d{1,9})\.")
 _TRANSFORMER_END = re.compile(rb"GraphTransformer ([!-~]{1,200}) modified: ([01]) with status: ")
+_ARENA_EXTENDS = re.compile(
+    rb"Extending BFCArena for ([!-~]{1,64}?)\. bin_num:\d{1,9} "
+    rb"\(requested\) num_bytes: (\d{1,18})(?!\d)"
+)
 _ARENA_GROWN = re.compile(
     rb"Allocated memory at (?:0x)?([0-9a-fA-F]{1,16}) to (?:0x)?([0-9a-fA-F]{1,16})(?![0-9a-fA-F])"
 )
 _INITIALIZER_REMOVED = re.compile(
     rb"Removing initializer '(.+)'\. It is no longer used by any node\."
 )
-_MEMORY_RESERVED = re.compile(rb"Reserving memory in BFCArena for Cpu size: (\d{1,18})(?!\d)")
+_MEMORY_RESERVED = re.compile(
+    rb"Reserving memory in BFCArena for ([!-~]{1,64}) size: (\d{1,18})(?!\d)"
+)
+_HOST_MEMORY = "Cpu"
+_PINNED = "Pinned"
+"""onnxruntime's names of memory that devices read end in this. It is memory of the host."""
+
 _ARENA_MADE = b"Creating BFCArena for Cpu "
 _COLOUR_CODE = re.compile(rb"\x1b\[[0-9;]*m")
 _MARKER_BY_TEXT: dict[bytes, MarkerKind] = {
@@ -111,6 +121,44 @@ AddressRanges = Sequence[tuple[int, int]]
 """Start and end (exclusive) of each address range."""
 
 
+class ArenaRegion(NamedTuple):
+    """A region by which an arena grew.
+
+    Attributes:
+        memory: onnxruntime's name of the memory, such as ``Cpu`` or ``Cuda``; empty if the log
+            lacks it.
+        start, end: the addresses.
+        requested_bytes: the request that did not fit into the regions before; None if the log
+            lacks it.
+        epoch_s: the time stamp of the line, in seconds since 1970.
+    """
+
+    memory: str
+    start: int
+    end: int
+    requested_bytes: int | None
+    epoch_s: float
+
+
+class ArenaReservation(NamedTuple):
+    """An allocation of its own that an arena made outside its regions, as for weights.
+
+    Attributes:
+        memory: onnxruntime's name of the memory.
+        bytes: the size.
+        epoch_s: the time stamp of the line, in seconds since 1970.
+    """
+
+    memory: str
+    bytes: int
+    epoch_s: float
+
+
+def is_host_memory(memory: str) -> bool:
+    """Return whether onnxruntime's name of a memory, such as ``CudaPinned``, is of the host's."""
+    return memory.startswith(_HOST_MEMORY) or memory.endswith(_PINNED)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogEvidence:
     """Facts about the creation of a session that its log proves.
@@ -147,7 +195,8 @@ class LogParser:
         warnings: the first warnings of onnxruntime.
         errors: the first errors of onnxruntime.
         tail: the last lines that are not onnxruntime's, such as a traceback.
-        arena: the address ranges by which the arena of onnxruntime grew.
+        regions: the regions by which the arenas of onnxruntime grew, of hosts and devices.
+        device_reservations: what arenas reserved in the memory of devices.
     """
 
     def __init__(self, secret: str) -> None:
@@ -155,7 +204,10 @@ class LogParser:
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self.tail: list[str] = []
-        self.arena: list[tuple[int, int]] = []
+        self.regions: list[ArenaRegion] = []
+        self.device_reservations: list[ArenaReservation] = []
+        self._extended_memory = ""
+        self._requested_bytes: int | None = None
         self._changed: set[str] = set()
         self._removed: dict[str, str] = {}
         self._removed_all = True
@@ -184,6 +236,15 @@ class LogParser:
         if self._rest:
             self._parse_line(self._rest)
             self._rest = b""
+
+    @property
+    def host_regions(self) -> list[tuple[int, int]]:
+        """The address ranges of the regions in the memory of the host, or of an unknown one."""
+        return [
+            (region.start, region.end)
+            for region in self.regions
+            if not region.memory or is_host_memory(region.memory)
+        ]
 
     def evidence(self) -> LogEvidence:
         """Return the facts about the session that the lines until now prove."""
@@ -240,18 +301,19 @@ class LogParser:
                 self._changed_by, self._changed_in = name, line["logger"]
                 self._changed.add(name)
             return LogMarker("transformer_end", self._epoch_seconds(line), name, modified=modified)
+        if extends := _ARENA_EXTENDS.match(message):
+            self._extended_memory = extends[1].decode()
+            self._requested_bytes = int(extends[2])
+            return None
         if grown := _ARENA_GROWN.match(message):
-            first, last = int(grown[1], 16), int(grown[2], 16)
-            if first < last:
-                self.arena.append((first, last))
+            self._note_region(int(grown[1], 16), int(grown[2], 16), line)
             return None
         if message.startswith(_OPENVINO_LINE):
             return self._openvino_marker(message.removeprefix(_OPENVINO_LINE), line)
         if message.startswith(_ARENA_MADE) and self._reserved is None:
             self._reserved = Counter()
         if reserved := _MEMORY_RESERVED.match(message):
-            if self._packing and self._reserved is not None:
-                self._reserved[int(reserved[1])] += 1
+            self._note_reservation(reserved[1].decode(), int(reserved[2]), line)
             return None
         for text, kind in _MARKER_BY_TEXT.items():
             if message.startswith(text):
@@ -271,6 +333,21 @@ class LogParser:
                     self._changed_by, self._changed_in = OPENVINO_NAME, self._session_logger
                 return LogMarker(kind, self._epoch_seconds(line))
         return None
+
+    def _note_region(self, start: int, end: int, line: re.Match[bytes]) -> None:
+        """Note a region. The line lacks the arena's name, which the line before it has."""
+        memory, requested_bytes = self._extended_memory, self._requested_bytes
+        self._extended_memory, self._requested_bytes = "", None
+        if start < end:
+            epoch_s = self._epoch_seconds(line)
+            self.regions.append(ArenaRegion(memory, start, end, requested_bytes, epoch_s))
+
+    def _note_reservation(self, memory: str, size: int, line: re.Match[bytes]) -> None:
+        if not is_host_memory(memory):
+            epoch_s = self._epoch_seconds(line)
+            self.device_reservations.append(ArenaReservation(memory, size, epoch_s))
+        elif memory == _HOST_MEMORY and self._packing and self._reserved is not None:
+            self._reserved[size] += 1
 
     def _note_removed(self, message: bytes) -> None:
         removed = _INITIALIZER_REMOVED.fullmatch(message.rstrip())

@@ -9,13 +9,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgspec
-
 from memdiag.garbage import collection_disabled
 from memdiag.process_end import end_text, signal_name
 from memdiag.records.profile import (
     UNKNOWN_MEMORY,
-    DeviceMemory,
     EndCause,
     Memory,
     Outcome,
@@ -28,10 +25,17 @@ from memdiag.records.profile import (
     Status,
 )
 from memdiag.runner.child import Child
-from memdiag.runner.device_memory import DeviceReaderFactory, DeviceSamples, open_device_reader
+from memdiag.runner.device_memory import DeviceReader, DeviceReaderFactory, open_device_reader
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
-from memdiag.runner.log import AddressRanges, LogEvidence, LogMarker, ScriptEvent
+from memdiag.runner.log import (
+    AddressRanges,
+    ArenaRegion,
+    ArenaReservation,
+    LogEvidence,
+    LogMarker,
+    ScriptEvent,
+)
 from memdiag.runner.observer import (
     MemoryReading,
     Observer,
@@ -79,7 +83,8 @@ class Measurement:
             the last step; None without a generation, or if these were not reached.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
-        unread_device: the names of devices on which no memory of the child was reported.
+        arena_regions: the regions by which the arenas of onnxruntime grew, of hosts and devices.
+        device_reservations: what arenas reserved in the memory of devices.
     """
 
     onnxruntime: str | None
@@ -98,10 +103,13 @@ class Measurement:
     explicit_starts: bool
     outcome: Outcome
     interrupted: bool
-    device: DeviceMemory | None
-    unread_device: str | None
     prefill_cache_bytes: int | None = None
     cache_bytes: int | None = None
+    arena_regions: tuple[ArenaRegion, ...] = ()
+    device_reservations: tuple[ArenaReservation, ...] = ()
+
+
+OnDeviceEvent = Callable[[ScriptEvent, float, DeviceReader | None], None]
 
 
 class AtBaseline(NamedTuple):
@@ -120,7 +128,7 @@ class AtPhaseEnd(NamedTuple):
     Attributes:
         pid: the process number of the child.
         phase: the phase.
-        arena: the regions of the arena according to the log.
+        arena: the regions of the arena in the host's memory, according to the log.
         cache: the memory of the KV cache of a generation.
     """
 
@@ -135,7 +143,7 @@ class AtSteady(NamedTuple):
 
     Attributes:
         pid: the process number of the child.
-        arena: the regions of the arena according to the log.
+        arena: the regions of the arena in the host's memory, according to the log.
         log: the evidence of the log.
         heap_trimmed: whether freed heap was returned to the system.
         cache: the memory of the KV cache of a generation.
@@ -148,8 +156,8 @@ class AtSteady(NamedTuple):
     cache: AddressRanges = ()
 
 
-ReadMoment = AtBaseline | AtPhaseEnd | AtSteady
-"""A moment at which the memory of the child can be read, for it waits or is stopped."""
+ChildPause = AtBaseline | AtPhaseEnd | AtSteady
+"""The child waits or is stopped, so that its memory can be read."""
 
 
 class _EndOfMeasurement(Exception):
@@ -161,11 +169,13 @@ class MeasuredRun:
 
     Args:
         job: the model, the configuration and the limits.
-        on_moment: called at each moment at which the memory of the child can be read; its time
+        on_pause: called while the child waits or is stopped, to read its memory; its time
             belongs to no phase.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
         device: creates the reader of the child's memory on devices.
+        on_device_event: called with each event of a child that records its device, the seconds
+            since the start, and the reader of `device`, if there is one.
         on_progress: called with the progress of the child.
         on_sample: called after each sample, with the seconds since the start.
     """
@@ -173,21 +183,22 @@ class MeasuredRun:
     def __init__(
         self,
         job: Job,
-        on_moment: Callable[[ReadMoment], None] | None = None,
+        on_pause: Callable[[ChildPause], None] | None = None,
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = open_observer,
         device: DeviceReaderFactory = open_device_reader,
+        on_device_event: OnDeviceEvent | None = None,
         on_progress: Callable[[ChildProgress], None] | None = None,
         on_sample: Callable[[float], None] | None = None,
     ) -> None:
         self._job = job
-        self._on_moment = on_moment
+        self._on_pause = on_pause
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._make_device_reader = device
-        self._device = DeviceSamples(None)
-        self._steady_device_bytes: int | None = None
+        self._device_reader: DeviceReader | None = None
+        self._on_device_event = on_device_event
         self._on_progress = on_progress
         self._on_sample = on_sample
         # Reported by the child.
@@ -240,7 +251,8 @@ class MeasuredRun:
             finally:
                 if self._observer is not None:
                     self._observer.close()
-                self._device.close()
+                if self._device_reader is not None:
+                    self._device_reader.close()
 
     def _start_observing(self) -> None:
         self._origin = time.perf_counter()
@@ -252,9 +264,8 @@ class MeasuredRun:
             # The child has ended already; its output has the reason.
             self._observer = None
         self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
-        self._device = DeviceSamples(
-            self._make_device_reader(self._child.pid, self._job.session.providers)
-        )
+        if self._job.records_device:
+            self._device_reader = self._make_device_reader(self._child.pid)
 
     def _observe_to_end(self) -> None:
         """Let the child run until it is done, has ended, or has reached a limit."""
@@ -310,10 +321,7 @@ class MeasuredRun:
             python=self._versions.get("python"),
             providers=self._providers,
             baseline=self._baseline,
-            phases=tuple(
-                msgspec.structs.replace(each, peak_device_bytes=self._device.peaks.get(each.name))
-                for each in tracker.phases()
-            ),
+            phases=tracker.phases(),
             spans=tracker.spans(),
             samples=self._timeline.samples(),
             sampling=Sampling(
@@ -331,26 +339,14 @@ class MeasuredRun:
             explicit_starts=tracker.explicit_starts,
             outcome=outcome,
             interrupted=self._interrupted,
-            device=self._device_memory(),
-            unread_device=self._device.unread_name,
             prefill_cache_bytes=self._prefill_cache_bytes,
             cache_bytes=self._cache_bytes,
-        )
-
-    def _device_memory(self) -> DeviceMemory | None:
-        """Return the memory on devices; None without a reader, or if it had no figures."""
-        reader, peaks = self._device.reader, self._device.peaks
-        if reader is None or not peaks:
-            return None
-        return DeviceMemory(
-            source="nvml",
-            name=reader.name,
-            peak_bytes=max(peaks.values()),
-            steady_bytes=self._steady_device_bytes,
+            arena_regions=tuple(self._child.log.regions),
+            device_reservations=tuple(self._child.log.device_reservations),
         )
 
     def _elapsed_s(self) -> float:
-        """Return the seconds since the child was started, without the time of `on_moment`."""
+        """Return the seconds since the child was started, without the time of `on_pause`."""
         return time.perf_counter() - self._origin
 
     def _read_output(self) -> None:
@@ -398,6 +394,10 @@ class MeasuredRun:
                     self._end_last_phase()
                 else:
                     self._start_span(*self._run_spans[0])
+            case name if name.startswith("device_"):
+                if self._on_device_event is not None:
+                    self._on_device_event(event, self._elapsed_s(), self._device_reader)
+                return
             case "cache":
                 self._add_cache(fields["ranges"], is_first=fields["first"])
                 return
@@ -410,11 +410,14 @@ class MeasuredRun:
             case "steady":
                 self._cache_bytes = self._cached_bytes()
                 self._steady = self._end_last_phase()
-                self._steady_device_bytes = self._device.last_bytes
             case "trimmed":
                 self._measure_trim(possible=fields["possible"])
             case "end":
                 self._read_memory_at_steady()
+                if not self._job.records_device:
+                    self._child.proceed()
+                    raise _EndOfMeasurement
+            case "deleted":
                 self._child.proceed()
                 raise _EndOfMeasurement
             case "error":
@@ -456,22 +459,24 @@ class MeasuredRun:
     def _read_memory_at_steady(self) -> None:
         log = self._child.log
         trimmed = self._trimmed is not None
-        steady = AtSteady(self._child.pid, log.arena, log.evidence(), trimmed, tuple(self._cache))
+        steady = AtSteady(
+            self._child.pid, log.host_regions, log.evidence(), trimmed, tuple(self._cache)
+        )
         self._read_memory_at(steady)
 
     def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:
-            arena, cache = self._child.log.arena, tuple(self._cache)
+            arena, cache = self._child.log.host_regions, tuple(self._cache)
             self._read_memory_at(AtPhaseEnd(self._child.pid, phase, arena, cache))
 
-    def _read_memory_at(self, moment: ReadMoment) -> None:
-        """Call `on_moment`, at the end of a phase with the child stopped; no phase has its time."""
-        if self._on_moment is None:
+    def _read_memory_at(self, pause: ChildPause) -> None:
+        """Call `on_pause`, at the end of a phase with the child stopped; no phase has its time."""
+        if self._on_pause is None:
             return
         started = time.perf_counter()
         try:
-            with self._child.stopped() if isinstance(moment, AtPhaseEnd) else nullcontext():
-                self._on_moment(moment)
+            with self._child.stopped() if isinstance(pause, AtPhaseEnd) else nullcontext():
+                self._on_pause(pause)
         finally:
             duration = time.perf_counter() - started
             self._origin += duration
@@ -517,7 +522,6 @@ class MeasuredRun:
             self._on_sample(now_s)
         if self._is_timed:
             self._phases.add_sample(now_s, reading)
-            self._device.sample(now_s, self._phases.phase, at_boundary=False)
         self._check_memory(reading.rss_bytes)
         if now_s > self._job.limits.timeout_s or self._job.limits.deadline.remaining_s <= 0:
             seconds = min(now_s, self._job.limits.timeout_s)
@@ -531,14 +535,7 @@ class MeasuredRun:
             raise ProcessGone
         self._last = boundary = self._observer.boundary()
         now_s = self._elapsed_s()
-        memory = boundary.memory
-        file_bytes = memory.file_bytes
-        if file_bytes is not None:
-            file_bytes += memory.shared_bytes or 0
-        sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
-        self._add_reading(now_s, MemoryReading(*sizes))
-        if self._is_timed:
-            self._device.sample(now_s, self._phases.phase, at_boundary=True)
+        self._add_reading(now_s, MemoryReading.of(boundary.memory))
         return now_s, boundary
 
     def _add_reading(self, now_s: float, reading: MemoryReading) -> None:

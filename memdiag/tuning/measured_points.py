@@ -61,14 +61,14 @@ class MeasuredPoints:
 
     def options_of(self, point: Point) -> tuple[TuningOption, ...]:
         """Return the options of `point`."""
-        return self.options_by_names[frozenset(point.options)]
+        return self.options_by_names[frozenset(point.option_names)]
 
     @property
     def chosen_names(self) -> OptionNames:
         """The names of the options of the recommended point."""
         if self.confirmed is not None:
             return self.confirmed
-        return frozenset(self.best_believed_point(self.is_plausible_point).options)
+        return frozenset(self.best_believed_point(self.is_plausible_point).option_names)
 
     @property
     def chosen(self) -> Point:
@@ -78,7 +78,7 @@ class MeasuredPoints:
     @property
     def is_confirmed(self) -> bool:
         """Whether the chosen point was measured thoroughly, as the defaults are at the start."""
-        return self.confirmed is not None or not self.chosen.options
+        return self.confirmed is not None or not self.chosen.option_names
 
     def best_if_fast(self) -> Point:
         """Return the point to confirm: the one to recommend if undecided points are fast enough.
@@ -105,7 +105,7 @@ class MeasuredPoints:
             if not names or names not in refuted
         ]
         best = recommended_point(standing, self.budget, self.max_slowdown)
-        return self.by_names[frozenset(best.options)]
+        return self.by_names[frozenset(best.option_names)]
 
     def is_undecided_point(self, point: Point) -> bool:
         """Return whether `point` may be too slow."""
@@ -198,8 +198,8 @@ class MeasuredPoints:
             (peak_plus_steady(figures), point)
             for point, figures, ratio in usable_points([*self.by_names.values()])
             if ratio <= self.max_slowdown
-            if len(point.options) > len(chosen.options)
-            if frozenset(point.options) not in self.refuted
+            if len(point.option_names) > len(chosen.option_names)
+            if frozenset(point.option_names) not in self.refuted
             if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
             if not is_worth_an_option(figures, chosen.figures)
         ]
@@ -212,7 +212,7 @@ class MeasuredPoints:
         left it undecided.
         """
         best = self.best_believed_point(self.is_undecided_point, refuted=frozenset())
-        return best if best.undecided and best.options != self.chosen.options else None
+        return best if best.undecided and best.option_names != self.chosen.option_names else None
 
 
 def is_failing_point(point: Point, max_slowdown: float) -> bool:

@@ -285,7 +285,7 @@ class OptionSearch:
             or (alone := self.measured.figures_of((option,))) is None
             or saves_a_little(alone, base)
         )
-        if not useful or len(useful) == len(point.options) or point.figures is None:
+        if not useful or len(useful) == len(point.option_names) or point.figures is None:
             return
         figures = self._measure_combination(useful).figures
         if figures is not None and not is_worth_an_option(point.figures, figures):
@@ -301,7 +301,7 @@ class OptionSearch:
         for option in sorted(
             self.usable, key=lambda usable: (-self._promised_saving(usable), usable.costs_time)
         ):
-            has_result = bool(self.measured.best_if_fast().options)
+            has_result = bool(self.measured.best_if_fast().option_names)
             is_wanted = self._promised_saving(option) > 0 and not has_result
             if self.clock() >= end and not is_wanted:
                 break
@@ -502,8 +502,8 @@ class OptionSearch:
         is confirmed but turns out to exceed the budget is kept only if no other point fits.
         """
         nearest: OptionNames | None = None
-        while (point := self._next_point_to_confirm()).options:
-            names = frozenset(point.options)
+        while (point := self._next_point_to_confirm()).option_names:
+            names = frozenset(point.option_names)
             chosen = self.measured.options_by_names[names]
             about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
             if about_s > 0:
@@ -534,11 +534,11 @@ class OptionSearch:
         """
         point = self.measured.best_if_fast()
         fits = not over_budget_bytes(self.point_evaluator.before, self.budget)
-        if point.options or (self.budget and fits):
+        if point.option_names or (self.budget and fits):
             return point
         self._compare_next_point()
         point = self.measured.best_if_fast()
-        if point.options:
+        if point.option_names:
             return point
         return self.measured.best_believed_point(self.measured.is_undecided_point)
 
@@ -623,12 +623,12 @@ class OptionSearch:
     def _report_best(self) -> None:
         """Report the best point that is probably fast enough, if it is not the defaults."""
         point = self.measured.best_believed_point(self.measured.is_plausible_point)
-        if not point.options or point.figures is None:
+        if not point.option_names or point.figures is None:
             return
         before = self.point_evaluator.before
         peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
         steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
-        chosen = " + ".join(point.options)
+        chosen = " + ".join(point.option_names)
         self.report_verified(f"{chosen}, peak {peak}, steady {steady}")
 
     def _restart_step_estimate(self) -> None:
@@ -638,7 +638,7 @@ class OptionSearch:
 
     def _check_deadline(self) -> None:
         # While only the defaults can be chosen, no thorough measurement is needed at the end.
-        end = self._deadline if self.measured.best_if_fast().options else self.end
+        end = self._deadline if self.measured.best_if_fast().option_names else self.end
         self.point_evaluator.set_deadline(end)
         if self.clock() + self.point_evaluator.measuring_s > end:  # what begins has to fit
             raise TimeLimitReached

@@ -91,7 +91,7 @@ def fix_record(
     evaluation = evaluator.evaluation(chosen)
     difference = evaluation.difference if evaluation else None
     # What was not verified is no program, nor what loads a missing model.
-    has_program = bool(chosen.options) and not chosen.undecided and not published.problem
+    has_program = bool(chosen.option_names) and not chosen.undecided and not published.problem
     loaded = Path(published.output_files[0]) if published.output_files else model_file.path
     return Fix(
         schema=FIX_SCHEMA,
@@ -121,7 +121,7 @@ def fix_record(
         points=search.points,
         untried=(*untried, *search.untried()),
         failed_optimizers=failed_optimizers,
-        chosen=chosen.options,
+        chosen=chosen.option_names,
         measured_once=not search.measured.is_confirmed,
         sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),
         program=_point_program(loaded, chosen, search) if has_program else "",
@@ -168,19 +168,22 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
         )
     if (undecided := search.measured.best_undecided()) is not None:
         yield (
-            f"undecided: {' + '.join(undecided.options)} would take {_point_sizes_text(undecided)},"
+            f"undecided: {_options_text(undecided)} would take {_point_sizes_text(undecided)},"
             f" but whether it is too slow is uncertain: {_latency_interval_text(undecided)} with"
             f" {undecided.slowest_with};"
             f" --max-slowdown {_accepting_slowdown(undecided)} or more accepts it"
         )
-    if chosen.options and (smaller := search.measured.smallest_with_more_options()) is not None:
+    if (
+        chosen.option_names
+        and (smaller := search.measured.smallest_with_more_options()) is not None
+    ):
         yield (
-            f"{' + '.join(smaller.options)} takes {_point_sizes_text(smaller)}: a little less than"
+            f"{_options_text(smaller)} takes {_point_sizes_text(smaller)}: a little less than"
             " what was chosen, but too little for more options"
         )
     if (slower := search.measured.smallest_of_too_slow()) is not None:
         yield (
-            f"slower: {' + '.join(slower.options)} would take {_point_sizes_text(slower)} at"
+            f"slower: {_options_text(slower)} would take {_point_sizes_text(slower)} at"
             f" {_latency_interval_text(slower)}; --max-slowdown {_accepting_slowdown(slower)} or"
             " more accepts it"
         )
@@ -192,7 +195,7 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
         slower = search.measured.fastest_of_too_slow()
         if slower is not None:
             yield (
-                f"{' + '.join(slower.options)} would fit the budget at"
+                f"{_options_text(slower)} would fit the budget at"
                 f" {_latency_interval_text(slower)};"
                 f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
             )
@@ -207,6 +210,10 @@ def _accepting_slowdown(point: Point) -> str:
     """
     assert point.largest_high is not None
     return f"{ceil(100 * point.largest_high) / 100:.2f}"
+
+
+def _options_text(point: Point) -> str:
+    return " + ".join(point.option_names)
 
 
 def _latency_interval_text(point: Point) -> str:

@@ -16,6 +16,7 @@ from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.bfc_arena import ProcessArenas, read_arenas
 from memdiag.attribution.heap import Heap, read_heap
 from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.process_xray import _device_arena
 from tests.attribution.conftest import Start
 from tests.attribution.fake_arena import (
     AT,
@@ -93,6 +94,10 @@ def test_an_arena_of_another_device_is_apart_with_its_name() -> None:
     arenas = read(on_device, in_memory)
     (arena,) = arenas.device_objects
     assert (arena.memory, arena.used_bytes, arena.slack_bytes) == ("Cuda", 5 * 256, 4603 * 256)
+    saved = _device_arena(arena)
+    assert sum(end - start for start, end in saved.used_ranges) == arena.used_bytes
+    assert sum(end - start for start, end in saved.slack_ranges) == arena.slack_bytes
+    assert {type(address) for pair in saved.used_ranges for address in pair} == {int}
     (host,) = arenas.objects
     assert (host.memory, host.used_bytes) == ("", 2 * 256)
     assert seen(arenas) == expected({THIRD: [(2, USED), (1, FREE)]})

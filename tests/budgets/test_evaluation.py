@@ -15,11 +15,13 @@ from memdiag.budgets.figures import figures_of
 from memdiag.errors import UsageError
 from memdiag.records.baseline import BaselineEntry
 from memdiag.records.budget import Budget, Judgement
+from memdiag.records.device import Device
 from memdiag.records.dimension import Dimension
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
-from tests.reports import profiles, tied_xray
+from tests.reports import gpus, profiles, tied_xray
 from tests.reports.profiles import MIB
+from tests.reports.rendering import replaced
 from tests.snapshots import assert_approved
 
 APPROVED = Path(__file__).parent / "approved" / "judgements.txt"
@@ -117,6 +119,23 @@ def other_sizes() -> dict[str, Case]:
     }
 
 
+def on_gpu() -> dict[str, Case]:
+    """Return cases of a profile with 700 MiB on a GPU, 900 MiB at the peak."""
+
+    def of(profile: Profile, **sizes: int) -> Case:
+        return [profile], Budget(limits=sizes), None
+
+    profile = gpus.on_gpu()
+    other = replaced(profile, device__device=Device(name="Other"))
+    return {
+        "exactly the budget of the GPU": of(profile, device_peak=900 * MIB),
+        "more on the GPU": of(profile, device_peak=800 * MIB, device_steady=100 * MIB),
+        "a peak on the GPU without CUPTI": of(gpus.on_gpu(has_cupti=False), device_peak=1),
+        "no GPU": of(PROFILE, device_steady=1),
+        "another GPU": ([other], Budget(), entry(profile)),
+    }
+
+
 def judgement_lines(judgement: Judgement) -> list[str]:
     lines = ["met" if judgement.is_met else "not met"]
     for breach in judgement.breaches:
@@ -130,8 +149,9 @@ def judgement_lines(judgement: Judgement) -> list[str]:
 
 
 def test_every_case_has_its_judgement() -> None:
+    cases = limits() | growth() | other_sizes() | on_gpu()
     lines = []
-    for title, (taken, budget, before) in (limits() | growth() | other_sizes()).items():
+    for title, (taken, budget, before) in cases.items():
         try:
             found = judge_budget(taken, budget, entry=before, update_option="--update")
             lines += [f"{title}:", *(f"  {line}" for line in judgement_lines(found))]
@@ -143,6 +163,15 @@ def test_every_case_has_its_judgement() -> None:
 def test_the_median_of_the_processes_is_judged() -> None:
     judgement = judge_budget(steady_at(81, 94, 81, 94, 94), Budget(limits={"steady": 95 * MIB}))
     assert judgement.figures["steady"] == 94 * MIB
+
+
+@pytest.mark.parametrize(("figure", "has_owners"), [("peak", True), ("device_peak", False)])
+def test_owners_of_resident_memory_explain_no_breach_on_the_gpu(
+    figure: str, has_owners: bool
+) -> None:
+    profile = replace(gpus.on_gpu(), attribution=tied_xray.attribution())
+    judgement = judge_budget([profile], Budget(limits={figure: 1}))
+    assert bool(judgement.owners) is has_owners
 
 
 def test_the_baseline_knows_no_process_peak() -> None:

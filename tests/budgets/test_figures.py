@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from memdiag.budgets.figures import (
+    DEVICE_FIGURES,
     FIGURES_BY_NAME,
     MAX_BASELINE_COPIES,
     aggregate_figures,
@@ -19,7 +20,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.baseline import CopyTotal
 from memdiag.records.phases import GENERATION_PHASES
 from memdiag.records.profile import Profile, Run
-from tests.reports import profiles, tied_xray
+from tests.reports import gpus, profiles, tied_xray
 from tests.reports.profiles import MIB
 
 replace = msgspec.structs.replace
@@ -33,7 +34,14 @@ def test_figures_are_above_the_baseline_and_the_whole_process_is_not() -> None:
     }
     assert figures["process_peak"] == 1579 * MIB
     assert figures["steady_anonymous"] + figures["steady_file"] == figures["steady"]
-    assert figures.keys() == FIGURES_BY_NAME.keys() - {"copies", *GENERATION_PHASES}
+    absent = {"copies", *GENERATION_PHASES, *DEVICE_FIGURES}
+    assert figures.keys() == FIGURES_BY_NAME.keys() - absent
+
+
+def test_figures_of_the_gpu_are_its_memory_with_the_context() -> None:
+    figures = figures_of(gpus.on_gpu())
+    assert (figures["device_peak"], figures["device_steady"]) == (900 * MIB, 700 * MIB)
+    assert figures.keys() - figures_of(profiles.tied_if()).keys() == {*DEVICE_FIGURES}
 
 
 def test_growth_is_the_mean_of_a_run() -> None:
@@ -59,6 +67,9 @@ def without_phase(name: str) -> Profile:
         (without_phase("constant_fold"), "constant_fold", "onnxruntime 1.31.1 did not log"),
         (profiles.sampled(), "steady_file", "does not split"),
         (profiles.sampled(), "steady_anonymous", "does not split"),
+        (profiles.tied_if(), "device_peak", "did not run on an NVIDIA device"),
+        (gpus.on_gpu(has_cupti=False), "device_peak", "without CUPTI (it was not found)"),
+        (gpus.on_gpu(is_read=False), "device_steady", "was not read (it failed with error 35)"),
     ],
 )
 def test_what_a_profile_lacks_has_a_reason(profile: Profile, name: str, words: str) -> None:
@@ -94,17 +105,23 @@ def test_the_median_is_of_those_that_have_the_figure() -> None:
     assert aggregate_figures([with_copies, without, without])["copies"] == 3
 
 
+def test_the_gpu_is_that_of_the_first_process() -> None:
+    figures = aggregate_figures([gpus.on_gpu(), gpus.on_gpu(has_cupti=False)])
+    assert (figures["device_peak"], figures["device_steady"]) == (900 * MIB, 700 * MIB)
+
+
 def test_what_is_seen_late_may_be_counted_too_early() -> None:
     assert late_bytes([seen_after(None), seen_after(0.002)]) == 0
     assert late_bytes([seen_after(0.004), seen_after(0.002)]) == 12_000_000
 
 
-def test_figures_have_a_phase() -> None:
+def test_figures_have_a_phase_except_those_of_the_gpu() -> None:
     profile = profiles.tied_if()
     names = ("peak", "process_peak", "parse", "growth_per_run")
     assert [phase_of_figure(profile, name) for name in names] == [
         *(profile.peak_phase, profile.peak_phase, "parse", "steady")
     ]
+    assert {phase_of_figure(gpus.on_gpu(), name) for name in DEVICE_FIGURES} == {None}
 
 
 def row(weight: str, kind: str = "original", count: int = 1, size: int = 100) -> CopyTotal:

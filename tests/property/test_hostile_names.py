@@ -20,7 +20,7 @@ from memdiag.records.finding import CheckedModel
 from memdiag.reports import check as check_report
 from memdiag.reports import github, report_of, sarif
 from memdiag.reports import xray as xray_report
-from tests.reports import comparisons, fix_records, profiles, runs, tied_xray
+from tests.reports import comparisons, fix_records, gpus, profiles, runs, tied_xray
 from tests.reports.checks import check, finding
 
 BENIGN = "name of something-else.onnx"
@@ -41,6 +41,7 @@ FORMAL = {"schema", "id", "source", "target", "metric"}
 
 RECORDS: dict[str, Any] = {
     "profile": tied_xray.with_xrays,
+    "gpu": gpus.recorded_profile,
     "failed": profiles.failed,
     "killed": profiles.killed,
     "comparison": comparisons.versions,

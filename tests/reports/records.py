@@ -1,12 +1,14 @@
 """One record of each kind that has reports, and variants that are told in other words."""
 
 from collections.abc import Callable
+from functools import partial
 
 from memdiag.records.schemas import ReportedRecord
 from tests.reports import (
     comparisons,
     estimates,
     fix_records,
+    gpus,
     growths,
     limits,
     profiles,
@@ -41,6 +43,11 @@ VARIANTS: dict[str, Callable[[], ReportedRecord]] = {
     "profile_failed": profiles.failed,
     "profile_killed": profiles.killed,
     "profile_generation": profiles.generated,
+    "profile_gpu": gpus.recorded_profile,
+    "profile_gpu_without_cupti": partial(gpus.recorded_profile, "dense_nocupti"),
+    "profile_gpu_unread": partial(gpus.on_gpu, is_read=False),
+    "profile_gpu_fallback": gpus.fallen_back,
+    "profile_gpu_out_of_memory": gpus.out_of_memory,
     "comparison_optimizers": comparisons.optimizers,
     "comparison_nothing": comparisons.nothing,
     "comparison_alike": comparisons.alike,

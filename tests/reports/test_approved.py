@@ -27,7 +27,7 @@ def test_a_terminal_shows_every_variant(name: str) -> None:
     assert_approved(printed(VARIANTS[name]()), APPROVED / f"{name}.txt")
 
 
-@pytest.mark.parametrize("name", [*RECORDS, "fix_options"])
+@pytest.mark.parametrize("name", [*RECORDS, "fix_options", "profile_gpu"])
 def test_markdown_is_what_was_approved(name: str) -> None:
     build = RECORDS.get(name) or VARIANTS[name]
     assert_approved(markdown(build()), APPROVED / f"{name}.md")

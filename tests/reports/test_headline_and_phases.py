@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from memdiag.records.attribution import Backing
-from memdiag.records.profile import DeviceMemory, Outcome, PhaseName, Profile, Run, Status
-from memdiag.reports.profile.facts import model_facts, sampling_facts, session_facts
+from memdiag.records.profile import Outcome, PhaseName, Profile, Run, Status
+from memdiag.reports.profile.facts import model_facts, session_facts
 from memdiag.reports.profile.headline import profile_headline, weight_factor
 from memdiag.reports.profile.phases import (
     notable_spans,
@@ -142,15 +142,6 @@ def with_peaks(optimize: int, folding: int) -> Profile:
     return with_phases({"optimize": {"peak_rss_bytes": optimize * MIB}, "constant_fold": sampled})
 
 
-def on_device() -> Profile:
-    sizes = {phase.name: 64 for phase in TIED.phases} | {"optimize": 128, "constant_fold": 256}
-    memory = {"peak_bytes": 256 * MIB, "steady_bytes": 64 * MIB}
-    return replaced(
-        with_phases({name: {"peak_device_bytes": size * MIB} for name, size in sizes.items()}),
-        device=DeviceMemory(source="nvml", name="Scripted", **memory),
-    )
-
-
 ESTIMATED = replaced(TIED, estimate=estimates.point())  # of optimize, first_run and steady
 TABLES = {
     "phases take turns": TIED,
@@ -168,7 +159,6 @@ TABLES = {
     "estimated for this malloc": replaced(
         ESTIMATED, session__environment={"MALLOC_MMAP_THRESHOLD_": "131072"}
     ),
-    "on a device": on_device(),
 }
 
 
@@ -178,12 +168,6 @@ def test_phases_have_rows_and_columns_for_what_is_known() -> None:
     assert_sentences_approved("profile_phases", lines)
     mixed = TABLES["the start's peak is sampled"]
     assert "~" not in profile_phase_table(mixed, is_compared=False).caption
-
-
-def test_memory_on_devices_is_a_fact_where_there_is_some() -> None:
-    fact = dict(sampling_facts(on_device()))["device memory"]
-    assert fact == "Scripted: peak 256 MiB, sampled by NVML"
-    assert "device memory" not in dict(sampling_facts(TIED))
 
 
 def test_spans_are_sorted_by_what_they_moved() -> None:

@@ -68,6 +68,14 @@ def test_a_process_without_a_weight_says_what_to_check() -> None:
     assert "No weight was searched for." in words(replaced(record, models=(), indistinct=()))
 
 
+def test_weights_on_a_device_are_not_called_missing() -> None:
+    arena = DeviceArena(device="Cuda", used_bytes=300 * MIB, slack_bytes=212 * MIB)
+    model = SearchedModel(name="a.onnx", weight_bytes=300 * MIB)
+    told = words(replaced(TIED, copies=(), models=(model,), device_arenas=(arena,)))
+    assert "No weight was found in the memory of the host" in told
+    assert "Check that the process" not in told
+
+
 @pytest.mark.parametrize(
     ("kind", "command"), [("runtime_libraries", "leak"), ("other_heap", "watch")]
 )

@@ -17,7 +17,7 @@ import pytest
 from memdiag.runner.job import Job, Limits, SessionConfig
 
 RUNTIME = """
-import json, mmap, os, signal, sys, time, types
+import ctypes, json, mmap, os, signal, sys, time, types
 
 __version__ = "99.0.0"
 SCRIPT = json.loads(os.environ["FAKE_RUNTIME"])
@@ -27,7 +27,7 @@ def set_default_logger_severity(level):
     pass
 
 def get_available_providers():
-    return ["CPUExecutionProvider"]
+    return SCRIPT.get("available", ["CPUExecutionProvider"])
 
 def log(message, severity="I"):
     now = time.time_ns()
@@ -61,6 +61,8 @@ def act(stage):
             time.sleep(value)
         elif verb == "raise":
             raise RuntimeError(value)
+        elif verb == "load":
+            kept.append(ctypes.CDLL(value))
         elif verb == "signal":
             os.kill(os.getpid(), getattr(signal, value))
         elif verb == "exit":
@@ -88,7 +90,10 @@ class InferenceSession:
         self.held = act("create")
 
     def get_providers(self):
-        return ["CPUExecutionProvider"]
+        return SCRIPT.get("providers", ["CPUExecutionProvider"])
+
+    def get_provider_options(self):
+        return SCRIPT.get("provider_options", {})
 
     def get_inputs(self):
         return []

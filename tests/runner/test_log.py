@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from memdiag.runner.log import LogMarker, LogParser, ScriptEvent
+from memdiag.runner.log import ArenaRegion, LogMarker, LogParser, ScriptEvent
 
 SECRET = "secret"
 STAMP = "2026-11-21 03:23:46.474104445"
@@ -194,6 +194,53 @@ def test_without_an_arena_nothing_is_known_of_buffers() -> None:
     assert read(ARENA.replace(b"Cpu", b"Cuda"), PACKING).evidence().reserved is None
 
 
+def extending(memory: str, requested: int) -> bytes:
+    return line(
+        f"Extending BFCArena for {memory}. bin_num:5 (requested) num_bytes: {requested} (actual)"
+        f" rounded_bytes:{requested}"
+    )
+
+
+def grown(start: int, end: int) -> bytes:
+    return (
+        line(f"Extended allocation by {end - start} bytes.")
+        + line(f"Total allocated bytes: {end - start}")
+        + line(f"Allocated memory at {start:#x} to {end:#x}")
+    )
+
+
+def test_a_region_has_the_name_of_its_arena_and_the_request_that_opened_it() -> None:
+    reader = read(
+        *(extending("Cpu", 8192), grown(0x1000, 0x9000)),
+        *(extending("Cuda", 128), grown(0x7000_0000, 0x7800_0000)),
+        *(extending("CudaPinned", 64), grown(0xA000, 0xB000)),
+    )
+    cpu, cuda, pinned = reader.regions
+    assert cuda == ArenaRegion("Cuda", 0x7000_0000, 0x7800_0000, 128, cuda.epoch_s)
+    assert (cpu.memory, cpu.requested_bytes) == ("Cpu", 8192)
+    assert abs(cuda.epoch_s - EPOCH) < 1e-6
+    assert reader.host_regions == [(0x1000, 0x9000), (pinned.start, pinned.end)]
+
+
+def test_a_region_without_a_name_before_it_is_not_the_last_arenas() -> None:
+    reader = read(extending("Cuda", 128), grown(0x1000, 0x2000), grown(0x3000, 0x4000))
+    assert [region.memory for region in reader.regions] == ["Cuda", ""]
+    assert reader.regions[1].requested_bytes is None
+    assert reader.host_regions == [(0x3000, 0x4000)]
+
+
+def test_what_a_device_reserves_is_no_buffer_of_the_host() -> None:
+    reader = read(
+        ARENA,
+        line("Done saving initialized tensors"),
+        reserving(640),
+        line("Reserving memory in BFCArena for Cuda size: 1024"),
+        line("Reserving memory in BFCArena for CudaPinned size: 64"),
+    )
+    assert reader.evidence().reserved == {640: 1}
+    assert [(size.memory, size.bytes) for size in reader.device_reservations] == [("Cuda", 1024)]
+
+
 FORGERIES = {
     "an event without the secret": '\x1ememdiag {"event": "run", "latency_s": 1}',
     "an event with another secret": '\x1ememdiag 0123 {"event": "end"}',
@@ -234,7 +281,7 @@ def test_a_name_in_the_log_is_no_event_and_breaks_nothing(forged: str, size: int
         "initialize_session",
         "initializers_saved",
     }
-    assert reader.arena == []
+    assert reader.regions == []
     assert not reader.evidence().reserved
     assert all(len(text) <= 2000 for text in (*reader.tail, *reader.warnings))
 

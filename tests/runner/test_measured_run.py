@@ -17,10 +17,10 @@ from memdiag.runner.measured_run import (
     AtBaseline,
     AtPhaseEnd,
     AtSteady,
+    ChildPause,
     ChildProgress,
     MeasuredRun,
     Measurement,
-    ReadMoment,
 )
 from memdiag.runner.observer import PsutilObserver
 from memdiag.runner.phase_tracker import MAX_NEIGHBOUR_S
@@ -277,10 +277,10 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
         "Session successfully initialized.",
     ]
     job = fake_job({"create": [{"log": line} for line in log_lines]})
-    moments: list[ReadMoment] = []
-    measured = MeasuredRun(job, moments.append).run()
+    pauses: list[ChildPause] = []
+    measured = MeasuredRun(job, pauses.append).run()
     assert measured.outcome.status == "completed"
-    first, last = moments
+    first, last = pauses
     assert isinstance(first, AtBaseline)
     assert isinstance(last, AtSteady)
     assert last.log.changed == {"ConstantFolding"}
@@ -292,26 +292,26 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
 def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> None:
     ended: list[PhaseName] = []
 
-    def on_moment(moment: ReadMoment) -> None:
+    def on_pause(pause: ChildPause) -> None:
         time.sleep(0.5)
-        if isinstance(moment, AtPhaseEnd):
-            assert psutil.Process(moment.pid).status() == psutil.STATUS_STOPPED
-            ended.append(moment.phase)
+        if isinstance(pause, AtPhaseEnd):
+            assert psutil.Process(pause.pid).status() == psutil.STATUS_STOPPED
+            ended.append(pause.phase)
 
     job = fake_job({"create": SESSION, "run": []})
-    measured = MeasuredRun(job, on_moment, phase_ends=True).run()
+    measured = MeasuredRun(job, on_pause, phase_ends=True).run()
     assert measured.outcome.status == "completed"
     phases = ["parse", "optimize", "constant_fold", "initialize", "prepack", "first_run"]
     assert list(dict.fromkeys(ended)) == phases
     assert measured.spans[-1].end_s < 0.5 * len(ended)
 
 
-def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> None:
-    def on_moment(moment: ReadMoment) -> None:
-        if isinstance(moment, AtPhaseEnd) and moment.phase == "prepack":
+def test_an_interrupt_at_a_pause_keeps_what_was_measured(fake_job: MakeJob) -> None:
+    def on_pause(pause: ChildPause) -> None:
+        if isinstance(pause, AtPhaseEnd) and pause.phase == "prepack":
             os.kill(os.getpid(), signal.SIGINT)
 
-    measured = MeasuredRun(fake_job({"create": SESSION}), on_moment, phase_ends=True).run()
+    measured = MeasuredRun(fake_job({"create": SESSION}), on_pause, phase_ends=True).run()
     assert measured.interrupted
     assert measured.outcome.status == "killed"
     assert "prepack" in [phase.name for phase in measured.phases]

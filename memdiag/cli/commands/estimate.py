@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from memdiag.api.options import EstimateArguments
+from memdiag.api.options import EstimateOptions
 from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
     add_detail,
@@ -46,7 +46,7 @@ def configure(parser: ArgumentParser) -> None:
         " correct the estimate by the first two.",
     )
 
-    add_options(parser.add_argument_group("Generation and session"), EstimateArguments)
+    add_options(parser.add_argument_group("Generation and session"), EstimateOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group)
@@ -84,7 +84,7 @@ def run(options: Namespace) -> int:
             run=not options.no_run,
             measure=options.measure,
             on_progress=line.show,
-            **read_options(options, EstimateArguments),
+            **read_options(options, EstimateOptions),
         )
 
     with destination.written(result) as written:

@@ -13,7 +13,7 @@ from memdiag.api.options import (
     ArrayOptions,
     InterpreterOptions,
     LeakOptions,
-    SessionSettings,
+    SessionAndRunOptions,
     options_of,
 )
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
@@ -80,8 +80,8 @@ def configure(parser: ArgumentParser) -> None:
         group,
         "duration_s",
         end=" (default: a minute for a model; for a process or program until Ctrl-C, or until it"
-        " ends). For a model, the number of runs is estimated from the first ones; it is"
-        f" {MIN_LEAK_RUNS} at least. A program is ended after that time, as by Ctrl-C",
+        " ends). The first runs of a model show how many fit into that time; there are at least"
+        f" {MIN_LEAK_RUNS}. A program is ended after that time, as by Ctrl-C",
     )
     add_option(
         group,
@@ -105,7 +105,7 @@ def configure(parser: ArgumentParser) -> None:
     add_dims(group, ranges=True)
     add_options(group, ArrayOptions)
 
-    add_options(parser.add_argument_group("Session"), SessionSettings, InterpreterOptions)
+    add_options(parser.add_argument_group("Session"), SessionAndRunOptions, InterpreterOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group, "reports/MODEL", "memdiag-leak-PID")
@@ -118,16 +118,16 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Find out whether memory grows with each run, which owner grows, and whether it is a leak.
+    """Find out whether memory grows with each run, what grows, and whether it is a leak.
 
-    Runs a model many times in a child process, with other inputs in each run; or observes a running
-    process; or starts a program with its own work, after --. The memory is read by owner at several
-    moments. The verdict is flat, plateau, high_water, patterns, retained, kept, leak or undecided.
+    Runs a model many times in a child process, each time with new inputs; or observes a running
+    process; or starts the program after --. Several times, it reads who owns the memory. The
+    verdict is flat, plateau, high_water, patterns, retained, kept, leak or undecided.
 
-    Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs; the record up
-    to then is written. --for and --runs end a program as Ctrl-C does. Exit codes: 0; 1 for a leak
-    and for values that the program keeps, but for those of a calibration; 2 on errors, and if the
-    runs ended early without these.
+    Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs and writes the
+    record up to then; --for and --runs end a program in the same way. Exit codes: 0; 1 for a leak,
+    or if the program keeps values, except during a calibration; 2 on errors, and if the runs ended
+    early with no such verdict.
     """
     from memdiag.cli.output import ReportDestination
     from memdiag.cli.progress import StatusLine

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memdiag.api.options import InputOptions, ModelLimitOptions, SessionSettings, options_of
+from memdiag.api.options import InputOptions, ModelLimitOptions, SessionAndRunOptions, options_of
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
 from memdiag.cli.options import (
     add_detail,
@@ -59,7 +59,7 @@ def configure(parser: ArgumentParser) -> None:
     add_option(group, "time_limit_s", end=", with the best result so far")
 
     add_options(parser.add_argument_group("Inputs"), InputOptions)
-    add_options(parser.add_argument_group("Session"), SessionSettings)
+    add_options(parser.add_argument_group("Session"), SessionAndRunOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group, "reports/MODEL", "memdiag-limit-PID")

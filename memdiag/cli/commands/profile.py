@@ -16,7 +16,7 @@ from memdiag.api.options import (
     MeasuringOptions,
     ProcessOptions,
     ProfileOptions,
-    SessionSettings,
+    SessionAndRunOptions,
 )
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
@@ -46,7 +46,7 @@ ARGUMENTS = "MODEL"
 _OPTION_GROUPS = {
     "Measurement": (MeasuringOptions, InputOptions),
     "Generation": (GenerationOptions,),
-    "Session": (SessionSettings, GraphOptions, ProcessOptions),
+    "Session": (SessionAndRunOptions, GraphOptions, ProcessOptions),
     "Limits": (LimitOptions,),
 }
 

@@ -37,10 +37,9 @@ def configure(parser: ArgumentParser) -> None:
         "--xray",
         default=True,
         help="Identify the owners of the memory of each process with sessions, at its end and at"
-        " peaks that last (the default). A process waits at its end for its X-ray, 20 s at most;"
-        " after a signal to memdiag all wait 4 s at most, but after Ctrl-C in a terminal, which"
-        " the program gets itself, 20 s. Use --no-xray if the program is killed soon (docker:"
-        " after 10 s).",
+        " peaks that last (the default). A process that ends waits up to 20 s for its X-ray, also"
+        " after Ctrl-C in a terminal; after a signal to memdiag alone, all processes together wait"
+        " up to 4 s. Use --no-xray if the program may be killed soon (docker stop: after 10 s).",
     )
     parser.add_argument(
         "--live",
@@ -77,7 +76,7 @@ def run(options: Namespace) -> int:
         leave = partial(_leave_live_view, folder=folder)
         result = run_program(
             words,
-            xray=options.xray,
+            takes_xray=options.xray,
             request_folder=folder,
             until_saved=until_saved,
             on_near_limit=destination.save_early,

@@ -58,8 +58,8 @@ def configure(parser: ArgumentParser) -> None:
         "--against",
         metavar="DIR",
         type=read_folder,
-        help="A store to compare with: exit with 1 if a model needs lastingly more, beyond the"
-        " noise. It may be the store of this sweep, with the jobs that it had before.",
+        help="A store to compare with: exit with 1 if a model needs more memory than there, beyond"
+        " the noise. It may be the store of this sweep, with the jobs that it had before.",
     )
     group.add_argument(
         "--place",
@@ -92,8 +92,8 @@ def run(options: Namespace) -> int:
 
     A session option that is given several times with other values is varied, as are sizes such as
     --dim batch=1,4,16. Writes index.html, report.md and sweep.json. Exit codes: 0; 1 if a budget is
-    exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
-    measured, or nothing is compared with --against.
+    exceeded, or a model needs more memory than in the store of --against; 2 if nothing could be
+    measured, or nothing could be compared with that store.
     """
     from memdiag.api.sweep import sweep_answers
     from memdiag.cli.output import ReportDestination, append_job_summary, print_record

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 
 from memdiag.detail import Detail
 from memdiag.records.profile import Profile
@@ -21,6 +23,13 @@ from memdiag.reports.blocks import (
     notes_block,
 )
 from memdiag.reports.budget import judgement_verdict
+from memdiag.reports.device import (
+    device_answer,
+    device_blocks,
+    device_chart_blocks,
+    device_notes,
+    device_sum,
+)
 from memdiag.reports.estimate.tables import MAX_LIVE_TENSORS
 from memdiag.reports.findings import finding_text, profile_summary
 from memdiag.reports.phase_table import OPTIONAL_PHASE_COLUMNS
@@ -57,7 +66,34 @@ _TIMELINE_SCRIPT = "timeline.js"
 
 
 def document(profile: Profile) -> Document:
-    """Return the report of `profile`."""
+    """Return the report of `profile`: on the GPU's memory first, if the session ran there."""
+    device = profile.device
+    if device is None:
+        return _host_document(profile, _advice_blocks(profile))
+    blocks = device_blocks(device)
+    if device.ledger is None or not profile.outcome.completed:
+        return _host_document(profile, [*blocks, *_advice_blocks(profile)])
+    host = _host_document(profile, ())  # the advice is on the memory of the host
+    line = device_answer(host.subject, device, device.ledger, profile.model.weight_bytes or 0)
+    return replace(
+        host,
+        answer=capitalized(line.removeprefix(f"{host.subject}: ")),
+        line=line,
+        rest=device_sum(device.ledger),
+        seconds=[f"On the host: {lowered(host.answer)}"],
+        # On a terminal the host's memory has to be asked for.
+        blocks=[
+            *blocks,
+            SentenceBlock(
+                title="Host", text=host.rest, detail=Detail.ALL, short="the memory of the host"
+            ),
+            *(replace(block, detail=Detail.ALL) for block in host.blocks),
+        ],
+    )
+
+
+def _host_document(profile: Profile, first: Sequence[Block]) -> Document:
+    """Return the report on the memory of the host, with the blocks `first` before its own."""
     answer = profile_headline(profile)
     facts = filter(None, (answer.facts, dim_hint(profile.dimensions)))
     return Document(
@@ -70,7 +106,8 @@ def document(profile: Profile) -> Document:
         rest=answer.second,
         facts=" · ".join(facts),
         blocks=[
-            *_glance_blocks(profile),
+            *first,
+            *_verdict_blocks(profile),
             *_profile_timeline_blocks(profile, f"{answer.first} {answer.second}"),
             TableBlock(
                 title="Phases",
@@ -90,7 +127,7 @@ def document(profile: Profile) -> Document:
             ),
             *_span_blocks(profile),
             *_run_blocks(profile),
-            notes_block(profile.notes),
+            notes_block((*profile.notes, *device_notes(profile.device))),
             TableBlock(
                 title="Inputs", table=input_table(profile), detail=Detail.ALL, short="the inputs"
             ),
@@ -108,14 +145,13 @@ def document(profile: Profile) -> Document:
     )
 
 
-def _glance_blocks(profile: Profile) -> list[Block]:
+def _advice_blocks(profile: Profile) -> list[Block]:
     """Return the result, why, what to do, and what the memory consists of."""
-    found = profile_advice(profile)
-    budget = judgement_verdict(profile.judgement) if profile.judgement else ""
+    advice = profile_advice(profile)
     return [
-        SentenceBlock(title="Result", text=found.result, detail=Detail.ANSWER),
-        SentenceBlock(title="Why", text=found.reason, detail=Detail.ANSWER),
-        SentenceBlock(title="Steady", text=found.steady, detail=Detail.ANSWER),
+        SentenceBlock(title="Result", text=advice.result, detail=Detail.ANSWER),
+        SentenceBlock(title="Why", text=advice.reason, detail=Detail.ANSWER),
+        SentenceBlock(title="Steady", text=advice.steady, detail=Detail.ANSWER),
         *(
             SentenceBlock(
                 title="" if number else "What to do",
@@ -123,8 +159,15 @@ def _glance_blocks(profile: Profile) -> list[Block]:
                 command=step.command,
                 detail=Detail.ANSWER,
             )
-            for number, step in enumerate(found.steps)
+            for number, step in enumerate(advice.steps)
         ),
+    ]
+
+
+def _verdict_blocks(profile: Profile) -> list[Block]:
+    """Return how the profile compares with its budget, and the peak of a run."""
+    budget = judgement_verdict(profile.judgement) if profile.judgement else ""
+    return [
         SentenceBlock(title="Budget", text=budget and f"{capitalized(budget)}.", formats=PAGE_ONLY),
         SentenceBlock(title="Run peak", text=" ".join(run_peak_sentences(profile)[:1])),
     ]
@@ -137,6 +180,7 @@ def _has_timeline(profile: Profile) -> bool:
 def _profile_timeline_blocks(profile: Profile, answer: str) -> list[Block]:
     if not _has_timeline(profile):
         return []
+    device = profile.device
     return [
         ChartBlock(
             title="Timeline",
@@ -150,7 +194,8 @@ def _profile_timeline_blocks(profile: Profile, answer: str) -> list[Block]:
                 " the steps of the runtime.",
             ),
             has_ranges=True,
-        )
+        ),
+        *(device_chart_blocks(device, profile.model.weight_bytes) if device is not None else ()),
     ]
 
 
@@ -223,8 +268,10 @@ def _span_blocks(profile: Profile) -> list[Block]:
 
 def _run_blocks(profile: Profile) -> list[Block]:
     unit = "run" if profile.generation is None else "token"
-    found = runs_summary(profile)
-    texts = [capitalized(text) for text in (found.latency, found.growth, found.retained) if text]
+    summary = runs_summary(profile)
+    texts = [
+        capitalized(text) for text in (summary.latency, summary.growth, summary.retained) if text
+    ]
     blocks: list[Block] = [
         BulletBlock(title=f"{capitalized(unit)}s", texts=texts, detail=Detail.ALL)
     ]
@@ -235,7 +282,7 @@ def _run_blocks(profile: Profile) -> list[Block]:
                 name="runs",
                 script=_TIMELINE_SCRIPT,
                 data=dict,  # the timeline has it
-                alt=f"Latency and resident memory of each {unit}. {found.sentence}",
+                alt=f"Latency and resident memory of each {unit}. {summary.sentence}",
             )
         )
     return blocks

@@ -95,17 +95,11 @@ def environment_facts(profile: Profile) -> FactRows:
 def sampling_facts(profile: Profile) -> FactRows:
     """Return the facts about the samples: source, number, largest gap."""
     sampling = profile.sampling
-    lag, device = sampling.boundary_lag_s, profile.device
+    lag = sampling.boundary_lag_s
     return _known_facts(
         ("samples", f"{sampling.count:,} from {plain(sampling.method)}"),
         ("period", f"{format_duration(sampling.period_s)} (median)"),
         ("largest gap", format_duration(sampling.largest_gap_s)),
-        (
-            "device memory",
-            None
-            if device is None
-            else f"{plain(device.name)}: peak {format_size(device.peak_bytes)}, sampled by NVML",
-        ),
         ("lag at phase boundaries", None if lag is None else f"at most {format_duration(lag)}"),
     )
 

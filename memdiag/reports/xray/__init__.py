@@ -124,7 +124,7 @@ def xray_insight(attribution: Attribution) -> XrayInsight:
         headline += f"; {format_size(size)} {description}"
     advice = [f"{format_size(size)} {description}. {how}" for size, description, how in wastes]
     if attribution.models and not attribution.copies:
-        advice.append("No weight was found. Check that the process runs the model that was given.")
+        advice.append(_no_weight_sentence(attribution))
     return XrayInsight(headline=headline, advice=tuple(advice))
 
 
@@ -234,6 +234,12 @@ def _models_table(attribution: Attribution) -> Table:
         caption=_MODELS_CAPTION,
     )
     return table.without_empty_columns()
+
+
+def _no_weight_sentence(attribution: Attribution) -> str:
+    if attribution.device_arenas:
+        return "No weight was found in the memory of the host: onnxruntime has them on the device."
+    return "No weight was found. Check that the process runs the model that was given."
 
 
 def _absent_models_sentence(attribution: Attribution) -> str:

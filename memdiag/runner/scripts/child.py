@@ -14,6 +14,9 @@ In a job with `generation` the first run is the prompt, and each later run recei
 run before it. Before `first_run` and `steady`, the events `cache` (without waiting) have the
 addresses of the values that are fed; the first of several has `first`.
 
+In a job that `records_device`, events about the device (see `device`) precede the steps, an error
+as well, and after `end` the session is deleted for a last one, `deleted`.
+
 The file must stay small and import little: all of its memory counts to the measured process.
 It runs under other environments' interpreters too, hence the old-fashioned syntax.
 """
@@ -31,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.runner.scripts import contents, kv_cache
+    from memdiag.runner.scripts import contents, device, kv_cache
 elif __name__ == "__main__":
     import contents
     import kv_cache
@@ -39,11 +42,18 @@ elif __name__ == "__main__":
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 SEVERITY_VERBOSE = 0
+SEVERITY_INFO = 1
 SEVERITY_WARNING = 2
 SEVERITY_FATAL = 4
 EVENT_MARK = b"\x1ememdiag "
 MAX_EVENT_BYTES = 4096  # PIPE_BUF of Linux: a write up to this size is atomic
 MAX_ERROR_MESSAGE = 2000
+SCRIPTS_FOLDER = os.path.dirname(os.path.abspath(__file__))
+DEVICE_PROVIDERS = (
+    "CUDAExecutionProvider",
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+)
 NOT_IN_NUMPY = re.compile(r"tensor\((bfloat16|float[468]\w+|u?int[24])\)")
 RETURNS_OF_FREED_HEAP: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("malloc_trim", (0,)),  # glibc
@@ -263,6 +273,43 @@ def send_cache(channel: ParentChannel, cache: kv_cache.Generation | None) -> Non
         channel.send("cache", first=not index, ranges=ranges)
 
 
+def device_recorder(channel: ParentChannel, job: dict[str, Any], runtime: Any) -> Any:
+    """Return what reports the device, if the job asks for it; else None, and nothing is loaded."""
+    if not job["records_device"]:
+        return None
+    sys.path.insert(0, SCRIPTS_FOLDER)
+    recorder_module: Any = __import__("device")
+    sys.path.remove(SCRIPTS_FOLDER)
+    recorder = recorder_module.DeviceRecorder(
+        channel.send,
+        getattr(runtime, "cuda_version", ""),
+        uses_cupti=job["records_allocations"],
+    )
+    recorder.mark("start", is_alive=False)
+    return recorder
+
+
+def send_known_options(channel: ParentChannel, session: Any) -> None:
+    """Send the names of the options that the session's provider of the device has."""
+    for provider, options in session.get_provider_options().items():
+        if provider in DEVICE_PROVIDERS:
+            channel.send("device_options", provider=provider, known=sorted(options))
+
+
+def mark_device(recorder: device.DeviceRecorder | None, name: str, inputs: str = "") -> None:
+    """Report the device at a moment after the session was created on it."""
+    if recorder is not None:
+        recorder.mark(name, inputs)
+
+
+def inputs_name(job: dict[str, Any], call: int) -> str:
+    """Return a name for the inputs of a call, from 0, that calls with the same sizes share."""
+    if job["generation"] is not None:
+        return f"call {call}"
+    # The second call has the first of the later inputs, with the sizes of the first call's.
+    return f"inputs {max(0, call - 1) % max(1, len(job['later_feeds']))}"
+
+
 def timed_run(run: Any, feeds: dict[str, Any], options: Any) -> tuple[Any, float]:
     """Return the outputs of a run, and its seconds."""
     started = time.perf_counter()
@@ -271,7 +318,14 @@ def timed_run(run: Any, feeds: dict[str, Any], options: Any) -> tuple[Any, float
 
 
 def first_run(
-    channel: ParentChannel, job: Any, session: Any, run: Any, feeds: Any, later: Any, options: Any
+    channel: ParentChannel,
+    recorder: device.DeviceRecorder | None,
+    job: Any,
+    session: Any,
+    run: Any,
+    feeds: Any,
+    later: Any,
+    options: Any,
 ) -> kv_cache.Generation | None:
     """Run with `feeds`; return the cache of a generation, whose steps get `later` as well."""
     outputs, latency_s = timed_run(run, feeds, options)
@@ -281,14 +335,23 @@ def first_run(
         cache.keep(outputs)
     outputs = None
     send_cache(channel, cache)
+    mark_device(recorder, "first run", inputs_name(job, 0))
     channel.step("first_run", latency_s=latency_s)
     return cache
 
 
 def later_runs(
-    channel: ParentChannel, runs: int, run: Any, varied: Any, later: Any, cache: Any, options: Any
+    channel: ParentChannel,
+    recorder: device.DeviceRecorder | None,
+    job: Any,
+    run: Any,
+    varied: Any,
+    later: Any,
+    cache: Any,
+    options: Any,
 ) -> None:
-    """Run `runs` times, with the inputs `later` in turn or with what `cache` has for each step."""
+    """Do the job's runs, with the inputs `later` in turn or with what `cache` has for each step."""
+    runs = job["runs"]
     for number in range(runs):
         varied[number % len(later)].change()
         feeds = later[number % len(later)] if cache is None else cache.step_feeds(number, runs)
@@ -297,6 +360,7 @@ def later_runs(
             cache.keep(outputs)
             feeds = {}  # the past is not needed any more
         outputs = None
+        mark_device(recorder, "run", inputs_name(job, number + 1))
         channel.step("run", latency_s=latency_s)
     send_cache(channel, cache)
     channel.step("steady")
@@ -319,12 +383,15 @@ def main() -> None:
     channel = ParentChannel()
     job = channel.start()
     stage = "import"
+    recorder = None
     try:
         import numpy
         import onnxruntime
 
         onnxruntime.set_default_logger_severity(SEVERITY_VERBOSE)
         channel.send("versions", onnxruntime=onnxruntime.__version__, python=sys.version.split()[0])
+        # Before anything can call CUDA.
+        recorder = device_recorder(channel, job, onnxruntime)
         stage = "options"
         options = session_options(onnxruntime, job)
         check_providers(onnxruntime, job["providers"])
@@ -341,20 +408,34 @@ def main() -> None:
 
         stage = "create"
         session = create_session(onnxruntime, options, job)
+        if not any(name in DEVICE_PROVIDERS for name in session.get_providers()):
+            recorder = None
+        if recorder is not None:
+            send_known_options(channel, session)
+        mark_device(recorder, "session")
         channel.step("created", providers=session.get_providers())
 
         if job["runs"] is not None:
             stage = "run"
             run = runner(onnxruntime, session)
-            cache = first_run(channel, job, session, run, feeds, later[0], of_run)
-            onnxruntime.set_default_logger_severity(SEVERITY_WARNING)
+            cache = first_run(channel, recorder, job, session, run, feeds, later[0], of_run)
+            # The arena's regions are logged as information; nobody asks for those of the host.
+            severity = SEVERITY_WARNING if recorder is None else SEVERITY_INFO
+            onnxruntime.set_default_logger_severity(severity)
             of_run.log_severity_level = SEVERITY_WARNING
-            later_runs(channel, job["runs"], run, varied, later, cache, of_run)
+            later_runs(channel, recorder, job, run, varied, later, cache, of_run)
 
         stage = "trim"
         channel.step("trimmed", possible=trim())
         channel.step("end")
+        if job["records_device"]:
+            session = run = cache = None
+            if recorder is not None:
+                recorder.mark("deleted", is_alive=False)
+            channel.step("deleted")
     except Exception as error:
+        if recorder is not None:
+            recorder.mark("failed", is_alive=stage in ("run", "trim"))
         channel.step(
             "error", stage=stage, kind=type(error).__name__, message=str(error)[:MAX_ERROR_MESSAGE]
         )

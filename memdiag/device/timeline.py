@@ -1,0 +1,53 @@
+"""What a process has on the device over time, from each allocation and release."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from memdiag.device.allocations import held_bytes_over_time, live_allocations
+from memdiag.device.recording import DeviceMark, DeviceRecording
+from memdiag.records.device import DeviceTimeline
+from memdiag.thinning import thinned_indices
+
+MAX_POINTS = 4000
+"""Rows of a timeline."""
+
+
+def device_timeline(
+    recording: DeviceRecording, elapsed_s: Sequence[float]
+) -> DeviceTimeline | None:
+    """Return the timeline until the session is deleted; None without CUPTI.
+
+    Args:
+        recording: the recording.
+        elapsed_s: when each of its marks was, on the clock of the timeline. That clock stands still
+            while memdiag reads the memory of the process.
+    """
+    marks = [mark for mark in recording.marks if mark != recording.mark_after_deletion]
+    if recording.allocations is None or not marks:
+        return None
+    events = [event for event in recording.allocations if event.seconds <= marks[-1].seconds]
+    rows = [
+        *zip((event.seconds for event in events), held_bytes_over_time(events), strict=True),
+        *((mark.seconds, _held_bytes(recording, mark)) for mark in marks),
+    ]
+    rows.sort(key=lambda row: row[0])
+    kept = [rows[index] for index in thinned_indices([held for _, held in rows], MAX_POINTS)]
+    ends = [mark.seconds for mark in marks]
+    contexts = [_context_bytes(recording, mark) for mark in marks]
+    times = np.interp([seconds for seconds, _ in kept], ends, elapsed_s[: len(ends)])
+    return DeviceTimeline(
+        t_s=tuple(round(float(seconds), 6) for seconds in times),
+        allocated_bytes=tuple(held for _, held in kept),
+        context_bytes=tuple(contexts[bisect_left(ends, seconds)] for seconds, _ in kept),
+    )
+
+
+def _held_bytes(recording: DeviceRecording, mark: DeviceMark) -> int:
+    return live_allocations(recording.allocations or (), mark.seconds).held_bytes
+
+
+def _context_bytes(recording: DeviceRecording, mark: DeviceMark) -> int | None:
+    """Return the memory at `mark` that no allocation takes; None if it was not read."""
+    return None if mark.used_bytes is None else mark.used_bytes - _held_bytes(recording, mark)

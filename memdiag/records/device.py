@@ -1,0 +1,211 @@
+"""The memory of a process on a GPU: a part of a profile."""
+
+from typing import Literal
+
+from msgspec import field
+
+from memdiag.records.base import Record
+
+DeviceOwner = Literal[
+    "context",
+    "weights",
+    "values",
+    "empty_arena",
+    "unread_arena",
+    "runtime",
+    "cublas",
+    "cudnn",
+    "library",
+    "libraries",
+    "pools",
+    "rounding",
+    "other_processes",
+    "unexplained",
+]
+LedgerBasis = Literal["exact", "computed", "remainder"]
+"""``exact``: reported by the driver, or by the arena. ``computed``: from exact figures, with a rule
+such as the size of pages. ``remainder``: what the other rows leave of the sum."""
+
+DeviceSource = Literal["cudaMemGetInfo", "CUPTI", "NVML", "arena"]
+
+
+class Device(Record, frozen=True, kw_only=True):
+    """A device.
+
+    Attributes:
+        name: such as ``NVIDIA H100 80GB HBM3``; empty if it is not known.
+        driver: the version of the driver; empty if it is not known.
+        total_bytes: its memory as cudaMemGetInfo reports it; None if it does not.
+    """
+
+    name: str
+    driver: str = ""
+    total_bytes: int | None = None
+
+
+class MissingSource(Record, frozen=True, kw_only=True):
+    """A source that reported nothing.
+
+    Attributes:
+        source: the source.
+        reason: why, as a clause: ``the library libcupti was not found``.
+    """
+
+    source: DeviceSource
+    reason: str
+
+
+class LedgerRow(Record, frozen=True, kw_only=True):
+    """The memory of one owner on the device.
+
+    Attributes:
+        owner: the owner. ``values``: chunks of the arena in use, without the weights as the file
+            has them: values of runs, copies of weights, the rounding of chunks. ``runtime``:
+            onnxruntime's allocations outside its arena.
+        label: its name in reports.
+        bytes: its size. Only the remainder may be negative.
+        basis: how the size is known.
+    """
+
+    owner: DeviceOwner
+    label: str
+    bytes: int
+    basis: LedgerBasis
+
+
+class Ledger(Record, frozen=True, kw_only=True):
+    """The memory in use on a device at one moment, by owner.
+
+    Attributes:
+        mark: the name of the moment.
+        used_bytes: what cudaMemGetInfo reports as used: the sum of all rows.
+        rows: the owners.
+        is_coarse: whether libraries are one row, as CUPTI reported nothing.
+        notes: sentences on what the figures contain.
+    """
+
+    mark: str
+    used_bytes: int
+    rows: tuple[LedgerRow, ...]
+    is_coarse: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def own_bytes(self) -> int:
+        """The memory in use without that of other processes, as far as that is known."""
+        return self.used_bytes - self.bytes_of("other_processes")
+
+    def bytes_of(self, owner: DeviceOwner) -> int:
+        """Return the bytes of all rows of `owner`."""
+        return sum(row.bytes for row in self.rows if row.owner == owner)
+
+
+class DevicePhase(Record, frozen=True, kw_only=True):
+    """The memory of the device between two readings.
+
+    Attributes:
+        name: the name of the moment of the second reading, such as ``session`` or ``run``.
+        count: the number of intervals of this name that follow each other; the figures are of all.
+        duration_s: the time between the readings.
+        used_bytes: what cudaMemGetInfo reports at the end; None if it does not.
+        added_bytes: the change since the start; None if either is unknown.
+        peak_bytes: the exact peak, of all processes as `used_bytes`; None without CUPTI.
+        peak_allocated_bytes: the part of the peak that allocations take; None without CUPTI.
+    """
+
+    name: str
+    count: int = 1
+    duration_s: float
+    used_bytes: int | None
+    added_bytes: int | None
+    peak_bytes: int | None
+    peak_allocated_bytes: int | None
+
+
+class DeviceFinding(Record, frozen=True, kw_only=True):
+    """One waste on the device, or an option of the provider without effect.
+
+    Its bytes are not resident memory, so that it is no `Finding`.
+
+    Attributes:
+        rule, name: code and name of the rule.
+        message: one sentence with the measured figure.
+        detail: further sentences; empty if the message says all.
+        bytes: the measured size of the waste; 0 for options without effect.
+        provider_options, session_options: what ends it, by name.
+    """
+
+    rule: str
+    name: str
+    message: str
+    detail: str = ""
+    bytes: int = 0
+    provider_options: dict[str, str] = field(default_factory=dict)
+    session_options: dict[str, str] = field(default_factory=dict)
+
+
+class DeviceTimeline(Record, frozen=True, kw_only=True):
+    """What the process has on the device over time, as columns of equal length.
+
+    It is exact: each row is an allocation or a release. Of many rows, those with the extremes are
+    kept.
+
+    Attributes:
+        t_s: seconds since the start of the child, as in the samples of resident memory.
+        allocated_bytes: what allocations take.
+        context_bytes: the context and code, with what other processes use, as known at the reading
+            that follows; None if the memory was not read there.
+    """
+
+    t_s: tuple[float, ...]
+    allocated_bytes: tuple[int, ...]
+    context_bytes: tuple[int | None, ...]
+
+    def __post_init__(self) -> None:
+        if len({len(self.t_s), len(self.allocated_bytes), len(self.context_bytes)}) > 1:
+            raise ValueError("the columns of the timeline differ in length")
+
+    def __repr__(self) -> str:
+        """Return the number of rows: all of them would fill pages."""
+        return f"<DeviceTimeline {len(self.t_s):,} rows>"
+
+
+class DeviceMemory(Record, frozen=True, kw_only=True):
+    """The memory of a process on a device, which is not a part of the resident set.
+
+    Attributes:
+        device: the device.
+        ledger: the owners after the last run; None if the memory was not read there.
+        phases: what each step added, from the creation of the session on.
+        findings: the findings of the rules for devices, the largest first.
+        timeline: the memory over time; None without CUPTI.
+        failure: for an error of the device, who had its memory then; empty otherwise.
+        missing: the sources that reported nothing.
+        notes: sentences on rules that failed.
+    """
+
+    device: Device
+    ledger: Ledger | None = None
+    phases: tuple[DevicePhase, ...] = ()
+    findings: tuple[DeviceFinding, ...] = ()
+    timeline: DeviceTimeline | None = None
+    failure: str = ""
+    missing: tuple[MissingSource, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def steady_bytes(self) -> int | None:
+        """The memory after the last run; None if it was not read there."""
+        return None if self.ledger is None else self.ledger.own_bytes
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The exact peak; None without CUPTI, or if the memory was not read."""
+        peaks = [phase.peak_bytes for phase in self.phases if phase.peak_bytes is not None]
+        if self.ledger is None or not peaks:
+            return None
+        return max(peaks) - self.ledger.bytes_of("other_processes")
+
+    def missing_reason(self, source: DeviceSource) -> str:
+        """Return why `source` reported nothing; empty if it did report."""
+        return next((missing.reason for missing in self.missing if missing.source == source), "")

@@ -1,0 +1,268 @@
+"""The memory of a GPU in a report: the answer, the sum of its parts, owners, phases, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from memdiag.defaults import CUDA_PROVIDER
+from memdiag.detail import Detail
+from memdiag.records.device import (
+    Device,
+    DeviceFinding,
+    DeviceMemory,
+    DevicePhase,
+    DeviceSource,
+    Ledger,
+    LedgerRow,
+    MissingSource,
+)
+from memdiag.reports.blocks import (
+    Block,
+    BulletBlock,
+    ChartBlock,
+    FindingsBlock,
+    SentenceBlock,
+    TableBlock,
+)
+from memdiag.reports.findings import FindingText
+from memdiag.reports.table import BarPart, Cell, Column, Row, Table
+from memdiag.reports.text import mebibytes_text, plain
+from memdiag.units import MIB, counted, format_size
+
+_MAX_FACTOR = 10
+"""From this multiple of the weights on, the context and libraries are most of the memory."""
+
+_MIN_NOTABLE_SHARE = 0.1
+_MAX_FINDINGS = 3
+_EMPTY_REGION = "empty-device-region"
+_PHASE_LABELS = {
+    "session": "session creation",
+    "run": "later runs",
+    "deleted": "session deleted",
+    "failed": "until the error",
+}
+_MISSING_TEXTS: dict[DeviceSource, str] = {
+    "cudaMemGetInfo": "The memory in use on the GPU was not read",
+    "CUPTI": "Peaks between the readings, and the memory of each library, are not known",
+    "NVML": "What other processes use of the GPU is not known",
+    "arena": "What of the arena is in use is not known",
+}
+
+
+def device_answer(model: str, memory: DeviceMemory, ledger: Ledger, weight_bytes: int) -> str:
+    """Return the memory on the device in one sentence, with what to look at first.
+
+    Args:
+        model: the name of the model.
+        memory: the memory on the device.
+        ledger: its owners.
+        weight_bytes: the bytes of the weights.
+    """
+    name = plain(memory.device.name)
+    device = f"the GPU ({name})" if name else "the GPU"
+    factor = _weight_factor_text(ledger.own_bytes, weight_bytes)
+    part = _notable_part(memory.findings, ledger)
+    return f"{plain(model)}: {format_size(ledger.own_bytes)} on {device}{factor}: {part}."
+
+
+def device_text(device: Device) -> str:
+    """Return the name of a device with its driver; empty if the name is not known."""
+    driver = f" (driver {device.driver})" if device.driver else ""
+    return f"{device.name}{driver}" if device.name else ""
+
+
+def device_sum(ledger: Ledger) -> str:
+    """Return the sum of a ledger in one line, in whole MiB: ``device 945 MiB = … 559 + … 128``.
+
+    The numbers are rounded so that they add up.
+    """
+    total = round(ledger.used_bytes / MIB)
+    parts = _whole_parts([row.bytes for row in ledger.rows], total)
+    terms = [f"{plain(row.label)} {part:,}" for row, part in zip(ledger.rows, parts, strict=True)]
+    return f"device {total:,} MiB = {' + '.join(terms)}"
+
+
+def device_blocks(memory: DeviceMemory) -> list[Block]:
+    """Return the sections of a report on the memory of a device."""
+    return [
+        SentenceBlock(title="GPU error", text=plain(memory.failure), detail=Detail.ANSWER),
+        FindingsBlock(
+            title="Findings on the GPU",
+            findings=[*map(_finding_text, memory.findings)],
+            max_rows=_MAX_FINDINGS,
+        ),
+        TableBlock(title="Owners on the GPU", table=_owner_table(memory.ledger)),
+        TableBlock(title="Phases on the GPU", table=_phase_table(memory.phases)),
+        BulletBlock(
+            title="Not known of the GPU",
+            texts=[*map(_missing_text, memory.missing)],
+            detail=Detail.USUAL if memory.missing_reason("cudaMemGetInfo") else Detail.ALL,
+            short=counted(len(memory.missing), "missing source"),
+        ),
+    ]
+
+
+def device_notes(memory: DeviceMemory | None) -> tuple[str, ...]:
+    """Return the notes on the memory of a device."""
+    if memory is None:
+        return ()
+    return (*(memory.ledger.notes if memory.ledger else ()), *memory.notes)
+
+
+def device_chart_blocks(memory: DeviceMemory, weight_bytes: int | None) -> list[Block]:
+    """Return the timeline of a device for a page, which shows the range of time of the host's."""
+    timeline = memory.timeline
+    if timeline is None:
+        return []
+
+    def chart_data() -> dict[str, Any]:
+        return {
+            "device": {
+                "t": timeline.t_s,
+                "allocated": timeline.allocated_bytes,
+                "context": timeline.context_bytes,
+                "weights": weight_bytes,
+            }
+        }
+
+    peak = memory.peak_bytes
+    return [
+        ChartBlock(
+            title="Timeline of the GPU",
+            name="device",
+            script="device.js",
+            data=chart_data,
+            alt="Memory of the process on the GPU over time"
+            + (f", at most {format_size(peak)}." if peak is not None else "."),
+            hints=(
+                "Exact: each step is an allocation or a release that CUPTI reported. The context"
+                " and code are known after each run only.",
+            ),
+        )
+    ]
+
+
+def _weight_factor_text(own_bytes: int, weight_bytes: int) -> str:
+    if own_bytes >= _MAX_FACTOR * weight_bytes:
+        return ""
+    return f", {own_bytes / weight_bytes:.1f} × the weights"
+
+
+def _notable_part(findings: Sequence[DeviceFinding], ledger: Ledger) -> str:
+    """Return a clause on the largest part that is no weight, preferring what can be saved."""
+    empty_bytes = ledger.bytes_of("empty_arena")
+    if empty_bytes >= _MIN_NOTABLE_SHARE * ledger.own_bytes:
+        for finding in findings:
+            if finding.name == _EMPTY_REGION:
+                return f"{format_size(finding.bytes)} of it are an empty region of the arena"
+        return f"{format_size(empty_bytes)} of it are empty parts of the arena"
+    largest = max(
+        (row for row in ledger.rows if row.owner not in ("weights", "other_processes")),
+        key=lambda row: row.bytes,
+    )
+    return f"{format_size(largest.bytes)} of it are {_subject(largest)}"
+
+
+def _subject(row: LedgerRow) -> str:
+    return f"the {row.label}" if row.owner == "context" else plain(row.label)
+
+
+def _whole_parts(sizes: list[int], total: int) -> list[int]:
+    """Return `sizes` in whole MiB that add up to `total`: the largest fractions are rounded up."""
+    whole = [size // MIB for size in sizes]
+    by_fraction = sorted(range(len(sizes)), key=lambda index: -(sizes[index] % MIB))
+    for index in by_fraction[: total - sum(whole)]:
+        whole[index] += 1
+    return whole
+
+
+def _finding_text(finding: DeviceFinding) -> FindingText:
+    return FindingText(
+        rule=plain(finding.rule),
+        name=plain(finding.name),
+        message=plain(finding.message),
+        detail=plain(finding.detail),
+        remedies=tuple(map(plain, _remedy_options(finding))),
+        size_bytes=finding.bytes,
+    )
+
+
+def _remedy_options(finding: DeviceFinding) -> list[str]:
+    """Return the options of the command line that do what `finding` advises."""
+    return [
+        *(
+            f"--provider-option {CUDA_PROVIDER}:{name}={value}"
+            for name, value in finding.provider_options.items()
+        ),
+        *(f"--session-option {name}={value}" for name, value in finding.session_options.items()),
+    ]
+
+
+def _owner_table(ledger: Ledger | None) -> Table:
+    """Return the owners of half a MiB or more, the largest first."""
+    rows = [] if ledger is None else [row for row in ledger.rows if 2 * abs(row.bytes) >= MIB]
+    total = 0 if ledger is None else ledger.used_bytes
+    largest = max((row.bytes for row in rows), default=0)
+    return Table(
+        columns=(
+            Column("on the GPU", css="name"),
+            Column("MiB", "right", css="strong"),
+            Column("share", "right"),
+            Column("how it is known", css="less"),
+            Column(css="wide", legend=(("end", "memory"),), formats=("html",)),
+        ),
+        rows=tuple(
+            Row(
+                plain(row.label),
+                mebibytes_text(row.bytes, 0),
+                f"{100 * row.bytes / total:.0f} %",
+                row.basis,
+                Cell(bars=((BarPart(css="end", percent=100 * max(0, row.bytes) / largest),),)),
+            )
+            for row in sorted(rows, key=lambda row: -row.bytes)
+        ),
+    )
+
+
+def _phase_table(phases: Sequence[DevicePhase]) -> Table:
+    """Return what each phase had and kept, with exact peaks if they are known."""
+
+    def size(size_bytes: int | None, *, signed: bool = False) -> str:
+        return "" if size_bytes is None else mebibytes_text(size_bytes, 0, signed=signed)
+
+    # What the deletion of the session starts with is in the row above.
+    peaks = {phase.name: phase.peak_bytes for phase in phases if phase.name != "deleted"}
+    highest = max(peaks, key=lambda name: peaks[name] or 0, default="")
+    columns = (
+        Column("on the GPU (MiB)"),
+        Column("peak (exact)", "right", css="strong"),
+        Column("at end", "right"),
+        Column("kept", "right"),
+    )
+    rows = [
+        Row(
+            _phase_label(phase),
+            size(peaks.get(phase.name)),
+            size(phase.used_bytes),
+            size(phase.added_bytes, signed=True),
+            is_strong=phase.name == highest and phase.peak_bytes is not None,
+        )
+        for phase in phases
+        if phase.used_bytes is not None
+    ]
+    has_peaks = any(peaks.values())
+    shown = [index for index in range(len(columns)) if has_peaks or index != 1]
+    return Table(
+        columns=tuple(columns[index] for index in shown),
+        rows=tuple(row.select(shown) for row in rows),
+    )
+
+
+def _phase_label(phase: DevicePhase) -> str:
+    label = _PHASE_LABELS.get(phase.name, plain(phase.name))
+    return f"{label} ×{phase.count}" if phase.count > 1 else label
+
+
+def _missing_text(missing: MissingSource) -> str:
+    return f"{_MISSING_TEXTS[missing.source]}: {plain(missing.reason)}."

@@ -1,0 +1,89 @@
+"""A profile of a session on a device, with a runtime and libraries that tests have made."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import memdiag
+from memdiag.records.device import DeviceMemory
+from memdiag.records.profile import Profile
+from tests.runner.conftest import RUNTIME
+from tests.runner.test_device_script import CUDART, CUPTI, compiled
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+ON_DEVICE = {"available": [CUDA, CPU], "providers": [CUDA, CPU]}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", "x", "y")], "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph), tmp_path / "relu.onnx")
+    return tmp_path / "relu.onnx"
+
+
+def profile(model: Path, script: Mapping[str, Any], **options: Any) -> Profile:
+    folder = model.parent / "fake_runtime"
+    folder.mkdir(exist_ok=True)
+    (folder / "onnxruntime.py").write_text(RUNTIME)
+    variables = {"PYTHONPATH": str(folder), "FAKE_RUNTIME": json.dumps(script)}
+    return memdiag.profile(
+        model, providers=[CUDA, CPU], environment=variables, **{"runs": 2, **options}
+    )
+
+
+def device_of(profile: Profile) -> DeviceMemory:
+    assert profile.device is not None
+    return profile.device
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a compiler")
+@pytest.mark.parametrize("xray", ["steady", "none"])
+def test_a_profile_has_what_the_child_reports(model: Path, xray: str) -> None:
+    folder = model.parent / "fake_runtime"
+    runtime = compiled(CUDART, model.parent / "libcudart.so.13")
+    compiled(CUPTI, folder / "nvidia" / "cu13" / "lib" / "libcupti.so.13")
+    script = {**ON_DEVICE, "create": [{"load": str(runtime)}]}
+    device = device_of(profile(model, script, xray=xray))
+    assert device.ledger is not None
+    assert device.ledger.used_bytes == 700
+    assert device.device.total_bytes == 1000
+    assert [phase.name for phase in device.phases] == ["session", "first run", "run", "deleted"]
+    assert device.phases[2].count == 2
+    # Each mark of the library flushes an allocation of 64 MiB and its release.
+    if xray == "none":
+        assert device.timeline is None
+        assert device.missing_reason("CUPTI") == "it was not asked for (--xray none)"
+    else:
+        assert device.timeline is not None
+        assert max(device.timeline.allocated_bytes) == 64 << 20
+    assert device.missing_reason("NVML")
+
+
+def test_a_provider_that_was_not_used_is_a_finding_and_no_note(model: Path) -> None:
+    made = profile(model, {"available": [CUDA, CPU], "providers": [CPU]})
+    (finding,) = device_of(made).findings
+    assert finding.name == "provider-fallback"
+    assert device_of(made).ledger is None
+    assert not any("without CUDA" in note for note in made.notes)
+
+
+def test_an_error_for_lack_of_memory_is_explained(model: Path) -> None:
+    message = "Available memory of 1048576 is smaller than requested bytes of 2097152"
+    made = profile(model, {**ON_DEVICE, "run": [{"raise": message}]})
+    assert made.outcome.message.startswith("Available memory")
+    assert device_of(made).failure.startswith("onnxruntime asked for 2.0 MiB where gpu_mem_limit")
+
+
+def test_a_profile_on_the_cpu_has_no_device(model: Path) -> None:
+    folder = model.parent / "fake_runtime"
+    folder.mkdir()
+    (folder / "onnxruntime.py").write_text(RUNTIME)
+    variables = {"PYTHONPATH": str(folder), "FAKE_RUNTIME": "{}"}
+    assert memdiag.profile(model, environment=variables, runs=1, xray="none").device is None
