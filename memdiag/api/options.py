@@ -134,7 +134,7 @@ class ConfigOptions(TypedDict, total=False):
     ]
 
 
-class SessionSettings(ConfigOptions, total=False):
+class SessionAndRunOptions(ConfigOptions, total=False):
     """How a session is created and run."""
 
     providers: Annotated[
@@ -254,7 +254,7 @@ class ProfileOptions(
     MeasuringOptions,
     InputOptions,
     GenerationOptions,
-    SessionSettings,
+    SessionAndRunOptions,
     GraphOptions,
     ProcessOptions,
     LimitOptions,
@@ -263,11 +263,11 @@ class ProfileOptions(
     """How `memdiag.profile` measures a model."""
 
 
-class ModelLimitOptions(InputOptions, SessionSettings, total=False):
+class ModelLimitOptions(InputOptions, SessionAndRunOptions, total=False):
     """How `memdiag.limit` runs a model."""
 
 
-class LeakOptions(ArrayOptions, SessionSettings, InterpreterOptions, total=False):
+class LeakOptions(ArrayOptions, SessionAndRunOptions, InterpreterOptions, total=False):
     """How `memdiag.leak` runs a model."""
 
 
@@ -275,7 +275,7 @@ class CompareOptions(InputOptions, ConfigOptions, total=False):
     """How `memdiag.compare` runs models."""
 
 
-class EstimateArguments(GenerationOptions, ConfigOptions, GraphOptions, total=False):
+class EstimateOptions(GenerationOptions, ConfigOptions, GraphOptions, total=False):
     """What `memdiag.estimate` assumes."""
 
 

@@ -21,7 +21,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges
-from memdiag.runner.measured_run import AtBaseline, AtPhaseEnd, AtSteady, ReadMoment
+from memdiag.runner.measured_run import AtBaseline, AtPhaseEnd, AtSteady, ChildPause
 
 if TYPE_CHECKING:
     from memdiag.api.device_watch import DeviceWatch
@@ -107,10 +107,10 @@ class ChildXray:
         self._device = device
         self._baseline: BaselinePages | None = None
 
-    def read_memory(self, moment: ReadMoment) -> None:
-        """Read the memory of the child at `moment`, and store the error if that fails."""
+    def read_memory(self, pause: ChildPause) -> None:
+        """Read the memory of the child at `pause`, and store the error if that fails."""
         try:
-            match moment:
+            match pause:
                 case AtBaseline(pid):
                     self._baseline = BaselinePages.of(read_address_space(pid))
                 case AtPhaseEnd(pid, phase, arena, cache):
@@ -123,7 +123,7 @@ class ChildXray:
                         cache=self._key_value_cache(cache, phase),
                     )
                 case AtSteady():
-                    self._take_steady_xray(moment)
+                    self._take_steady_xray(pause)
         except MemdiagError as error:
             self.failure = str(error)
 

@@ -46,7 +46,7 @@ def fused_search_targets(
     if target.model_file.is_ort_format:
         return []  # a session computes no tensors from the weights of an optimized graph
     missing = missing_bytes(target, attribution, index=index, on_device=on_device)
-    if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in target.model_file.weights):
+    if missing <= MAX_MISSING_SHARE * target.model_file.weight_bytes:
         return []
     targets: list[SearchTarget] = []
     for job in jobs:

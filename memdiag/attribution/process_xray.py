@@ -158,7 +158,7 @@ def _searched_models(targets: Sequence[SearchTarget]) -> tuple[SearchedModel, ..
     return tuple(
         SearchedModel(
             name=path_text(path),
-            weight_bytes=sum(weight.nbytes for weight in target.model_file.weights),
+            weight_bytes=target.model_file.weight_bytes,
         )
         for path, target in zip(paths, targets, strict=True)
     )

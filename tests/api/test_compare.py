@@ -374,11 +374,11 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(
         (
             ["a.onnx"],
             {"bisect": "peak", "onnxruntime": ["1.32.0", "./x"]},
-            "--bisect is between versions. Name no environments",
+            "bisect is between versions. Name no environments",
         ),
         (["a.onnx", "b.onnx"], {"repeats": 0}, "repeats must be at least 1"),
-        (["a.onnx"], {"bisect": "load", "repeats": 1}, "Give --repeats 2 or more"),
-        (["a.onnx", "b.onnx"], {"time_limit_s": 0}, "--time-limit must be greater than 0, not 0"),
+        (["a.onnx"], {"bisect": "load", "repeats": 1}, "repeats must be 2 or more"),
+        (["a.onnx", "b.onnx"], {"time_limit_s": 0}, "time_limit_s must be greater than 0, not 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

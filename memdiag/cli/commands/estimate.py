@@ -1,10 +1,8 @@
 """``memdiag estimate``: predict the memory of a session, without running the model."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from pathlib import Path
 
-from memdiag.api.options import EstimateArguments
+from memdiag.api.options import EstimateOptions
 from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
     add_detail,
@@ -48,7 +46,7 @@ def configure(parser: ArgumentParser) -> None:
         " correct the estimate by the first two.",
     )
 
-    add_options(parser.add_argument_group("Generation and session"), EstimateArguments)
+    add_options(parser.add_argument_group("Generation and session"), EstimateOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group)
@@ -86,10 +84,10 @@ def run(options: Namespace) -> int:
             run=not options.no_run,
             measure=options.measure,
             on_progress=line.show,
-            **read_options(options, EstimateArguments),
+            **read_options(options, EstimateOptions),
         )
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(
             result,
             written,
@@ -97,6 +95,4 @@ def run(options: Namespace) -> int:
             detail=options.detail,
             machine_formats={"k8s": estimated_resources},
         )
-        return EXIT_CLEAN
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN
