@@ -169,6 +169,7 @@ class Input(Record, frozen=True, kw_only=True):
     """One input of the runs: its type and shape. Values are never stored.
 
     Attributes:
+        dtype: ONNX's name of the type, such as ``float``; empty for a sequence.
         source: whether it was generated or given.
         note: how its values were chosen.
         varied: whether its contents differed in each run.

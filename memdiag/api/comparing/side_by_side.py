@@ -23,6 +23,7 @@ from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import InputAxis, unsized_axes
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.tensor_types import type_name_of
 from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension
@@ -351,7 +352,7 @@ class SideBySide:
         return tuple(
             Input(
                 name=feed.name,
-                dtype=str(arrays[feed.name].dtype) if feed.name in arrays else "",
+                dtype=type_name_of(arrays[feed.name]) if feed.name in arrays else "",
                 shape=None if feed.sequence else arrays[feed.name].shape,
                 source="given" if feed.name in self.inputs.arrays else "generated",
                 note=f"with {trial.name}",
