@@ -96,7 +96,7 @@ from memdiag.rules import model_detectors
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites import rewriters, rewriters_for
+from memdiag.rewrites import rewriters, rewriters_among
 from memdiag.rewrites.saving import write_rewritten_model
 from memdiag.api.check import RuleSelection, analysis_context, find_waste
 model, target, storage, name = sys.argv[1:]
@@ -107,7 +107,7 @@ def fix():
         findings, _ = find_waste(ctx, RuleSelection(select=(), min_bytes=0))
         draft = ModelEditor(file)
         for finding in findings:
-            for rewriter in rewriters_for(finding.name):
+            for rewriter in rewriters_among(finding.remedies):
                 if rewriter.rewrite.name == name and rewriter.check(draft, finding) is None:
                     rewriter.apply(draft, finding)
         write_rewritten_model(draft, Path(target), storage)
@@ -401,7 +401,7 @@ def _real_result(
     home.mkdir()
     model = home / path.name
     with open_model(path) as file:
-        weight_bytes = sum(weight.nbytes for weight in file.weights)
+        weight_bytes = file.weight_bytes
         for each in file.files:
             shutil.copy(each, home / each.name)
     found = memdiag.fix(

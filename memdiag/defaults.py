@@ -9,6 +9,9 @@ XrayTime = Literal["steady", "phases", "none"]
 """When the owners of resident bytes are identified: at steady state, also at the ends of all
 phases, or never."""
 
+BisectedMetric = Literal["peak", "steady", "growth", "load", "latency"]
+"""The figures whose change is searched for among versions."""
+
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 DEFAULT_PROVIDERS = (CPU_PROVIDER,)

@@ -2,6 +2,7 @@
 
     MemdiagError
     ├── UsageError         an argument or option that cannot be honoured
+    │   └── ArgumentError      an argument that commands have as an option
     ├── ModelError         the model file cannot be read or is not a valid model
     │   └── MissingDataError   external data that the model names is not there
     ├── RecordError        a saved record cannot be decoded
@@ -14,6 +15,9 @@ A session that fails *while it is being measured* raises none of these: that is 
 profile (`Profile.outcome`), so that the figures until then are kept.
 """
 
+import re
+from collections.abc import Callable
+
 MAX_REASON_LENGTH = 300
 """Characters of a reason in the words of onnxruntime, of a tool or of an unexpected error."""
 
@@ -24,6 +28,22 @@ class MemdiagError(Exception):
 
 class UsageError(MemdiagError):
     """An argument or option that cannot be honoured."""
+
+
+class ArgumentError(UsageError):
+    """An argument that cannot be honoured, which commands have as an option.
+
+    Args:
+        sentence: the text, with arguments in braces, such as ``{timeout_s}`` or ``{run=False}``.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+        super().__init__(self.with_arguments(lambda argument: argument))
+
+    def with_arguments(self, name: Callable[[str], str]) -> str:
+        """Return the text, with each argument as `name` writes it."""
+        return re.sub(r"\{(\w+(?:=False)?)\}", lambda match: name(match[1]), self._sentence)
 
 
 class ModelError(MemdiagError):

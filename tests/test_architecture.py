@@ -48,6 +48,7 @@ def test_help_loads_the_parsers_of_the_command_line_only(words: list[str]) -> No
     own = {name for name in modules if name.startswith("memdiag.")}
     commands = {name for name in own if name.startswith("memdiag.cli.commands.")}
     light = "api api.options cli cli.app cli.commands cli.options cli.worker defaults detail errors"
+    light += " process_end"
     assert own - commands <= {f"memdiag.{name}" for name in light.split()}
     if words[0] == "profile":
         assert commands == {"memdiag.cli.commands.profile"}

@@ -14,7 +14,7 @@ from memdiag.defaults import (
     DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
 )
-from memdiag.errors import UsageError
+from memdiag.errors import ArgumentError, UsageError
 from memdiag.model.dimensions import MAX_DIMENSION_SIZE
 from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import Deadline, GenerationConfig, InputConfig, Limits
@@ -50,7 +50,7 @@ def deadline_after(time_limit_s: float | None) -> Deadline:
     if time_limit_s is None:
         return Deadline()
     if not time_limit_s > 0:
-        raise UsageError(f"--time-limit must be greater than 0, not {time_limit_s:g}.")
+        raise ArgumentError(f"{{time_limit_s}} must be greater than 0, not {time_limit_s:g}.")
     return Deadline(time.monotonic() + time_limit_s)
 
 
@@ -77,11 +77,11 @@ def input_config(
     check_dims(dims)
     if generation is not None:
         if not run:
-            raise UsageError("--no-run leaves out what --feed, --steps and --prefill run.")
+            raise ArgumentError("{run=False} leaves out what {feed}, {steps} and {prefill} run.")
         runs = generation.steps
     if runs < 1:
-        raise UsageError(
-            "--runs must be at least 1. Use --no-run (run=False) to stop after session creation."
+        raise ArgumentError(
+            "{runs} must be at least 1. Use {run=False} to stop after session creation."
         )
     return InputConfig(
         dims={name: int(size) for name, size in (dims or {}).items()},
@@ -111,11 +111,11 @@ def generation_config(
     if not feed and steps is None and prefill is None and genai is None:
         return None
     if runs != DEFAULT_RUNS:
-        raise UsageError("--runs cannot be used with a generation. Use --steps.")
+        raise ArgumentError("{runs} cannot be used with a generation. Use {steps}.")
     for name, count in (("steps", steps), ("prefill", prefill)):
         is_count = isinstance(count, Integral) and not isinstance(count, bool) and count > 0
         if count is not None and not is_count:
-            raise UsageError(f"--{name} must be a number of 1 or more, not {count!r}.")
+            raise ArgumentError(f"{{{name}}} must be a number of 1 or more, not {count!r}.")
     return GenerationConfig(
         feed=tuple(feed) or (() if genai is None else genai.feed),
         prefill_tokens=DEFAULT_PREFILL_TOKENS if prefill is None else int(prefill),
@@ -133,27 +133,27 @@ def child_process_limits(
         UsageError: a limit leaves no time or no memory.
     """
     if not timeout_s > 0:
-        raise UsageError(f"--timeout must be greater than 0, not {timeout_s:g}.")
+        raise ArgumentError(f"{{timeout_s}} must be greater than 0, not {timeout_s:g}.")
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
-        raise UsageError("--memory-limit must be greater than 0.")
+        raise ArgumentError("{memory_limit_bytes} must be greater than 0.")
     return Limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
 
 
 def check_at_least_one(argument: str, number: int | None) -> None:
-    """Check that `number` is none below 1.
+    """Check that `number` is at least 1, or None.
 
     Raises:
-        UsageError: it is.
+        UsageError: it is less.
     """
     if number is not None and number < 1:
-        raise UsageError(f"{argument} must be at least 1.")
+        raise ArgumentError(f"{{{argument}}} must be at least 1.")
 
 
 def check_by_name(dims: Any) -> None:
-    """Check that `dims` are by name; not what they are.
+    """Check that `dims` is a mapping or None, whatever its values are.
 
     Raises:
-        UsageError: they are not.
+        UsageError: it is neither.
     """
     if dims is not None and not isinstance(dims, Mapping):
         raise UsageError(

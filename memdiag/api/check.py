@@ -104,10 +104,7 @@ def check(
     with collection_disabled(), open_model(path) as opened:
         check_dim_names(opened.graph, opened.functions, dims or ())
         ctx = analysis_context(opened, release_to_predict(for_onnxruntime), dims=dims)
-        waste, _ = find_waste(ctx, selection)
-        waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
-        opened.release()  # an error where the file became shorter
-        return Findings(waste)
+        return Findings(_estimated_waste(ctx, selection))
 
 
 def check_models(
@@ -145,9 +142,7 @@ def check_models(
                     except UsageError as problem:
                         misnamed.setdefault(name, problem)
                 ctx = analysis_context(opened, runtime, dims=dims)
-                waste, _ = find_waste(ctx, selection)
-                waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
-                opened.release()  # an error where the file became shorter
+                waste = _estimated_waste(ctx, selection)
                 checked.append(_checked_model(opened, ctx.sizes, tuple(dict.fromkeys(ctx.notes))))
         except ModelError as error:
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
@@ -227,6 +222,18 @@ def find_waste(
     return findings_with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
 
 
+def _estimated_waste(ctx: AnalysisContext, selection: RuleSelection) -> tuple[Finding, ...]:
+    """Return the findings in an open model with their shares of the estimated peak.
+
+    Raises:
+        ModelError: the file became shorter.
+    """
+    waste, _ = find_waste(ctx, selection)
+    waste = with_peak_shares(waste, _estimated_peak(ctx, waste))
+    ctx.model_file.release()
+    return waste
+
+
 def _ort_format_finding(finding: Finding) -> Finding:
     """Return a finding in a model in ORT format, which only session options can remedy."""
     options = {option.name for option in tuning_options()}
@@ -301,7 +308,7 @@ def _checked_model(
         path=path_text(model_file.path),
         file_bytes=model_file.file_bytes,
         external_bytes=model_file.external_bytes,
-        weight_bytes=sum(weight.nbytes for weight in model_file.weights),
+        weight_bytes=model_file.weight_bytes,
         node_count=model_file.node_count,
         inputs=tuple(map(_model_input, model_file.graph.required_inputs)),
         dimensions=_model_dimensions(model_file, dims),

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, get_args
 
 import msgspec
 
@@ -32,8 +32,8 @@ from memdiag.comparison.changes import retained_notes, undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
-from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
-from memdiag.errors import ModelError, UsageError
+from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S, BisectedMetric
+from memdiag.errors import ArgumentError, ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.config_keys import unknown_key_notes
@@ -48,7 +48,6 @@ from memdiag.records.comparison import (
     CopyChange,
     FigureChange,
     GraphSize,
-    Metric,
 )
 from memdiag.runner.job import Job, Limits
 from memdiag.runner.temporary import temporary_folder
@@ -56,15 +55,13 @@ from memdiag.runner.temporary import temporary_folder
 _SHARE_OF_OPTIMIZING = 1 / 3
 """The share of limited time that optimizers get."""
 
-BISECTED_METRICS: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
-
 
 @takes_options(CompareOptions)
 def compare(
     *paths: str | Path | Sequence[str | Path],
     onnxruntime: Sequence[str] = (),
     optimizers: Sequence[str] = (),
-    bisect: Metric | None = None,
+    bisect: BisectedMetric | None = None,
     runs: int | None = None,
     repeats: int | None = None,
     xray: bool = True,
@@ -140,7 +137,7 @@ def compare(
             inputs=inputs,
             repeats=repeats,
             all_runs=runs is not None,
-            xray=xray,
+            takes_xray=xray,
             is_sequence=kind == "onnxruntime",
             own_inputs=kind == "models",
             on_progress=on_progress,
@@ -172,7 +169,7 @@ def compare(
         return msgspec.structs.replace(result, dimensions=side_by_side.dimensions)
 
 
-def _check_counts(runs: int | None, repeats: int | None, bisect: Metric | None) -> None:
+def _check_counts(runs: int | None, repeats: int | None, bisect: BisectedMetric | None) -> None:
     """Check the numbers of runs and of processes.
 
     Raises:
@@ -183,7 +180,9 @@ def _check_counts(runs: int | None, repeats: int | None, bisect: Metric | None) 
     check_at_least_one("runs", runs)
     check_at_least_one("repeats", repeats)
     if bisect == "load" and repeats == 1:
-        raise UsageError("load times measured once are not compared. Give --repeats 2 or more.")
+        raise ArgumentError(
+            "{repeats} must be 2 or more: load times measured once are not compared."
+        )
 
 
 def _usable_optimizers(names: Sequence[str], model: Path) -> tuple[str, ...]:
@@ -270,7 +269,7 @@ def _comparison_kind(
     files: Sequence[Path],
     onnxruntime: Sequence[str],
     optimizers: Sequence[str],
-    bisect: Metric | None,
+    bisect: BisectedMetric | None,
 ) -> ComparisonKind:
     """Return the kind of comparison that the arguments ask for.
 
@@ -283,12 +282,12 @@ def _comparison_kind(
         raise UsageError("no model was given. Name one model, several models, or saved profiles.")
     if any(is_saved) and not all(is_saved):
         raise UsageError("models cannot be compared with saved profiles. Profile the models first.")
-    if bisect is not None and bisect not in BISECTED_METRICS:
+    if bisect is not None and bisect not in get_args(BisectedMetric):
         raise UsageError(
-            f"{bisect!r} cannot be bisected. Choose from {', '.join(BISECTED_METRICS)}."
+            f"{bisect!r} cannot be bisected. Choose from {', '.join(get_args(BisectedMetric))}."
         )
     if bisect is not None and runtimes.versions_and_environments(onnxruntime)[1]:
-        raise UsageError("--bisect is between versions. Name no environments.")
+        raise ArgumentError("{bisect} is between versions. Name no environments.")
     if versions and optimizers:
         raise UsageError("versions and optimizers cannot be compared together. Choose one.")
     if (versions or optimizers) and (len(files) > 1 or all(is_saved)):
@@ -300,9 +299,9 @@ def _comparison_kind(
     if optimizers:
         return "optimizers"
     if len(files) < 2:
-        raise UsageError(
+        raise ArgumentError(
             f"{files[0]}: there is nothing to compare it with. Name another one, or give"
-            " --onnxruntime or --optimizers."
+            " {onnxruntime} or {optimizers}."
         )
     return "profiles" if all(is_saved) else "models"
 

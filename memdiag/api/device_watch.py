@@ -1,26 +1,35 @@
 """The memory of a profile's child on a GPU, from what the child reports of it."""
 
+import math
+from collections.abc import Sequence
+
+from memdiag.attribution.device_xray import take_device_xray
+from memdiag.attribution.search_target import SearchTarget
 from memdiag.defaults import CUDA_PROVIDER
+from memdiag.device.allocations import live_allocations
 from memdiag.device.ledger import device_ledger
 from memdiag.device.out_of_memory import out_of_memory_text
 from memdiag.device.phases import device_phases, merged_phases
 from memdiag.device.recording import (
+    DEVICE_ARENA,
     ArenaChunks,
     DeviceRecording,
     ModelWeight,
     RequestedSession,
 )
 from memdiag.device.recording_builder import RecordingBuilder
+from memdiag.device.runtime_allocations import runtime_ranges
 from memdiag.device.timeline import device_timeline
+from memdiag.errors import XrayError
 from memdiag.model.model_file import ModelFile
 from memdiag.records.attribution import Attribution
-from memdiag.records.device import Device, DeviceMemory, MissingSource
+from memdiag.records.device import Device, DeviceMemory, DeviceXray, MissingSource
 from memdiag.records.weights import qualified_name
 from memdiag.rules.device import device_findings
 from memdiag.runner.device_memory import NO_READER_REASON, DeviceReader
 from memdiag.runner.job import Job
 from memdiag.runner.log import ScriptEvent
-from memdiag.runner.measured_run import Measurement
+from memdiag.runner.measured_run import AtSteady, Measurement
 
 
 class DeviceWatch:
@@ -37,6 +46,8 @@ class DeviceWatch:
         self._builder = RecordingBuilder()
         self._elapsed_s: list[float] = []
         self._reader: DeviceReader | None = None
+        self._xray: DeviceXray | None = None
+        self._xray_failure = ""
 
     def add_event(self, event: ScriptEvent, elapsed_s: float, reader: DeviceReader | None) -> None:
         """Take an event of the child, and read its memory with `reader` if it is a mark."""
@@ -52,6 +63,34 @@ class DeviceWatch:
         self._builder.add_event(
             event, process_bytes=reading.process_bytes, nvml_used_bytes=reading.used_bytes
         )
+
+    def take_xray(
+        self, steady: AtSteady, targets: Sequence[SearchTarget], attribution: Attribution
+    ) -> DeviceXray | None:
+        """Search the child's device for the weights of `targets`, and store the result.
+
+        Args:
+            steady: the moment, at which the child waits.
+            targets: the model, and what onnxruntime computed from its weights.
+            attribution: the X-ray of the child at this moment, with the arenas on its device.
+
+        Returns:
+            The copies; None if their contents cannot be read.
+        """
+        if steady.device is None:  # the session does not use it
+            return None
+        events = self._builder.allocations
+        live = None if events is None else live_allocations(events, math.inf)
+        ranges = runtime_ranges(live, steady.device.regions, _arena_chunks(attribution))
+        arenas = [arena for arena in attribution.device_arenas if arena.device == DEVICE_ARENA]
+        if not ranges:
+            self._xray_failure = "no allocation of onnxruntime on the GPU is known"
+            return None
+        try:
+            self._xray = take_device_xray(steady.pid, targets, ranges, steady.device.copy, arenas)
+        except XrayError as error:
+            self._xray, self._xray_failure = None, str(error)
+        return self._xray
 
     def memory(self, measured: Measurement, attribution: Attribution | None) -> DeviceMemory | None:
         """Return the memory on the device; None if the child said nothing of it.
@@ -81,6 +120,7 @@ class DeviceWatch:
             ],
             arenas=None if attribution is None else _arena_chunks(attribution),
             session=self._requested_session(measured),
+            xray=self._xray,
             missing=self._missing_sources(attribution),
         )
 
@@ -100,6 +140,8 @@ class DeviceWatch:
         missing = [MissingSource(source="NVML", reason=reason)] if reason else []
         if attribution is None:
             missing.append(MissingSource(source="arena", reason="there is no X-ray"))
+        elif self._xray is None and self._xray_failure:
+            missing.append(MissingSource(source="contents", reason=self._xray_failure))
         return missing
 
 
@@ -120,6 +162,7 @@ def device_memory(
         ledger=None if mark is None else device_ledger(recording, mark),
         phases=merged_phases(device_phases(recording)),
         findings=findings,
+        xray=recording.xray,
         timeline=device_timeline(recording, elapsed_s),
         failure=out_of_memory_text(recording, error),
         missing=recording.missing,

@@ -19,19 +19,19 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import RuleSelection, find_waste
 from memdiag.api.estimating.calibration import PointCorrections, calibrate_points
-from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
+from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
 from memdiag.api.estimating.fit import ProcessPeaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
-from memdiag.api.estimating.generation_calls import generation_sizes
+from memdiag.api.estimating.generation_sizes import generation_sizes
 from memdiag.api.estimating.reductions import peak_reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import size_inputs, unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
-from memdiag.api.options import EstimateArguments, options_with_defaults, takes_options
+from memdiag.api.options import EstimateOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import ProfileConfig, session_config
 from memdiag.defaults import DEFAULT_RUNS
-from memdiag.errors import MeasurementError, UsageError
-from memdiag.model.genai_config import find_genai_config
+from memdiag.errors import ArgumentError, MeasurementError
+from memdiag.model.genai_config import named_model
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.overheads import PROCESS_BASELINE_BYTES, baseline_bytes
@@ -56,7 +56,7 @@ MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
 
 
-@takes_options(EstimateArguments)
+@takes_options(EstimateOptions)
 def estimate(
     model: str | Path,
     *,
@@ -69,7 +69,7 @@ def estimate(
     measure: bool = False,
     details: bool = True,
     on_progress: OnProgress = ignore_progress,
-    **options: Unpack[EstimateArguments],
+    **options: Unpack[EstimateOptions],
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
 
@@ -103,32 +103,30 @@ def estimate(
             than 1.24.
         MeasurementError: the model does not run at a point that is measured.
     """
-    path = model_path(model)
-    genai = find_genai_config(path)
-    path = path if genai is None else genai.path
+    path, genai = named_model(model_path(model))
     check_by_name(dims)
-    values = options_with_defaults(EstimateArguments, options)
+    values = options_with_defaults(EstimateOptions, options)
     session = session_config(values)
     if runs < 0:
-        raise UsageError("--runs must be 0 or greater.")
+        raise ArgumentError("{runs} must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
-        raise UsageError("--fit must be greater than 0.")
+        raise ArgumentError("{fit_bytes} must be greater than 0.")
     if fit_bytes is None and not run:
-        raise UsageError("--no-run has no effect without --fit. Leave it out.")
+        raise ArgumentError("{run=False} has no effect without {fit_bytes}. Leave it out.")
     generation = generation_config(
         feed=values["feed"],
         steps=values["steps"],
         prefill=values["prefill"],
-        genai=None if genai is None else genai.config,
+        genai=genai,
         runs=runs,
     )
     if generation is not None:
         _check_generation(dims or {}, is_searched=measure or fit_bytes is not None)
     runtime = release_to_predict(for_onnxruntime)
     if measure and runtime != Runtime.installed():
-        raise UsageError(
-            f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
-            " Leave out --for-onnxruntime."
+        raise ArgumentError(
+            f"{{measure}} runs onnxruntime {Runtime.installed()}, which is installed, not"
+            f" {runtime}. Leave out {{for_onnxruntime}}."
         )
     config = EstimateConfig(
         dims=dims or {},
@@ -251,7 +249,7 @@ def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimatePart
     findings: tuple[Finding, ...] = ()
     if config.details:
         points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-        lower = peak_reductions(session.ctx, session.options, grid, first)
+        lower = peak_reductions(session.ctx, session.settings, grid, first)
         findings = _half_precision_findings(session)
         if findings:
             # At lower levels weights in fp16 are cast in each run: more stays resident after it.
@@ -288,7 +286,7 @@ def _estimated_session(
     model_file: ModelFile, config: EstimateConfig, sizes: Mapping[str, int]
 ) -> SessionEstimate:
     ctx = AnalysisContext(model_file, config.runtime, sizes=sizes, reads_weights=False)
-    return SessionEstimate(ctx, estimate_options(config.session, config.runs))
+    return SessionEstimate(ctx, estimated_settings(config.session, config.runs))
 
 
 def _measured_points(
@@ -346,14 +344,15 @@ def _check_generation(dims: Mapping[str, DimSizes], *, is_searched: bool) -> Non
         UsageError: there is one.
     """
     if is_searched:
-        raise UsageError(
-            "--fit and --measure cannot be used with --feed, --steps or --prefill. Estimate other"
-            " numbers of tokens one by one, and measure them with memdiag profile."
+        raise ArgumentError(
+            "{fit_bytes} and {measure} cannot be used with {feed}, {steps} or {prefill}. Estimate"
+            " other numbers of tokens one by one, and measure them with memdiag profile."
         )
     several = next((name for name, size in dims.items() if not isinstance(size, int)), None)
     if several is not None:
-        raise UsageError(
-            f"--dim: {several!r} has several sizes, but a generation is estimated at one. Give one."
+        raise ArgumentError(
+            f"{{dims}}: {several!r} has several sizes, but a generation is estimated at one. Give"
+            " one."
         )
 
 
@@ -399,8 +398,8 @@ def _check_memory(model_file: ModelFile, points: Sequence[EstimatedPoint]) -> No
     largest = max(points, key=lambda point: point.pinned_high_bytes)
     if largest.pinned_high_bytes > available:
         at = f" at {_dim_sizes_text(largest.dims)}" if largest.dims else ""
-        raise UsageError(
-            f"{model_file.path}: --measure would run the model{at}, which takes about"
+        raise ArgumentError(
+            f"{model_file.path}: {{measure}} would run the model{at}, which takes about"
             f" {format_size(largest.peak_bytes)}; {format_size(available)} are available. Give"
             " smaller sizes."
         )
@@ -431,7 +430,7 @@ def _half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
 
     It knows the copies of the level ALL; at lower levels nothing is said.
     """
-    if session.options.level != "all":
+    if session.settings.level != "all":
         return ()
     findings, _ = find_waste(session.ctx, RuleSelection(select=("half-precision-cast",)))
     return findings

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Unpack, cast, get_args
 from memdiag.api.arguments import OnProgress, check_by_name, ignore_progress, model_path
 from memdiag.api.estimating.fit import largest_fitting_size, searched_dimensions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
-from memdiag.api.options import DeviceEstimateArguments, options_with_defaults, takes_options
+from memdiag.api.options import DeviceEstimateOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import check_provider_options, session_config
 from memdiag.defaults import CUDA_PROVIDER
 from memdiag.errors import UsageError
@@ -52,7 +52,7 @@ _LESS_MEMORY: Mapping[str, Mapping[str, Any]] = {
 """Changes that may take less memory, with the settings that they are."""
 
 
-@takes_options(DeviceEstimateArguments)
+@takes_options(DeviceEstimateOptions)
 def estimate_device(
     model: str | Path,
     *,
@@ -60,7 +60,7 @@ def estimate_device(
     for_onnxruntime: str | None = None,
     fit_bytes: int | None = None,
     on_progress: OnProgress = ignore_progress,
-    **options: Unpack[DeviceEstimateArguments],
+    **options: Unpack[DeviceEstimateOptions],
 ) -> DeviceEstimate:
     """Return what a process with one session of `model` takes on a GPU, predicted from the file.
 
@@ -87,7 +87,7 @@ def estimate_device(
     started = time.perf_counter()
     path = model_path(model)
     check_by_name(dims)
-    values = options_with_defaults(DeviceEstimateArguments, options)
+    values = options_with_defaults(DeviceEstimateOptions, options)
     session = session_config(values)
     _check_providers(session)
     if fit_bytes is not None and fit_bytes <= 0:

@@ -26,7 +26,7 @@ from memdiag.api.option_estimates import estimated_savings
 from memdiag.api.options import InputOptions, options_with_defaults, takes_options
 from memdiag.api.original_model import OriginalModel, measured_original
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
-from memdiag.errors import ModelError, UsageError
+from memdiag.errors import ArgumentError, ModelError, UsageError
 from memdiag.fixing.changes import Change, changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter
 from memdiag.fixing.state import FixState
@@ -183,9 +183,9 @@ class FixConfig:
                 f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGET_FIGURES)}."
             )
         if not 0 < self.max_slowdown < inf:
-            raise UsageError("--max-slowdown must be a number greater than 0.")
+            raise ArgumentError("{max_slowdown} must be a number greater than 0.")
         if self.max_difference is not None and not 0 < self.max_difference < 1:
-            raise UsageError("--max-difference must be between 0 and 1.")
+            raise ArgumentError("{max_difference} must be between 0 and 1.")
         check_dims(self.dims)
         self.scope.check()
 
@@ -420,7 +420,7 @@ class _FixSearch:
         self._progress("writing the result")
         publication = Publication()
         if new_models is not None:
-            publication = new_models.publish(self._search.chosen.options)
+            publication = new_models.publish(self._search.chosen.option_names)
         try:
             return self._result_record(publication)
         except KeyboardInterrupt:  # everything is measured and written: only a second one loses it

@@ -185,7 +185,8 @@ def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
         return chosen
     reason = (
         f"at {dimensions_text(chosen.dimensions)} the activations would take about"
-        f" {format_size(needed)}, more than a quarter of this machine's memory"
+        f" {format_size(needed)}, more than {100 * MAX_ACTIVATIONS_SHARE:.0f} % of this machine's"
+        " memory"
     )
     large = {
         dimension.name: IMAGE_SIDE

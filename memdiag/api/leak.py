@@ -80,8 +80,8 @@ def leak(
     Args:
         model: the ONNX file.
         runs: number of runs, 40 or more; by default up to 1,000 within a minute.
-        duration_s: seconds for all runs, by default a minute if `runs` is None. The number of runs
-            is estimated from the first ones: it is `runs` at most, and 40 at least.
+        duration_s: seconds for all runs, by default a minute if `runs` is None. The first runs
+            show how many fit into that time; there are at least 40, and at most `runs`.
         vary: kinds of variation from run to run: ``content``, ``shape`` (sizes of free
             dimensions), or ``none``.
         reload: create the session before each run and release it afterwards.

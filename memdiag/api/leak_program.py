@@ -13,17 +13,18 @@ import psutil
 from memdiag.api.leak import check_runs
 from memdiag.api.run import run_program
 from memdiag.api.watch import watch
-from memdiag.errors import UsageError, XrayError
+from memdiag.errors import ArgumentError, XrayError
 from memdiag.growth.growing_blocks import grown_blocks, repeated_contents
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
+from memdiag.growth.growth_sentences import OTHER_PROFILERS, OWNER_LABELS
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.observation import GrowthObservation
 from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.growth.verdict import compared_moments, kept_values
-from memdiag.growth.wording import OTHER_PROFILERS, OWNER_LABELS
+from memdiag.process_end import end_text
 from memdiag.programs.assemble import call_site
 from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded_process import RecordedProcess
@@ -179,7 +180,7 @@ def leak_program(
         XrayError: no process of the program ran a session.
     """
     if duration_s is not None and not duration_s > 0:
-        raise UsageError("--for must be greater than 0.")
+        raise ArgumentError("{duration_s} must be greater than 0.")
     if runs is not None:
         check_runs(runs)
     period_s = _period_s(duration_s, PROGRAM_PERIOD_S)
@@ -194,7 +195,7 @@ def leak_program(
 
     run = run_program(
         command,
-        xray=False,
+        takes_xray=False,
         run_pause=RunPause(period_s, histories.read),
         is_complete=is_complete,
         on_wait=on_wait,
@@ -437,9 +438,8 @@ def has_failed(exit_code: int | None) -> bool:
 
 def _end_text(recording: ProgramRun) -> str:
     """Return how and when a program ended."""
-    code = recording.exit_code or 0
-    how = f"with exit code {code}" if code > 0 else f"by signal {-code}"
-    return f"the program ended {how} after {format_duration(recording.duration_s)}"
+    how = end_text(recording.exit_code or 0)
+    return f"the program {how} after {format_duration(recording.duration_s)}"
 
 
 def process_growth(

@@ -19,7 +19,7 @@ from memdiag.deploy.limit_bisection import (
     with_slowness,
 )
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
-from memdiag.errors import MeasurementError, UsageError
+from memdiag.errors import ArgumentError, MeasurementError
 from memdiag.records.codec import escaped_record
 from memdiag.records.dimension import Dimension
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
@@ -33,8 +33,8 @@ MAX_ABOVE_PEAK = 1.1
 """Ratio of a limit to the peak without one from which on the limit is no measure of the need."""
 
 TIMEOUT_RATIO, TIMEOUT_EXTRA_S = 3.0, 3.0
-"""A trial has failed if it takes this many times as long as without a limit, and these seconds."""
-
+"""A trial has failed if it takes this many times as long as without a limit, and these seconds.
+The ratio is in words in the help of `memdiag limit` and in `reports.limit.sentences`."""
 
 MIN_REREAD_RATIO = 4.0
 """Contents of files that are read again, relative to the limit, without which no limit has slowed
@@ -77,7 +77,7 @@ def check_limits(limits: Sequence[int]) -> None:
         UsageError: one is not.
     """
     if any(limit <= 0 for limit in limits):
-        raise UsageError("--at: a limit must be greater than 0.")
+        raise ArgumentError("{at_bytes}: a limit must be greater than 0.")
 
 
 def require_completed_trial(point: LimitPoint, subject: str, parent: ParentGroup | None) -> None:

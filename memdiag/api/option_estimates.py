@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from memdiag.api.estimating.estimated_settings import estimate_options
+from memdiag.api.estimating.estimated_settings import estimated_settings
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.analysis import AnalysisContext
@@ -33,12 +33,12 @@ def estimated_savings(
     ctx = AnalysisContext(model_file, runtime, sizes=sizes, reads_weights=False)
     totals: dict[EstimatedSettings, int] = {}
 
-    def total_bytes(settings: Job) -> int:
-        chosen = estimate_options(settings.session, DEFAULT_RUNS)
-        if chosen not in totals:
-            point = SessionEstimate(ctx, chosen).most_probable(sizes)
-            totals[chosen] = point.peak_bytes + point.steady_bytes
-        return totals[chosen]
+    def total_bytes(job: Job) -> int:
+        settings = estimated_settings(job.session, DEFAULT_RUNS)
+        if settings not in totals:
+            point = SessionEstimate(ctx, settings).most_probable(sizes)
+            totals[settings] = point.peak_bytes + point.steady_bytes
+        return totals[settings]
 
     before = total_bytes(job)
     savings = {

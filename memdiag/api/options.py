@@ -151,7 +151,7 @@ class ProviderOptions(TypedDict, total=False):
     ]
 
 
-class SessionSettings(ConfigOptions, ProviderOptions, total=False):
+class SessionAndRunOptions(ConfigOptions, ProviderOptions, total=False):
     """How a session is created and run."""
 
     run_options: Annotated[
@@ -263,7 +263,7 @@ class ProfileOptions(
     MeasuringOptions,
     InputOptions,
     GenerationOptions,
-    SessionSettings,
+    SessionAndRunOptions,
     GraphOptions,
     ProcessOptions,
     LimitOptions,
@@ -272,11 +272,11 @@ class ProfileOptions(
     """How `memdiag.profile` measures a model."""
 
 
-class ModelLimitOptions(InputOptions, SessionSettings, total=False):
+class ModelLimitOptions(InputOptions, SessionAndRunOptions, total=False):
     """How `memdiag.limit` runs a model."""
 
 
-class LeakOptions(ArrayOptions, SessionSettings, InterpreterOptions, total=False):
+class LeakOptions(ArrayOptions, SessionAndRunOptions, InterpreterOptions, total=False):
     """How `memdiag.leak` runs a model."""
 
 
@@ -284,7 +284,7 @@ class CompareOptions(InputOptions, ConfigOptions, total=False):
     """How `memdiag.compare` runs models."""
 
 
-class EstimateArguments(GenerationOptions, ConfigOptions, GraphOptions, total=False):
+class EstimateOptions(GenerationOptions, ConfigOptions, GraphOptions, total=False):
     """What `memdiag.estimate` assumes."""
 
 
@@ -302,7 +302,7 @@ class DeviceOptions(ProviderOptions, EnvironmentOptions, total=False):
     ]
 
 
-class DeviceEstimateArguments(ConfigOptions, DeviceOptions, total=False):
+class DeviceEstimateOptions(ConfigOptions, DeviceOptions, total=False):
     """What `memdiag.estimate_device` assumes."""
 
 

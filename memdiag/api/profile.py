@@ -19,15 +19,15 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.malloc_threshold import measure_malloc_threshold
 from memdiag.api.options import ProfileOptions, takes_options
-from memdiag.api.profile_analysis import analysis_steps, with_notes
+from memdiag.api.profile_analysis import analysis_steps
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_MIN_BYTES, XrayTime
+from memdiag.defaults import DEFAULT_MIN_BYTES
 from memdiag.errors import MAX_REASON_LENGTH, ModelError
 from memdiag.model.file_state import FileStates
-from memdiag.model.genai_config import find_genai_config
+from memdiag.model.genai_config import named_model
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.group_memory import GroupMemory
@@ -85,14 +85,10 @@ def profile(
         MeasurementError: the interpreter cannot be started.
         ProfileInterrupted: Ctrl-C; it carries the profile up to then.
     """
-    path = model_path(model)
-    genai = find_genai_config(path)
-    config = profile_config(
-        options,
-        rules=RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes),
-        genai=None if genai is None else genai.config,
-    )
-    return profile_model(path if genai is None else genai.path, config, on_progress=on_progress)
+    path, genai = named_model(model_path(model))
+    rules = RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes)
+    config = profile_config(options, rules=rules, genai=genai)
+    return profile_model(path, config, on_progress=on_progress)
 
 
 def profile_model(
@@ -116,15 +112,16 @@ def profile_model(
         run = measurement.run()
         if run.measurement.interrupted:
             raise ProfileInterrupted(run.profile)
-        unexplained = result = run.profile
+        result = run.profile
+        add_threshold = partial(measure_malloc_threshold, job=run.job, on_progress=on_progress)
+        add_run_peak = partial(with_run_peak, job=run.job, scratch=scratch)
         try:
-            unexplained = result = measure_malloc_threshold(result, run.job, on_progress)
-            add_run_peak = partial(with_run_peak, job=run.job, scratch=scratch)
             for add in analysis_steps(
                 result,
                 model_file,
                 config.rules,
                 config.inputs.dims,
+                add_threshold=add_threshold,
                 add_run_peak=add_run_peak if config.run_peak else None,
             ):
                 result = add(result)
@@ -133,7 +130,7 @@ def profile_model(
         except ModelError:
             if not original.changed:
                 raise
-        return with_notes(unexplained, (original.sentence,)) if original.changed else result
+        return run.profile.with_notes((original.sentence,)) if original.changed else result
 
 
 def profile_job(
@@ -142,30 +139,31 @@ def profile_job(
     *,
     inputs: tuple[Input, ...],
     dimensions: tuple[Dimension, ...],
-    xray: bool,
+    takes_xray: bool,
 ) -> Profile:
     """Return the profile of one run of `job`, whose inputs are saved already.
 
-    Without `xray` there is neither an X-ray, nor are rules run.
+    Without `takes_xray` there is neither an X-ray, nor are rules run.
 
     Args:
         model_file: the model of `job`, open.
         job: the model, the configuration and the inputs.
         inputs: description of the inputs.
         dimensions: the sizes of the free dimensions.
-        xray: identify the owners of resident bytes at steady state.
+        takes_xray: identify the owners of resident bytes at steady state.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
         KeyboardInterrupt: the run was interrupted.
     """
     description = RunDescription(inputs=inputs, dimensions=dimensions)
+    config = ProfileConfig(xray="steady" if takes_xray else "none")
     with temporary_folder() as scratch:
-        run = _run_child(model_file, job, description, scratch, "steady" if xray else "none")
+        run = _ModelMeasurement(model_file, config, scratch).run_job(job, description)
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = run.profile
-    for add in analysis_steps(result, model_file, RuleSelection(), {}) if xray else ():
+    for add in analysis_steps(result, model_file, RuleSelection(), {}) if takes_xray else ():
         result = add(result)
     return result
 
@@ -186,7 +184,7 @@ class _ModelMeasurement:
         config: how it is run.
         scratch: an empty folder.
         on_progress: called with the state of the child.
-        on_near_limit: called as by `_run_child`.
+        on_near_limit: called as by `profile_model`.
     """
 
     def __init__(
@@ -194,8 +192,8 @@ class _ModelMeasurement:
         model_file: ModelFile,
         config: ProfileConfig,
         scratch: Path,
-        on_progress: Callable[[ChildProgress], None] | None,
-        on_near_limit: Callable[[Profile], None] | None,
+        on_progress: Callable[[ChildProgress], None] | None = None,
+        on_near_limit: Callable[[Profile], None] | None = None,
     ) -> None:
         self._model_file, self._config, self._scratch = model_file, config, scratch
         self._on_progress, self._on_near_limit = on_progress, on_near_limit
@@ -209,13 +207,13 @@ class _ModelMeasurement:
         generation = self._config.inputs.generation
         if generation is not None:
             calls = choose_calls(self._model_file, generation, self._config.inputs)
-            return self._measure(calls.prompt, calls)
+            return self._run_inputs(calls.prompt, calls)
         usual = self._usual_inputs()
-        run = self._measure(usual)
+        run = self._run_inputs(usual)
         if not _needs_other_inputs(run.measurement, usual):
             return run
         others = self._inputs_that_run(run, usual)
-        return run if others is None else self._measure(others)
+        return run if others is None else self._run_inputs(others)
 
     def _usual_inputs(self) -> ChosenInputs:
         if self._config.inputs.runs is None:
@@ -234,7 +232,7 @@ class _ModelMeasurement:
             return None
         return _inputs_with_reason(others, usual, run.measurement.outcome.message)
 
-    def _measure(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> _JobRun:
+    def _run_inputs(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> _JobRun:
         """Save `inputs`, and measure a child that runs the model with them.
 
         With `calls`, `inputs` are those of the prompt, and the child goes on with the steps.
@@ -260,54 +258,34 @@ class _ModelMeasurement:
             command=config.command,
             generation=None if calls is None else calls.record,
         )
-        return _run_child(
-            self._model_file,
+        return self.run_job(job, description)
+
+    def run_job(self, job: Job, description: RunDescription) -> _JobRun:
+        """Measure a child that runs `job`, with X-rays at the moments of the configuration."""
+        when = self._config.xray
+        device = _device_watch(self._model_file, job)
+        xray = None if when == "none" else ChildXray(self._model_file, job, self._scratch, device)
+        assemble = partial(assemble_profile, self._model_file, job, description)
+
+        def save(memory: GroupMemory) -> None:
+            if self._on_near_limit is not None:
+                measured = run.measurement_until_now(near_limit_text(memory))
+                self._on_near_limit(assemble(measured, None, memory))
+
+        group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
+        run = MeasuredRun(
             job,
-            description,
-            scratch,
-            config.xray,
-            self._on_progress,
-            self._on_near_limit,
+            None if xray is None else xray.read_memory,
+            phase_ends=when == "phases",
+            on_device_event=None if device is None else device.add_event,
+            on_progress=self._on_progress,
+            on_sample=group.update,
         )
-
-
-def _run_child(
-    model_file: ModelFile,
-    job: Job,
-    description: RunDescription,
-    scratch: Path,
-    when: XrayTime,
-    on_progress: Callable[[ChildProgress], None] | None = None,
-    on_near_limit: Callable[[Profile], None] | None = None,
-) -> _JobRun:
-    """Measure a child that runs `job`, with X-rays at the moments that `when` names.
-
-    `on_near_limit` is called with the profile until then when the control group comes near its
-    limit.
-    """
-    xray = None if when == "none" else ChildXray(model_file, job, scratch)
-    device = _device_watch(model_file, job)
-    assemble = partial(assemble_profile, model_file, job, description)
-
-    def save(memory: GroupMemory) -> None:
-        if on_near_limit is not None:
-            measured = run.measurement_until_now(near_limit_text(memory))
-            on_near_limit(assemble(measured, None, memory))
-
-    group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
-    run = MeasuredRun(
-        job,
-        None if xray is None else xray.read_memory,
-        phase_ends=when == "phases",
-        on_device_event=None if device is None else device.add_event,
-        on_progress=on_progress,
-        on_sample=group.update,
-    )
-    measured = run.run()
-    attribution = None if xray is None else xray.attribution
-    memory = None if device is None else device.memory(measured, attribution)
-    profile = assemble(measured, xray, group.result(), memory)
-    return _JobRun(job, measured, profile)
+        measured = run.run()
+        attribution = None if xray is None else xray.attribution
+        device_memory = None if device is None else device.memory(measured, attribution)
+        profile = assemble(measured, xray, group.result(), device_memory)
+        return _JobRun(job, measured, profile)
 
 
 def _device_watch(model_file: ModelFile, job: Job) -> "DeviceWatch | None":

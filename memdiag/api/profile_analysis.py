@@ -1,13 +1,12 @@
 """Explain a measured profile: estimate, findings, and the rewrites that apply."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import msgspec
 
 from memdiag.api.check import RuleSelection, analysis_context, find_waste, with_peak_shares
 from memdiag.api.estimating.profiled import with_estimate
-from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.model.count_inputs import count_inputs
 from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import ModelFile
@@ -33,15 +32,19 @@ def analysis_steps(
     selection: RuleSelection,
     dims: Mapping[str, int],
     *,
+    add_threshold: Callable[[Profile], Profile] | None = None,
     add_run_peak: Callable[..., Profile] | None = None,
 ) -> Iterator[Callable[[Profile], Profile]]:
     """Yield the steps that explain a measured `profile`: each adds its part to the one before.
 
-    `add_run_peak` measures the peak of a run, in another child; None to leave it out.
+    `add_threshold` measures what a threshold of malloc saves, and `add_run_peak` the peak of a run,
+    each in another child; None to leave it out.
     """
     version = profile.environment.onnxruntime
     if version is None:
         return
+    if add_threshold is not None:
+        yield add_threshold
     if profile.inputs:
         dims = _run_sizes(model_file, profile)
     completed = profile.outcome.completed
@@ -56,7 +59,7 @@ def analysis_steps(
     )
     older_release = older_release_note(runtime)
     if older_release:
-        yield partial(with_notes, notes=(older_release,))
+        yield partial(Profile.with_notes, notes=(older_release,))
     else:
         yield partial(with_estimate, ctx=ctx)
         yield partial(_with_findings, ctx=ctx, selection=selection)
@@ -68,13 +71,13 @@ def analysis_steps(
 
 def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: RuleSelection) -> Profile:
     """Return `profile` with the findings of the rules, matched with the measurement."""
-    if not _is_on_cpu(profile):
-        return with_notes(profile, (_NO_RULES,))
+    if not profile.session.prefers_cpu:
+        return profile.with_notes((_NO_RULES,))
     findings, notes = find_waste(ctx, selection)
     findings = tuple(match_profile(finding, profile) for finding in findings)
     estimate = profile.estimate
     findings = with_peak_shares(findings, None if estimate is None else estimate.peak_bytes)
-    return with_notes(msgspec.structs.replace(profile, findings=findings), notes)
+    return msgspec.structs.replace(profile, findings=findings).with_notes(notes)
 
 
 def _with_rewrites(profile: Profile, *, model_file: ModelFile) -> Profile:
@@ -87,16 +90,6 @@ def _with_rewrites(profile: Profile, *, model_file: ModelFile) -> Profile:
     return msgspec.structs.replace(
         profile, findings=findings_with_rewrites(profile.findings, model_file)
     )
-
-
-def with_notes(profile: Profile, notes: Sequence[str]) -> Profile:
-    """Return `profile` with `notes` after its own."""
-    return msgspec.structs.replace(profile, notes=(*profile.notes, *notes))
-
-
-def _is_on_cpu(profile: Profile) -> bool:
-    """Return whether the session prefers the CPU provider, whose memory the rules describe."""
-    return profile.session.providers[:1] == DEFAULT_PROVIDERS
 
 
 def _run_sizes(model_file: ModelFile, profile: Profile) -> dict[str, int]:

@@ -157,7 +157,7 @@ def _model_facts(model_file: ModelFile) -> Model:
         path=str(model_file.path),
         file_bytes=model_file.file_bytes,
         external_bytes=model_file.external_bytes,
-        weight_bytes=sum(weight.nbytes for weight in model_file.weights),
+        weight_bytes=model_file.weight_bytes,
         weight_count=len(model_file.weights),
         node_count=model_file.node_count,
         ir_version=model_file.proto.ir_version,

@@ -15,13 +15,12 @@ import memdiag
 import memdiag.programs.xrays.xray_task  # now: a process waits at its end for the first X-ray
 from memdiag.api.arguments import program_advice
 from memdiag.errors import UsageError
-from memdiag.programs.assemble import assemble_run, early_run
+from memdiag.programs.assemble import assemble_run, early_saver
 from memdiag.programs.interrupt import ProgramInterrupt
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.wait_notice import OnWait, WaitNotice
 from memdiag.programs.xrays.xray_requests import control_file
-from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import ProgramRun
 from memdiag.system.open_files import max_open_files
 
@@ -64,7 +63,7 @@ def run(
     """
     return run_program(
         command,
-        xray=xray,
+        takes_xray=xray,
         request_folder=request_folder,
         program_output_folder=program_output_folder,
         on_progress=on_progress,
@@ -75,7 +74,7 @@ def run(
 def run_program(
     command: Sequence[str | os.PathLike[str]],
     *,
-    xray: bool,
+    takes_xray: bool,
     request_folder: str | os.PathLike[str] | None = None,
     program_output_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
@@ -99,11 +98,8 @@ def run_program(
     if not words or not words[0]:
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
 
-    def save_early(memory: GroupMemory) -> None:
-        if on_near_limit is not None:
-            on_near_limit(early_run(recorder, words, memory, memdiag_version=memdiag.__version__))
-
-    recorder = Recorder(xray=xray, run_pause=run_pause, on_near_limit=save_early)
+    save_early = early_saver(on_near_limit, words, memdiag_version=memdiag.__version__)
+    recorder = Recorder(takes_xray=takes_xray, run_pause=run_pause, on_near_limit=save_early)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         if request_folder is not None:

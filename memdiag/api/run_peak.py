@@ -18,7 +18,7 @@ from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.records.codec import escaped_record
-from memdiag.records.profile import PeakNode, Profile
+from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 
@@ -47,29 +47,19 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
             f" {NODE_MEMORY_SINCE} and newer do",
         )
     try:
-        measured = arena_peak(job, scratch, _free_resident_bytes)
+        peak, executed = arena_peak(job, scratch, _free_resident_bytes)
     except NoNodeMemory as reason:
         return _profile_without_run_peak(profile, str(reason))
     estimated = None if profile.estimate is None else ctx.activations(ctx.sizes)
     node = ""
     if estimated is not None and estimated.scope is not None and estimated.node is not None:
         node = ctx.graphs.qualified(estimated.scope, estimated.node)
-    own_names = {} if measured.inside else _names_in_model(ctx, measured.executed)
-    inside = measured.highest_inside
-    peak = PeakNode(
-        node=own_names.get(measured.node, measured.node),
-        op_type=measured.op_type,
-        inside=measured.inside,
-        highest_inside=inside,
-        peak_bytes=measured.peak_bytes,
-        values_bytes=measured.values_bytes,
-        rounding_bytes=measured.rounding_bytes,
-        scratch_bytes=measured.scratch_bytes,
-        grown_bytes=measured.grown_bytes,
+    own_names = {} if peak.inside else _names_in_model(ctx, executed)
+    peak = msgspec.structs.replace(
+        peak,
+        node=own_names.get(peak.node, peak.node),
         estimated_bytes=None if estimated is None else estimated.peak_bytes,
         estimated_node=node,
-        largest=measured.largest,
-        free_resident_bytes=measured.free_resident_bytes,
     )
     return escaped_record(msgspec.structs.replace(profile, run_peak=peak))
 

@@ -25,7 +25,7 @@ from memdiag.api.options import SweepOptions, options_with_defaults, takes_optio
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
 from memdiag.defaults import LOCAL_EXECUTION
-from memdiag.errors import ProvisionError, UsageError
+from memdiag.errors import ArgumentError, ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.records.sweep import ExceededBudget, Placement, Sweep
 from memdiag.records.sweep_job import JobResult, SweepJob
@@ -286,13 +286,13 @@ def _check_sweep_options(paths: Sequence[str | Path], values: Mapping[str, Any])
     """
     child_process_limits(timeout_s=values["timeout_s"])
     if math.isinf(values["timeout_s"]):
-        raise UsageError("--timeout must be a number of seconds.")
+        raise ArgumentError("{timeout_s} must be a number of seconds.")
     if values["memory_bytes"] is not None and values["memory_bytes"] <= 0:
-        raise UsageError("--memory must be greater than 0.")
+        raise ArgumentError("{memory_bytes} must be greater than 0.")
     if not all(map(str, paths)):
         raise UsageError("a path is empty. Check the variables of the command.")
-    check_at_least_one("--runs", values["runs"])
-    check_at_least_one("--jobs", values["processes"])
+    check_at_least_one("runs", values["runs"])
+    check_at_least_one("processes", values["processes"])
     if not paths:
         raise UsageError("no model was given. Name models, folders, patterns, lists or URLs.")
 
@@ -408,8 +408,8 @@ def _open_execution(
             yield execution
         return
     if on != LOCAL_CLUSTER and not on.startswith(DASK_SCHEME):
-        raise UsageError(
-            f"--on cannot be {on!r}. Write {LOCAL_EXECUTION}, {LOCAL_CLUSTER}, or"
+        raise ArgumentError(
+            f"{{on}} cannot be {on!r}. Write {LOCAL_EXECUTION}, {LOCAL_CLUSTER}, or"
             f" {DASK_SCHEME}host:port."
         )
     with DaskExecution(on, processes=count, memory_bytes=memory) as cluster:
@@ -443,7 +443,7 @@ def _requested_releases(
         python = runtimes.existing_interpreter(path)
         release = runtimes.interpreter_version(python)
         if release is None:
-            raise UsageError(f"{path}: it has no onnxruntime. Install it there.")
+            raise UsageError(runtimes.no_runtime_text(path))
         releases[release] = str(python)
     if not onnxruntime:
         require_runtime("name releases with --onnxruntime")
@@ -523,4 +523,4 @@ def _check_dim_names(models: Sequence[ModelSource], names: Iterable[str]) -> Non
             hint = f"Did you mean {similar[0]!r}?" if similar else f"Name one of {some_of(known)}."
             if not known:
                 hint = "All dimensions are fixed: leave it out."
-            raise UsageError(f"--dim: no model has a free dimension {name!r}. {hint}")
+            raise ArgumentError(f"{{dims}}: no model has a free dimension {name!r}. {hint}")

@@ -14,11 +14,10 @@ import memdiag.programs.xrays.xray_task  # now: the first X-ray is not to wait f
 from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import open_model
-from memdiag.programs.assemble import assemble_run, early_run
+from memdiag.programs.assemble import assemble_run, early_saver
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.wait_notice import NOTICE_S, OnWait
 from memdiag.programs.xrays.xray_requests import control_file
-from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import ProgramRun
 from memdiag.system.open_files import max_open_files
 from memdiag.units import counted
@@ -78,12 +77,8 @@ def watch(
     for path in paths or ():
         open_model(path).close()
 
-    def save_early(memory: GroupMemory) -> None:
-        if on_near_limit is not None:
-            version = memdiag.__version__
-            on_near_limit(early_run(recorder, command, memory, memdiag_version=version))
-
-    recorder = Recorder(xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
+    save_early = early_saver(on_near_limit, command, memdiag_version=memdiag.__version__)
+    recorder = Recorder(takes_xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         stack.enter_context(max_open_files())

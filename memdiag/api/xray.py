@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.fused_weights import fused_search_targets
@@ -20,7 +21,10 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges
-from memdiag.runner.measured_run import AtBaseline, AtPhaseEnd, AtSteady, ReadMoment
+from memdiag.runner.measured_run import AtBaseline, AtPhaseEnd, AtSteady, ChildPause
+
+if TYPE_CHECKING:
+    from memdiag.api.device_watch import DeviceWatch
 
 
 def xray(
@@ -79,6 +83,7 @@ class ChildXray:
         model_file: the model whose weights are searched for.
         job: the job of the child.
         scratch: a folder for temporary files.
+        device: searches the device of the child at steady state; None if it has none.
 
     Attributes:
         attribution: the X-ray at steady state; None before it, or if it failed.
@@ -86,19 +91,26 @@ class ChildXray:
         failure: the reason of a failed X-ray; None if none failed.
     """
 
-    def __init__(self, model_file: ModelFile, job: Job, scratch: Path) -> None:
+    def __init__(
+        self,
+        model_file: ModelFile,
+        job: Job,
+        scratch: Path,
+        device: "DeviceWatch | None" = None,
+    ) -> None:
         self.attribution: Attribution | None = None
         self.by_phase: dict[PhaseName, Attribution] = {}
         self.failure: str | None = None
         self._model_file = model_file
         self._job = job
         self._scratch = scratch
+        self._device = device
         self._baseline: BaselinePages | None = None
 
-    def read_memory(self, moment: ReadMoment) -> None:
-        """Read the memory of the child at `moment`, and store the error if that fails."""
+    def read_memory(self, pause: ChildPause) -> None:
+        """Read the memory of the child at `pause`, and store the error if that fails."""
         try:
-            match moment:
+            match pause:
                 case AtBaseline(pid):
                     self._baseline = BaselinePages.of(read_address_space(pid))
                 case AtPhaseEnd(pid, phase, arena, cache):
@@ -111,27 +123,46 @@ class ChildXray:
                         cache=self._key_value_cache(cache, phase),
                     )
                 case AtSteady():
-                    self._take_steady_xray(moment)
+                    self._take_steady_xray(pause)
         except MemdiagError as error:
             self.failure = str(error)
 
     def _take_steady_xray(self, steady: AtSteady) -> None:
-        pid, arena, log, trimmed, ranges = steady
-        cache = self._key_value_cache(ranges)
-        attribution = self._take_xray(
-            pid, [self._child_search_target], arena, heap_trimmed=trimmed, cache=cache
-        )
-        self.attribution = attribution_with_makers(attribution, [self._child_search_target], log)
+        targets = [self._child_search_target]
+        attribution = self._search_at_steady(steady, targets)
         with ExitStack() as stack:
             fused = fused_search_targets(
-                self._child_search_target, attribution, [self._job], self._scratch, stack
+                self._child_search_target,
+                attribution,
+                [self._job],
+                self._scratch,
+                stack,
+                on_device=self._search_device(steady, targets, attribution),
             )
             if fused:
-                targets = [self._child_search_target, *fused]
-                attribution = self._take_xray(
-                    pid, targets, arena, heap_trimmed=trimmed, cache=cache
-                )
-                self.attribution = attribution_with_makers(attribution, targets, log)
+                targets += fused
+                attribution = self._search_at_steady(steady, targets)
+                self._search_device(steady, targets, attribution)
+
+    def _search_at_steady(self, steady: AtSteady, targets: list[SearchTarget]) -> Attribution:
+        """Take the X-ray of the child's own memory, store it with makers, and return it without."""
+        attribution = self._take_xray(
+            steady.pid,
+            targets,
+            steady.arena,
+            heap_trimmed=steady.heap_trimmed,
+            cache=self._key_value_cache(steady.cache),
+        )
+        self.attribution = attribution_with_makers(attribution, targets, steady.log)
+        return attribution
+
+    def _search_device(
+        self, steady: AtSteady, targets: list[SearchTarget], attribution: Attribution
+    ) -> set[str]:
+        """Take the X-ray of the child's device; return the names of the weights in use there."""
+        xray = self._device and self._device.take_xray(steady, targets, attribution)
+        copies = xray.copies if xray else ()
+        return {name for copy in copies if not copy.is_stale for name in copy.weights}
 
     @cached_property
     def _child_search_target(self) -> SearchTarget:

@@ -113,6 +113,11 @@ class AddressSpace:
         """Bytes of the resident set: the sum of all resident ranges."""
         return intervals.total_bytes(self.resident)
 
+    @property
+    def mapped_names(self) -> set[str]:
+        """The names of the files that the process maps, among them the libraries it has loaded."""
+        return {region.name for region in self.regions if region.file_backed}
+
     def resident_bytes_of(self, ranges: ByteRanges) -> int:
         """Return the number of resident bytes in the set `ranges`."""
         return intervals.total_bytes(intervals.intersect(self.resident, ranges))

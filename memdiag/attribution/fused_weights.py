@@ -2,7 +2,7 @@
 its optimization."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,6 +24,7 @@ def fused_search_targets(
     opened: ExitStack,
     *,
     index: int = 0,
+    on_device: Collection[str] = (),
 ) -> list[SearchTarget]:
     """Return what to search for besides `target`; nothing if hardly any of its weights are missing.
 
@@ -35,6 +36,7 @@ def fused_search_targets(
         folder: for the optimized models; it must exist as long as they are searched for.
         opened: closes the optimized models.
         index: the index of the model among the models of the X-ray.
+        on_device: the names of the weights that are on a device.
 
     Raises:
         MeasurementError: the interpreter of a job cannot be started.
@@ -43,8 +45,8 @@ def fused_search_targets(
     """
     if target.model_file.is_ort_format:
         return []  # a session computes no tensors from the weights of an optimized graph
-    missing = missing_bytes(target, attribution, index=index)
-    if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in target.model_file.weights):
+    missing = missing_bytes(target, attribution, index=index, on_device=on_device)
+    if missing <= MAX_MISSING_SHARE * target.model_file.weight_bytes:
         return []
     targets: list[SearchTarget] = []
     for job in jobs:

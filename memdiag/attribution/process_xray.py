@@ -15,7 +15,7 @@ from memdiag.attribution.mapped_weights import mapped_weights
 from memdiag.attribution.ownership import BaselinePages, CopyExtent, Ownership, assign_owners
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
-from memdiag.attribution.search import FoundCopy, SearchResult, search_copies
+from memdiag.attribution.search import FoundCopy, SearchResult, fused_contents, search_targets
 from memdiag.attribution.search_target import (
     SearchTarget,
     WeightContent,
@@ -78,7 +78,7 @@ def take_xray(
     with ProcessMemory(pid) as memory:
         space = read_address_space(pid)
         layout = read_process_layout(space, memory)
-        search = _search_weights(targets, space, memory)
+        search = search_targets(memory, space.anonymous, space.mapped_names, targets)
         session_of_arena = _session_of_arena(sessions or {}, space, memory, layout)
         ended = memory.ended
     models = [target for target in targets if not target.fused]
@@ -114,17 +114,6 @@ def take_xray(
     )
 
 
-def _search_weights(
-    targets: Sequence[SearchTarget], space: AddressSpace, memory: ProcessMemory
-) -> SearchResult:
-    def release() -> None:
-        for target in targets:
-            target.model_file.release()
-
-    contents = [content for target in targets for content in target.weights]
-    return search_copies(space, memory, contents, release)
-
-
 def _anonymous_copies(
     targets: Sequence[SearchTarget],
     found_copies: Sequence[FoundCopy],
@@ -132,12 +121,10 @@ def _anonymous_copies(
     layout: ProcessLayout,
 ) -> list[Copy]:
     """Return the records of the copies that were found in memory that no file backs."""
-    fused = {content for target in targets if target.fused for content in target.weights}
+    fused = fused_contents(targets)
     model_index = _ModelIndex(targets)
     return [
-        _copy_record(
-            copy, space, layout, copy.content in fused, model_index.models_of(copy.content)
-        )
+        _copy_record(copy, space, layout, copy.kind(fused), model_index.models_of(copy.content))
         for copy in found_copies
     ]
 
@@ -171,7 +158,7 @@ def _searched_models(targets: Sequence[SearchTarget]) -> tuple[SearchedModel, ..
     return tuple(
         SearchedModel(
             name=path_text(path),
-            weight_bytes=sum(weight.nbytes for weight in target.model_file.weights),
+            weight_bytes=target.model_file.weight_bytes,
         )
         for path, target in zip(paths, targets, strict=True)
     )
@@ -221,12 +208,11 @@ def _copy_record(
     found_copy: FoundCopy,
     space: AddressSpace,
     process_layout: ProcessLayout,
-    fused: bool,
+    kind: CopyKind,
     models: tuple[int, ...],
 ) -> Copy:
     copy, address = found_copy.copy, found_copy.address
     extent = np.array([[address, address + copy.nbytes]], np.int64)
-    kind: CopyKind = "fused" if fused else copy.kind  # type: ignore[assignment] # the layouts' kinds are the records'
     return Copy(
         weights=found_copy.content.names,
         layout=copy.layout,

@@ -1,4 +1,4 @@
-"""Scan of a process's memory for copies: anchors of a copy vote for the address it starts at.
+"""Scan of a memory for copies: anchors of a copy vote for the address it starts at.
 
 onnxruntime's tensors start at multiples of 64 bytes, so that memory is scanned in 64-byte steps:
 the first 8 bytes of each step are a key. A table indexed by a hash of the key selects, for a whole
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution.intervals import ByteRanges
-from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.searched_memory import SearchedMemory
 from memdiag.attribution.virtual_copy import VirtualCopy
 
 SCAN_STEP_BYTES = 64
@@ -177,13 +177,18 @@ def choose_anchors(
 
 
 def scan_for_copies(
-    memory: ProcessMemory, ranges: ByteRanges, anchors: CopyAnchors, *, threads: int | None = None
+    memory: SearchedMemory,
+    ranges: ByteRanges,
+    anchors: CopyAnchors,
+    *,
+    threads: int | None = None,
 ) -> tuple[list[CopyCandidate], int]:
     """Return the candidates in `ranges`, the best supported first, and the number of bytes read.
 
     Args:
         memory: the memory to scan.
-        ranges: resident ranges, so that reading makes no further page resident.
+        ranges: the ranges to scan: of a process, resident ones, so that reading makes no further
+            page resident.
         anchors: the anchors to search for.
         threads: number of threads; None for one per processor, at most `MAX_SCAN_THREADS`. Does not
             affect the result.
@@ -204,7 +209,7 @@ def scan_for_copies(
 
 
 def _scan_spans(
-    memory: ProcessMemory, spans: deque[tuple[int, int]], anchors: CopyAnchors
+    memory: SearchedMemory, spans: deque[tuple[int, int]], anchors: CopyAnchors
 ) -> tuple[_VoteRows, int]:
     """Scan spans until none is left; return the votes and the number of bytes read."""
     buffer = np.empty(BUFFER_BYTES, np.uint8)

@@ -1,15 +1,14 @@
-"""Search for all copies of weights in a process: scan, verify byte for byte, count none twice."""
+"""Search for all copies of weights in a memory: scan, verify byte for byte, count none twice."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.attribution.address_space import AddressSpace
+from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.layouts import all_layouts
-from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import (
     BYTES_PER_READ,
     RELEASE_BYTES,
@@ -17,8 +16,10 @@ from memdiag.attribution.scan import (
     choose_anchors,
     scan_for_copies,
 )
-from memdiag.attribution.search_target import WeightContent
+from memdiag.attribution.search_target import SearchTarget, WeightContent
+from memdiag.attribution.searched_memory import SearchedMemory
 from memdiag.attribution.virtual_copy import MAX_EXPECTED_BYTES, VirtualCopy
+from memdiag.records.attribution import CopyKind
 
 _MAX_FAILED_CANDIDATES = 1024
 """Failed candidates of one copy after which its content is assumed to be repetitive."""
@@ -42,6 +43,12 @@ class FoundCopy(NamedTuple):
     address: int
     verified_bytes: int
 
+    def kind(self, fused: Collection[WeightContent]) -> CopyKind:
+        """Return the kind of the copy, given the contents that onnxruntime computed."""
+        if self.content in fused:
+            return "fused"
+        return self.copy.kind  # type: ignore[return-value] # the layouts' kinds are the records'
+
 
 class SearchResult(NamedTuple):
     """All copies found, in the order of addresses, and the cost of the search.
@@ -61,25 +68,48 @@ class SearchResult(NamedTuple):
     verified_bytes: int
 
 
+def fused_contents(targets: Sequence[SearchTarget]) -> frozenset[WeightContent]:
+    """Return the contents in `targets` that onnxruntime computed from weights."""
+    return frozenset(content for target in targets if target.fused for content in target.weights)
+
+
+def search_targets(
+    memory: SearchedMemory,
+    ranges: ByteRanges,
+    libraries: Collection[str],
+    targets: Sequence[SearchTarget],
+) -> SearchResult:
+    """Return the copies of the weights of `targets`; see `search_copies`."""
+
+    def release() -> None:
+        for target in targets:
+            target.model_file.release()
+
+    contents = [content for target in targets for content in target.weights]
+    return search_copies(memory, ranges, libraries, contents, release)
+
+
 def search_copies(
-    space: AddressSpace,
-    memory: ProcessMemory,
+    memory: SearchedMemory,
+    ranges: ByteRanges,
+    libraries: Collection[str],
     contents: Sequence[WeightContent],
     release: Callable[[], None],
 ) -> SearchResult:
-    """Return the copies of `contents` in the resident anonymous memory of `space`.
+    """Return the copies of `contents` in `ranges` of a memory.
 
     Args:
-        space: the process's address space.
-        memory: the process's memory.
+        memory: the memory of a process, or of its device.
+        ranges: the ranges to search: of a process, its resident anonymous memory.
+        libraries: the file names of the libraries that the process has loaded.
         contents: the contents to search for, each in every layout that the process may make.
         release: called now and then, to release the mapped pages of the model.
     """
-    searched = list(_searched_copies(space, contents))
+    searched = list(_searched_copies(libraries, contents))
     anchors = choose_anchors([copy for _, copy in searched], release)
     release()
     started = time.perf_counter()
-    candidates, scanned_bytes = scan_for_copies(memory, space.anonymous, anchors)
+    candidates, scanned_bytes = scan_for_copies(memory, ranges, anchors)
     scanned = time.perf_counter()
     verifier = CopyVerifier(memory, release)
     found = sorted(_verified_copies(searched, candidates, verifier), key=lambda copy: copy.address)
@@ -94,14 +124,13 @@ def search_copies(
 
 
 def _searched_copies(
-    space: AddressSpace, contents: Sequence[WeightContent]
+    libraries: Collection[str], contents: Sequence[WeightContent]
 ) -> Iterator[tuple[WeightContent, VirtualCopy]]:
-    """Yield each content in each layout of the libraries that the process has loaded."""
-    loaded = {region.name for region in space.regions if region.file_backed}
+    """Yield each content in each layout that onnxruntime or one of `libraries` makes."""
     layouts = [
         layout
         for layout in all_layouts()
-        if not layout.libraries or any(name.startswith(layout.libraries) for name in loaded)
+        if not layout.libraries or any(name.startswith(layout.libraries) for name in libraries)
     ]
     for content in contents:
         for layout in layouts:
@@ -133,7 +162,7 @@ def _verified_copies(
 
 
 class CopyVerifier:
-    """Compares copies with a process's memory, through one reused buffer.
+    """Compares copies with a memory, through one reused buffer.
 
     Args:
         memory: the memory to compare with.
@@ -143,7 +172,7 @@ class CopyVerifier:
         compared_bytes: number of bytes compared so far.
     """
 
-    def __init__(self, memory: ProcessMemory, release: Callable[[], None]) -> None:
+    def __init__(self, memory: SearchedMemory, release: Callable[[], None]) -> None:
         self._memory = memory
         self._release = release
         self._buffer = np.empty(MAX_EXPECTED_BYTES, np.uint8)

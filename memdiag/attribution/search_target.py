@@ -109,23 +109,30 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
     return SearchTarget(optimized, new, constant, fused_from=original.model_file)
 
 
-def missing_bytes(target: SearchTarget, attribution: Attribution, *, index: int = 0) -> int:
+def missing_bytes(
+    target: SearchTarget,
+    attribution: Attribution,
+    *,
+    index: int = 0,
+    on_device: Collection[str] = (),
+) -> int:
     """Return the bytes of the weights of `target` without a copy in use in `attribution`.
 
     Args:
         target: a model that was searched for.
         attribution: the X-ray.
         index: the index of the model among the models of the X-ray.
+        on_device: the names of the weights that are on a device, and not missing.
     """
-    missing = {
+    present = {
         name
         for copy in attribution.copies
         if copy.in_use is not False and (not copy.models or index in copy.models)
         for name in copy.weights
     }
-    missing.add(WHOLE_FILE_COPY_NAME)
+    present |= {WHOLE_FILE_COPY_NAME, *on_device}
     return sum(
-        content.values.nbytes for content in target.weights if not missing & {*content.names}
+        content.values.nbytes for content in target.weights if not present & {*content.names}
     )
 
 

@@ -17,7 +17,7 @@ import memdiag
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
 from memdiag.cli.commands import COMMAND_NAMES
 from memdiag.cli.worker import end_now
-from memdiag.errors import MAX_REASON_LENGTH, MemdiagError
+from memdiag.errors import MAX_REASON_LENGTH, ArgumentError, MemdiagError
 
 MAX_HELP_WIDTH = 100
 INTERRUPT_AGAIN_S = 0.05
@@ -215,6 +215,10 @@ def run_guarded(command: Callable[..., int], *arguments: Any) -> int:
         _raise_at_signals(signals)
         code = command(*arguments)
         sys.stdout.flush()
+    except ArgumentError as error:
+        from memdiag.cli.options import flag_of
+
+        return _print_error(error.with_arguments(flag_of), error)
     except MemdiagError as error:
         return _print_error(str(error), error)
     except KeyboardInterrupt as interrupt:

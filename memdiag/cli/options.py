@@ -88,6 +88,14 @@ def _option_value(value: Any, option: SharedOption) -> Any:
     return value if read is None else read(option.flag, value) or option.default
 
 
+def flag_of(argument: str) -> str:
+    """Return the option of commands for an argument of functions, such as ``run=False``."""
+    name = argument.removesuffix("=False")
+    shared = options_of(CommandOptions).get(name)
+    flag = shared[1].flag if shared else f"--{name.removesuffix('_bytes').replace('_', '-')}"
+    return flag if name == argument else flag.replace("--", "--no-")
+
+
 def refuse_options(
     options: Namespace,
     configure: Callable[[ArgumentParser], None],
@@ -109,15 +117,22 @@ def refuse_options(
             raise UsageError(f"{action.option_strings[0]} {reason} Leave it out.")
 
 
-def add_reports_folder(group: OptionGroup, *, default: str = "") -> None:
-    """Add ``--out``."""
-    end = f" (default: {default})" if default else ""
+def add_reports_folder(group: OptionGroup, *defaults: str, remark: str = "") -> None:
+    """Add ``--out``, whose default is one of `defaults` (see `reports_folder`)."""
+    group.set_defaults(default_folders=defaults)
+    end = f" (default: {', or '.join(defaults)}{remark})" if defaults else ""
     group.add_argument(
         "--out",
         metavar="DIR",
         type=read_folder,
         help=f"Write the record and its reports to this folder{end}.",
     )
+
+
+def reports_folder(options: Namespace, word: str, name: object) -> Path:
+    """Return the folder of ``--out``, or the default that has `word`, with `name` in its place."""
+    default = next(folder for folder in options.default_folders if word in folder)
+    return options.out or Path(default.replace(word, str(name)))
 
 
 def add_format(

@@ -3,8 +3,8 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from memdiag.records.finding import Check
 from memdiag.records.schemas import ReportedRecord
 from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
+from memdiag.reports.report import Report
 from memdiag.reports.text import plain
 
 _JOB_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
@@ -73,18 +74,18 @@ class ReportDestination:
         report = report_of(record)
         formats = report.default_formats() if formats is None else formats
         record_paths = self._save(record) if "json" in formats else ()
-        where = f" The {report.name} itself is at {record_paths[0]}." if record_paths else ""
+        where = _record_place(report, record_paths[0]) if record_paths else ""
         try:
             when_saved()
             ordered = sorted(formats, key=lambda format: format == "json")
             return report.write(record, self._folder, ordered)
         except ReportError as error:
-            raise ReportError(f"{error}{where}") from error
+            raise ReportError(f"{error} {where}".strip()) from error
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(where.strip()) from None
+            raise KeyboardInterrupt(where) from None
         except Exception as error:
-            if record_paths:
-                error.add_note(where.strip())
+            if where:
+                error.add_note(where)
             raise
 
     def save_early(self, record: ReportedRecord) -> None:
@@ -100,26 +101,23 @@ class ReportDestination:
                 path.unlink()
                 path.parent.rmdir()
 
-    def write_and_print(
-        self, record: ReportedRecord, print_answer: Callable[[Sequence[Path]], int]
-    ) -> int:
-        """Write `record` in the default formats, and return what `print_answer` returns.
+    @contextmanager
+    def written(
+        self, record: ReportedRecord, *, when_saved: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[Path, ...]]:
+        """Write `record` as `write` does, and enter the block, which prints the answer.
 
-        The answer is printed as well, without files, where the reports cannot be written.
-
-        Args:
-            record: the record to write.
-            print_answer: prints the answer and the paths of the files.
+        Where the reports cannot be written, the block gets no files, and the error follows it.
 
         Raises:
             ReportError, KeyboardInterrupt: as in `write`.
         """
         try:
-            written = self.write(record)
+            paths = self.write(record, when_saved=when_saved)
         except Exception:
-            print_answer(())
+            yield ()
             raise
-        return print_answer(written)
+        yield paths
 
     def _save(self, record: ReportedRecord) -> tuple[Path, ...]:
         assert self._folder is not None
@@ -133,10 +131,14 @@ class ReportDestination:
             except ReportError:
                 other_folder.rmdir()
                 raise error from None
-            raise ReportError(f"{error} The {report.name} itself is at {record_path}.") from error
+            raise ReportError(f"{error} {_record_place(report, record_path)}") from error
         except KeyboardInterrupt:  # it takes less time than the measurement took
             (record_path,) = report.write(record, self._folder, ("json",))
-            raise KeyboardInterrupt(f"The {report.name} itself is at {record_path}.") from None
+            raise KeyboardInterrupt(_record_place(report, record_path)) from None
+
+
+def _record_place(report: Report[Any], path: Path) -> str:
+    return f"The {report.name} itself is at {path}."
 
 
 def print_record_summary(
@@ -144,11 +146,12 @@ def print_record_summary(
     written: Sequence[Path] = (),
     *,
     detail: Detail = Detail.USUAL,
+    to_stderr: bool = False,
 ) -> None:
-    """Print the summary of `record` on standard output, and the files that were written."""
+    """Print the summary of `record`, and the files that were written."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(stderr=to_stderr, highlight=False)
     report_of(record).print_summary(record, console, written=written, detail=detail)
 
 

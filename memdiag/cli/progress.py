@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Self
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Self
 
+from memdiag.detail import Detail
 from memdiag.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
 
     from memdiag.api.sweep import SweepProgress
+    from memdiag.cli.live import LiveView
     from memdiag.runner.measured_run import ChildProgress
 
 
@@ -81,8 +85,29 @@ class MeasurementLine(_ProgressLine):
         )
 
 
-class StatusLine(_ProgressLine):
-    """The current step of a search or comparison, behind a spinner.
+class _SpinnerLine(_ProgressLine):
+    """A text behind a spinner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spinner: Spinner | None = None
+
+    def _show_text(self, line: str) -> None:
+        if self._live is None:
+            return
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        text = Text(line, overflow="ellipsis", no_wrap=True)
+        if self._spinner is None:
+            self._spinner = Spinner("dots", text)
+            self._live.update(self._spinner)
+        else:
+            self._spinner.update(text=text)
+
+
+class StatusLine(_SpinnerLine):
+    """The current step of a search or comparison.
 
     Args:
         title: the name of the model.
@@ -91,43 +116,36 @@ class StatusLine(_ProgressLine):
     def __init__(self, title: str) -> None:
         super().__init__()
         self._title = title
-        self._spinner: Spinner | None = None
 
     def show(self, step: str) -> None:
         """Draw the current step."""
-        if self._live is None:
-            return
-        from rich.spinner import Spinner
-        from rich.text import Text
-
-        text = Text(f"{self._title} · {step}")
-        if self._spinner is None:
-            self._spinner = Spinner("dots", text)
-            self._live.update(self._spinner)
-        else:
-            self._spinner.update(text=text)
+        self._show_text(f"{self._title} · {step}")
 
 
-class SweepLine(_ProgressLine):
-    """The state of a sweep: jobs done and failed, time left, machines. Behind a spinner."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._spinner: Spinner | None = None
+class SweepLine(_SpinnerLine):
+    """The state of a sweep: jobs done and failed, time left, machines."""
 
     def show(self, progress: SweepProgress) -> None:
         """Draw the state of the sweep."""
-        if self._live is None:
-            return
-        from rich.spinner import Spinner
-        from rich.text import Text
+        self._show_text(sweep_progress_text(progress))
 
-        text = Text(sweep_progress_text(progress), overflow="ellipsis", no_wrap=True)
-        if self._spinner is None:
-            self._spinner = Spinner("dots", text)
-            self._live.update(self._spinner)
-        else:
-            self._spinner.update(text=text)
+
+def recording_progress(
+    options: Namespace, stack: ExitStack, title: str, on_quit: Callable[[LiveView], None]
+) -> dict[str, Any]:
+    """Return the arguments by which a recording shows its progress; `stack` closes the live view.
+
+    Raises:
+        UsageError: there is no terminal for the live view.
+    """
+    if options.live:
+        from memdiag.cli.live import LiveView, require_terminal
+
+        require_terminal()
+        return {"on_progress": stack.enter_context(LiveView(title, on_quit)).update}
+    from memdiag.cli.output import print_wait
+
+    return {} if options.detail is Detail.ANSWER else {"on_wait": print_wait}
 
 
 def sweep_progress_text(progress: SweepProgress) -> str:

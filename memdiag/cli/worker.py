@@ -15,6 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from memdiag.cli import EXIT_ERROR
+from memdiag.process_end import crash_text, signal_name
 
 _PASSED_ON_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 _SIGNAL_REASONS = {
@@ -59,12 +60,10 @@ def continue_in_worker() -> None:
     signal.signal(signal.SIGTSTP, suspend)
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     if code < 0:
-        name = signal.Signals(-code).name
+        name = signal_name(code)
         if name in _PASSED_ON_SIGNALS:
             end_now(-code, None)
-        reason = _SIGNAL_REASONS.get(
-            name, f"native code crashed ({name}), most likely over a damaged file"
-        )
+        reason = _SIGNAL_REASONS.get(name, crash_text(code))
         words = ascii(" ".join(sys.argv[1:]))[1:-1]
         with suppress(OSError):  # standard error is full or closed
             print(f"memdiag: {words}: {reason}.", file=sys.stderr)

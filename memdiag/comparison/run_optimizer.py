@@ -1,7 +1,6 @@
 """Measured runs of optimizers, each in a child process with limits."""
 
 import importlib.util
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from memdiag.comparison import optimizers
 from memdiag.comparison.environments import cache_folder, provided_interpreter
 from memdiag.comparison.optimizers import OPTIMIZERS, ORIGINAL_MODEL
 from memdiag.errors import UsageError
+from memdiag.process_end import end_text
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.child import Child
 from memdiag.runner.job import Job, SessionConfig
@@ -160,13 +160,8 @@ def run_optimizer(
 def _ended_result(code: int, tail: Sequence[str]) -> OptimizerResult:
     """Return the result of an optimizer whose process ended without an answer."""
     last_line = f" ({tail[-1]})" if tail else ""
-    if code >= 0:
-        message = f"the optimizer ended by itself with exit code {code}{last_line}"
-        return OptimizerResult(status="failed", message=_shortened_message(message))
-    name = signal.Signals(-code).name
-    return OptimizerResult(
-        status="killed", message=_shortened_message(f"the optimizer died of {name}{last_line}")
-    )
+    message = _shortened_message(f"the optimizer {end_text(code)}{last_line}")
+    return OptimizerResult(status="failed" if code >= 0 else "killed", message=message)
 
 
 def _resident_bytes(pid: int) -> int:

@@ -145,6 +145,11 @@ def existing_interpreter(path: Path) -> Path:
     return python.absolute()
 
 
+def no_runtime_text(path: Path) -> str:
+    """Return that the interpreter or environment at `path` cannot be used, and what to do."""
+    return f"{path}: it has no onnxruntime. Install it there."
+
+
 def interpreter_version(python: Path) -> str | None:
     """Return the version of onnxruntime of the interpreter `python`; None if it has none."""
     code = "import onnxruntime; print(onnxruntime.__version__)"

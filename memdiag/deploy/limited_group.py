@@ -25,7 +25,7 @@ from memdiag.deploy.group_removal import (
 )
 from memdiag.errors import MeasurementError
 from memdiag.system.control_groups import CONTROL_GROUPS_FOLDER, PROC_FOLDER, control_groups_of
-from memdiag.system.group_memory import MAX_LIMIT_BYTES, LimitingControlGroup
+from memdiag.system.group_memory import LimitingControlGroup, memory_groups_in
 from memdiag.temporary_names import own_prefix, temporary_file_owner
 
 # The shell moves itself, and becomes the program: no memory of the program is counted elsewhere.
@@ -58,13 +58,9 @@ class ParentGroup:
     @property
     def limit_bytes(self) -> int | None:
         """The smallest limit of this group and of the groups above it; None without one."""
-        name = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
-        found = []
-        for folder in (self.folder, *self.folder.parents):
-            with suppress(OSError, ValueError):  # "max", or no control group
-                found.append(int((folder / name).read_text()))
-        limits = [limit for limit in found if limit < MAX_LIMIT_BYTES]
-        return min(limits, default=None)
+        groups = memory_groups_in((self.folder, *self.folder.parents))
+        limits = (group.limit_bytes for group in groups)
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 class GroupCounters(NamedTuple):

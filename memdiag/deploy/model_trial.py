@@ -7,10 +7,11 @@ from pathlib import Path
 
 from memdiag.deploy.file_cache import drop_cached, mapped_files
 from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
+from memdiag.process_end import KILLED_AT_LIMIT
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import AtPhaseEnd, AtSteady, MeasuredRun, Measurement, ReadMoment
+from memdiag.runner.measured_run import AtPhaseEnd, AtSteady, ChildPause, MeasuredRun, Measurement
 
 _LOADING_PHASES = ("start", *CREATION_PHASES)
 
@@ -59,11 +60,11 @@ class ModelTrials:
         with LimitedGroup(self.parent, str(self.number), limit_bytes) as group:
             counters: list[GroupCounters] = []
 
-            def read(moment: ReadMoment) -> None:
-                if isinstance(moment, AtSteady):
+            def read(pause: ChildPause) -> None:
+                if isinstance(pause, AtSteady):
                     counters.append(group.counters())
-                    self.files |= mapped_files(moment.pid)
-                elif isinstance(moment, AtPhaseEnd) and moment.phase == "first_run":
+                    self.files |= mapped_files(pause.pid)
+                elif isinstance(pause, AtPhaseEnd) and pause.phase == "first_run":
                     counters.append(group.counters())
 
             job = replace(job, entering=group.entering)
@@ -93,8 +94,7 @@ class ModelTrials:
                 kernel_bytes=steady.kernel_bytes,
             )
             memory = measurement.steady
-            if memory is not None and memory.file_bytes is not None:
-                mapped = memory.file_bytes + (memory.shared_bytes or 0)
+            if memory is not None and (mapped := memory.file_and_shared_bytes) is not None:
                 self.uncounted_bytes = max(0, mapped - steady.mapped_bytes)
         loaded = is_completed or outcome.phase in RUN_PHASES
         return LimitPoint(
@@ -120,7 +120,7 @@ def _trial_outcome(measurement: Measurement, end: GroupCounters | None) -> Trial
 
 def _trial_message(measurement: Measurement, end: GroupCounters | None) -> str:
     if end is not None and end.oom_kills:
-        return "killed at the limit (SIGKILL by the kernel)"
+        return KILLED_AT_LIMIT
     return measurement.outcome.message
 
 

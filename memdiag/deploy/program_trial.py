@@ -14,6 +14,7 @@ from typing import IO
 from memdiag.deploy.file_cache import drop_cached, mapped_file_bytes, mapped_files
 from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
 from memdiag.errors import MeasurementError
+from memdiag.process_end import KILLED_AT_LIMIT, end_text
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.system.process_tree import descendants, process_info
 from memdiag.units import format_duration
@@ -121,8 +122,7 @@ class ProgramTrials:
             counters = group.counters()
             seconds = time.perf_counter() - started
             if counters.oom_kills:
-                after = f"after {format_duration(seconds)}"
-                return "killed", f"killed at the limit {after} (SIGKILL by the kernel)"
+                return "killed", f"{KILLED_AT_LIMIT} after {format_duration(seconds)}"
             if code is not None:
                 return ("failed", "") if code else ("completed", "")
             self._keep_largest_counters(counters, group)
@@ -171,8 +171,7 @@ class ProgramTrials:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").split("\n")
         words = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"ended with {how}{f': {words}' if words else ''}"[:MAX_MESSAGE]
+        return f"{end_text(code)}{f': {words}' if words else ''}"[:MAX_MESSAGE]
 
 
 def _end_program(process: "subprocess.Popen[bytes]") -> None:

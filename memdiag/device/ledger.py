@@ -7,6 +7,9 @@ are wrong has a row `not explained`. Without it, context and code are the remain
 
 Without CUPTI the ledger is coarse: libraries such as cuBLAS and rounding are one row, the
 remainder.
+
+Weights are counted by their contents where these were compared with the model. Otherwise the chunks
+in use are assumed to have the weights first.
 """
 
 from collections import Counter
@@ -22,7 +25,8 @@ from memdiag.device.recording import (
     DeviceRecording,
     chunk_bytes,
 )
-from memdiag.records.device import DeviceOwner, Ledger, LedgerBasis, LedgerRow
+from memdiag.device.runtime_allocations import RUNTIME_LIBRARY
+from memdiag.records.device import DeviceCopy, DeviceOwner, Ledger, LedgerBasis, LedgerRow
 
 CUPTI_NOTE = (
     "Recording the allocations takes memory of the device, too: 12 to 16 MiB of the context and"
@@ -37,11 +41,12 @@ MANAGED_NOTE = "Managed memory moves between the device and the host. It has no 
 _OWNER_BY_PREFIX: tuple[tuple[str, DeviceOwner], ...] = (
     ("libcublas", "cublas"),
     ("libcudnn", "cudnn"),
-    ("libcudart", "runtime"),
+    (RUNTIME_LIBRARY, "runtime"),
 )
 _LABELS: dict[DeviceOwner, str] = {
     "context": "context and code",
     "weights": "weights",
+    "weight_copies": "weights in another layout",
     "values": "values and copies",
     "empty_arena": "empty arena",
     "unread_arena": "arena",
@@ -54,6 +59,7 @@ _LABELS: dict[DeviceOwner, str] = {
     "other_processes": "other processes",
     "unexplained": "not explained",
 }
+_COMPARED_VALUES_LABEL = "values"
 _COARSE_CONTEXT_LABEL = "context, code and libraries"
 _UNREAD_CONTEXT_LABEL = "context, code, libraries and arena"
 _UNREAD_LIBRARIES_LABEL = "arena, libraries and rounding"
@@ -157,13 +163,17 @@ def _arena_rows(
             yield ledger_row("unread_arena", runtime.region_bytes, "exact")
     else:
         in_use, free = chunk_bytes(chunks.in_use), chunk_bytes(chunks.free)
-        in_arena = min(in_use, max(0, recording.weight_bytes - runtime.own_weight_bytes))
-        yield ledger_row("weights", runtime.own_weight_bytes + in_arena, "computed")
-        yield ledger_row("values", in_use - in_arena, "computed")
+        weights = _weight_memory(recording, runtime, chunks)
+        yield ledger_row("weights", weights.in_arena + weights.own, weights.basis)
+        yield ledger_row("weight_copies", weights.copies_in_arena + weights.own_copies, "exact")
+        label = "" if recording.xray is None else _COMPARED_VALUES_LABEL
+        in_values = in_use - weights.in_arena - weights.copies_in_arena
+        yield ledger_row("values", in_values, "computed", label)
         yield ledger_row("empty_arena", free, "exact")
         yield ledger_row(
             "unread_arena", max(0, (runtime.region_bytes or 0) - in_use - free), "exact"
         )
+        runtime = runtime.without_weights(weights)
     yield ledger_row("runtime", runtime.other_bytes, "exact")
 
 
@@ -191,6 +201,67 @@ class _RuntimeMemory(NamedTuple):
     region_bytes: int | None
     own_weight_bytes: int
     other_bytes: int
+
+    def without_weights(self, weights: "_WeightMemory") -> "_RuntimeMemory":
+        """Return this with `weights`, whose sizes were taken from it, told apart from the rest."""
+        moved = self.own_weight_bytes - weights.own - weights.own_copies
+        return self._replace(own_weight_bytes=weights.own, other_bytes=self.other_bytes + moved)
+
+
+class _WeightMemory(NamedTuple):
+    """The weights on the device, in chunks of the arena in use and in allocations of their own.
+
+    Attributes:
+        in_arena, own: the bytes of weights as the file has them.
+        copies_in_arena, own_copies: the bytes of copies in another layout, as far as known.
+        basis: how the first two are known.
+    """
+
+    in_arena: int
+    own: int
+    copies_in_arena: int
+    own_copies: int
+    basis: LedgerBasis
+
+
+def _weight_memory(
+    recording: DeviceRecording, runtime: _RuntimeMemory, chunks: ArenaChunks
+) -> _WeightMemory:
+    in_use = chunk_bytes(chunks.in_use)
+    if recording.xray is None:
+        in_arena = min(in_use, max(0, recording.weight_bytes - runtime.own_weight_bytes))
+        return _WeightMemory(in_arena, runtime.own_weight_bytes, 0, 0, "computed")
+    in_chunks: list[DeviceCopy] = []
+    own: list[DeviceCopy] = []
+    for copy in recording.xray.copies:
+        if copy.is_stale:
+            continue
+        is_in_arena = any(start <= copy.address < end for start, end in chunks.in_use)
+        (in_chunks if is_in_arena else own).append(copy)
+    in_arena, copies_in_arena = _bytes_by_layout(in_chunks)
+    if runtime.region_bytes is None:
+        # Without CUPTI the addresses of allocations of their own are not known, only their sizes.
+        own_bytes = runtime.own_weight_bytes
+        basis: LedgerBasis = "computed" if own_bytes else "exact"
+        return _WeightMemory(in_arena, own_bytes, copies_in_arena, 0, basis)
+    own_bytes, own_copies = _bytes_by_layout(own)
+    return _WeightMemory(in_arena, own_bytes, copies_in_arena, own_copies, "exact")
+
+
+def _bytes_by_layout(copies: list[DeviceCopy]) -> tuple[int, int]:
+    """Return the bytes of copies as the file has them, and those of the others alone."""
+    originals = [copy for copy in copies if copy.kind == "original"]
+    original_bytes = _covered_bytes(originals)
+    return original_bytes, _covered_bytes(copies) - original_bytes
+
+
+def _covered_bytes(copies: list[DeviceCopy]) -> int:
+    """Return the bytes of `copies`, which may overlap: the end of one may equal another's start."""
+    covered = reach = 0
+    for copy in sorted(copies, key=lambda copy: copy.address):
+        covered += max(0, copy.end - max(copy.address, reach))
+        reach = max(reach, copy.end)
+    return covered
 
 
 def _runtime_memory(

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import field
 
 from memdiag.records.base import Record
-from memdiag.records.device import Device, DeviceSource, MissingSource
+from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
 from memdiag.runner.log import ArenaRegion, ArenaReservation
 
 DEVICE_ARENA = "Cuda"
@@ -133,6 +133,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
         reservations: what arenas of devices reserved outside their regions, by the log.
         weights: the weights of the model.
         session: its session; None if it is not known.
+        xray: its weights by their contents, at `mark_at_rest`; None if contents were not compared.
         missing: the sources that reported nothing.
     """
 
@@ -144,6 +145,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
     reservations: tuple[ArenaReservation, ...] = ()
     weights: tuple[ModelWeight, ...] = ()
     session: RequestedSession | None = None
+    xray: DeviceXray | None = None
     missing: tuple[MissingSource, ...] = ()
 
     @property

@@ -15,7 +15,7 @@ from memdiag.device.recording import (
     ModelWeight,
     RequestedSession,
 )
-from memdiag.records.device import Device, MissingSource
+from memdiag.records.device import Device, DeviceXray, MissingSource
 from memdiag.runner.log import ArenaRegion, ArenaReservation, ScriptEvent
 
 _KINDS: Mapping[int, MemoryKind] = {
@@ -80,6 +80,14 @@ class RecordingBuilder:
             case "device_mark":
                 self._add_mark(fields, process_bytes, nvml_used_bytes)
 
+    @property
+    def allocations(self) -> tuple[AllocationEvent, ...] | None:
+        """The allocations and releases until now; None without CUPTI."""
+        if any(missing_source.source == "CUPTI" for missing_source in self._missing):
+            return None
+        # CUPTI may report one after a later one.
+        return tuple(sorted(self._allocations, key=lambda event: event.seconds))
+
     def recording(
         self,
         device: Device,
@@ -89,6 +97,7 @@ class RecordingBuilder:
         weights: Sequence[ModelWeight] = (),
         arenas: Sequence[ArenaChunks] | None = None,
         session: RequestedSession | None = None,
+        xray: DeviceXray | None = None,
         missing: Sequence[MissingSource] = (),
     ) -> DeviceRecording:
         """Return the recording.
@@ -100,18 +109,19 @@ class RecordingBuilder:
             weights: the weights of its model.
             arenas: its arenas at the last mark with a session; None if they were not read.
             session: its session.
+            xray: its weights by their contents, at the same mark as `arenas`.
             missing: further sources that reported nothing.
         """
-        is_without_cupti = any(missing_source.source == "CUPTI" for missing_source in self._missing)
         return DeviceRecording(
             device=device,
             start_epoch_s=(self._start_epoch_ns or 0) * _NS,
             marks=self._marks_with_arenas(arenas),
-            allocations=None if is_without_cupti else self._sorted_allocations(),
+            allocations=self.allocations,
             regions=tuple(regions),
             reservations=tuple(reservations),
             weights=tuple(weights),
             session=session,
+            xray=xray,
             missing=(*self._missing, *missing),
         )
 
@@ -140,10 +150,6 @@ class RecordingBuilder:
                 process_bytes=process_bytes,
             )
         )
-
-    def _sorted_allocations(self) -> tuple[AllocationEvent, ...]:
-        """Return the events in the order of time: CUPTI may report one after a later one."""
-        return tuple(sorted(self._allocations, key=lambda event: event.seconds))
 
     def _marks_with_arenas(self, arenas: Sequence[ArenaChunks] | None) -> tuple[DeviceMark, ...]:
         last = max((index for index, mark in enumerate(self._marks) if mark.is_alive), default=None)

@@ -7,7 +7,7 @@ import msgspec
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
-from memdiag.rewrites import rewriters, rewriters_for
+from memdiag.rewrites import rewriters, rewriters_among
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 
@@ -47,12 +47,7 @@ def findings_with_rewrites(
 
 def _finding_with_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
     possible, refusal = [], ""
-    names = finding.remedies  # in the order of preference
-    preferred = sorted(
-        (candidate for candidate in rewriters_for(finding.name) if candidate.rewrite.name in names),
-        key=lambda candidate: names.index(candidate.rewrite.name),
-    )
-    for rewriter in preferred:
+    for rewriter in rewriters_among(finding.remedies):
         try:
             reason = rewriter.check(editor, finding) if rewriter.rewrite.safe else UNSAFE_PROBLEM
         except Exception:  # a defect of one rewrite must not lose a profile

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from memdiag.records.finding import Finding
-from memdiag.rewrites import rewriters_for
+from memdiag.rewrites import rewriters_among
 from memdiag.rewrites.rewrite import Rewriter
 
 
@@ -52,15 +52,13 @@ def changes_by_rule(findings: Sequence[Finding]) -> Iterator[tuple[Change, ...]]
     """
     for rule in dict.fromkeys(finding.name for finding in findings):
         of_rule = tuple(finding for finding in findings if finding.name == rule)
-        preference = list(dict.fromkeys(name for cause in of_rule for name in cause.remedies))
-        changes = [
+        remedies = dict.fromkeys(name for cause in of_rule for name in cause.remedies)
+        changes = tuple(
             Change(
                 rewriter,
                 tuple(cause for cause in of_rule if rewriter.rewrite.name in cause.remedies),
             )
-            for rewriter in rewriters_for(rule)
-            if rewriter.rewrite.name in preference
-        ]
-        changes.sort(key=lambda change: preference.index(change.name))
+            for rewriter in rewriters_among(remedies)
+        )
         if changes:
-            yield tuple(changes)
+            yield changes

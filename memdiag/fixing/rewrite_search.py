@@ -15,7 +15,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.verify.acceptance import (
-    exchanged_memory,
+    exchanged_memory_text,
     is_worth_it,
     memory_beside,
     memory_change,
@@ -337,6 +337,5 @@ def _better_candidate(first: Candidate, second: Candidate) -> tuple[Candidate, s
 
 def _nothing_saved_reason(before: Figures, after: Figures) -> str:
     figures = memory_change(before, after)
-    if exchanged := exchanged_memory(before, after):
-        return f"the {exchanged[0]} falls, but the {exchanged[1]} grows ({figures})"
-    return f"it saves nothing that can be measured ({figures})"
+    reason = exchanged_memory_text(before, after) or "it saves nothing that can be measured"
+    return f"{reason} ({figures})"

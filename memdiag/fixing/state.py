@@ -12,6 +12,7 @@ from memdiag.records.fix import Remedy, RemedyStatus
 from memdiag.records.measured_change import SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import UNSAFE_PROBLEM, Rewrite
+from memdiag.rules import model_detectors
 from memdiag.runner.job import Deadline
 from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
@@ -115,11 +116,12 @@ class FixState:
 
     def record_needless(self, rewrite: Rewrite) -> None:
         """Record a rewrite that was asked for although no finding calls for it."""
-        self._outcomes[rewrite.name, rewrite.rules[0], ()] = Remedy(
+        rules = [each.rule.name for each in model_detectors() if rewrite.name in each.rule.remedies]
+        self._outcomes[rewrite.name, rules[0], ()] = Remedy(
             name=rewrite.name,
-            rule=rewrite.rules[0],
+            rule=rules[0],
             status="refused",
-            reason=f"no finding calls for it ({' or '.join(rewrite.rules)} would)",
+            reason=f"no finding calls for it ({' or '.join(rules)} would)",
             weights=(),
         )
 

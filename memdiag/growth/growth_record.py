@@ -3,9 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from memdiag.growth.growth_sentences import (
+    growth_advice,
+    growth_sentence,
+    is_of_calibration,
+    pattern_note,
+)
 from memdiag.growth.observation import GrowthObservation
 from memdiag.growth.verdict import grown_bytes, growth_judgement
-from memdiag.growth.wording import growth_advice, growth_sentence, is_of_calibration, pattern_note
 from memdiag.records.growth import Growth, Moment, RunSample, Varied, Verdict
 from memdiag.thinning import thinned_indices
 

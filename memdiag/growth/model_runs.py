@@ -17,7 +17,6 @@ from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Feed, Job, json_value
 
-_EVENT_POLL_S = 0.05
 _MAX_BATCH = 100_000
 _FIGURES_PER_RUN = 3  # of a run: resident pages, shared pages, microseconds
 
@@ -71,7 +70,6 @@ class ModelRuns:
             "max_batch": _MAX_BATCH,
         }
         self._child = Child(job, message, "grow.py")
-        self._events = self._child.events(_EVENT_POLL_S)
         self._started = time.monotonic()
         try:
             self.onnxruntime = str(self._next_answer("waiting")["onnxruntime"])
@@ -145,23 +143,21 @@ class ModelRuns:
 
     def _next_answer(self, name: str) -> dict[str, Any]:
         """Return the fields of the next event `name`."""
-        limits = self._job.limits
-        deadline = min(self._started + limits.timeout_s, limits.deadline.at)
-        for event in self._events:
-            if event is not None and event.name == name:
-                return event.fields
-            if event is not None and event.name == "error":
-                raise MeasurementError(f"{self._job.model}: {_child_error_text(event.fields)}")
-            if time.monotonic() >= deadline:
-                limits.deadline.check()
-                raise MeasurementError(
-                    f"{self._job.model}: {limits.timeout_s:g} s have passed. Ask for fewer runs, or"
-                    " allow more time with --for."
-                )
-        raise MeasurementError(
-            f"{self._job.model}: its process ended"
-            f" (exit code {self._child.returncode()}). Free memory, or try smaller inputs."
-        )
+        try:
+            event = self._child.next_event(name, self._started)
+        except TimeoutError:
+            raise MeasurementError(
+                f"{self._job.model}: the runs timed out after {self._job.limits.timeout_s:g} s."
+                " Ask for fewer runs, or allow more time with --for."
+            ) from None
+        if event is None:
+            raise MeasurementError(
+                f"{self._job.model}: its process ended"
+                f" (exit code {self._child.returncode()}). Free memory, or try smaller inputs."
+            )
+        if event.name == "error":
+            raise MeasurementError(f"{self._job.model}: {_child_error_text(event.fields)}")
+        return event.fields
 
 
 def _child_error_text(error: dict[str, Any]) -> str:

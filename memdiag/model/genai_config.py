@@ -22,22 +22,20 @@ _CACHE_NAMES = (
 )
 
 
-class GenaiModel(NamedTuple):
-    """A model for onnxruntime-genai.
+class NamedModel(NamedTuple):
+    """The model that a path names.
 
     Attributes:
-        path: the ONNX file of its decoder.
-        config: what its configuration states of the cache.
+        path: the file of the model; the decoder of a model for onnxruntime-genai.
+        genai: what the configuration for onnxruntime-genai states of the cache; None without one.
     """
 
     path: Path
-    config: GenaiConfig
+    genai: GenaiConfig | None = None
 
 
-def find_genai_config(path: Path) -> GenaiModel | None:
-    """Return the model whose configuration is at `path`: the file, or the folder that has it.
-
-    Return None if `path` is another file, such as a model.
+def named_model(path: Path) -> NamedModel:
+    """Return the model at `path`, or the one whose configuration is there or in that folder.
 
     Raises:
         ModelError: the folder has no such file, or it cannot be read or names no decoder.
@@ -49,11 +47,11 @@ def find_genai_config(path: Path) -> GenaiModel | None:
                 f"{path.parent}: this is a folder without a {CONFIG_NAME}. Name an ONNX file."
             )
     elif path.name != CONFIG_NAME:
-        return None
+        return NamedModel(path)
     return read_genai_config(path)
 
 
-def read_genai_config(path: Path) -> GenaiModel:
+def read_genai_config(path: Path) -> NamedModel:
     """Return the model that the configuration `path` describes.
 
     Raises:
@@ -92,7 +90,7 @@ def read_genai_config(path: Path) -> GenaiModel:
         max_tokens=_positive_count(model, "context_length") or max_length,
         buffer_tokens=max_length if search.get("past_present_share_buffer") is True else None,
     )
-    return GenaiModel(path.parent / name, config)
+    return NamedModel(path.parent / name, config)
 
 
 def _config_section(content: Any, name: str) -> dict[str, Any]:

@@ -121,6 +121,11 @@ class ModelFile:
         """The number of nodes, subgraphs included; a call of a function counts as one."""
         return self.graph.node_count
 
+    @property
+    def weight_bytes(self) -> int:
+        """The size of all weights together."""
+        return sum(weight.nbytes for weight in self.weights)
+
     def read_proto(self) -> ModelProto:
         """Return a new copy of the model, parsed again from the file, for a caller that modifies
         it.

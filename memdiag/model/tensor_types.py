@@ -128,6 +128,15 @@ class TensorType(NamedTuple):
         return proto
 
 
+def type_name_of(array: Array) -> str:
+    """Return ONNX's name of the element type of `array`, such as ``float``; else NumPy's name."""
+    if array.dtype.kind in "OSU":
+        return STRING_ELEMENT.name
+    dtype = array.dtype.newbyteorder("=")
+    native = (element for element in ELEMENT_TYPES.values() if element.native)
+    return next((element.name for element in native if element.dtype == dtype), str(dtype))
+
+
 def known_shape(kind: TensorType | None) -> tuple[int, ...] | None:
     """Return the sizes of a tensor; None if its type, its rank or a size is unknown."""
     if kind is None or kind.shape is None or None in kind.shape:

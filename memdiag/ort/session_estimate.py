@@ -93,11 +93,11 @@ class SessionEstimate:
 
     Attributes:
         ctx: the model and the release.
-        options: the configuration of the session.
+        settings: the configuration of the session.
     """
 
-    def __init__(self, ctx: AnalysisContext, options: EstimatedSettings) -> None:
-        self.ctx, self.options = ctx, options
+    def __init__(self, ctx: AnalysisContext, settings: EstimatedSettings) -> None:
+        self.ctx, self.settings = ctx, settings
 
     def at(self, sizes: Mapping[str, int]) -> EstimatedPoint:
         """Return the estimate at `sizes` of the free dimensions, by name.
@@ -126,22 +126,22 @@ class SessionEstimate:
     def _estimate_at(
         self, sizes: Mapping[str, int], run: SimulatedRun, shapes: ModelShapes
     ) -> EstimatedPoint:
-        options = self.options
+        settings = self.settings
         timeline = self._loaded_timeline()
-        if options.runs is None:
+        if settings.runs is None:
             return self._estimated_point(sizes, timeline)
         activations, requests, _, heap, repeated = run
         arena = SimulatedArena()
         first: Counter[TermName]
         later: Counter[TermName]
-        if options.has_arena:
+        if settings.has_arena:
             first = Counter({"kernel scratch": _serve_run(arena, requests, heap)})
             of_kernels = (nbytes for _, nbytes in repeated.heap)
             later = Counter({"kernel scratch": max(of_kernels, default=0)})
             timeline.now += _run_terms(activations.peak_bytes, arena.resident_bytes)
         else:
             first = later = _terms_of_malloc(activations, requests, heap)
-            if options.has_pattern and options.runs:
+            if settings.has_pattern and settings.runs:
                 later = _terms_of_malloc(activations, *repeated, planned_block(requests))
         reads = self._mapped_reads(shapes, runs=1)
         timeline.now["mapped weights"] += sum(reads.values())
@@ -149,8 +149,8 @@ class SessionEstimate:
         timeline.note("first_run", first, at_peak)
         timeline.note("first_run")
         self._run_again(timeline, arena, repeated.requests)
-        more = self._mapped_reads(shapes, runs=1 + options.runs)
-        most = self._mapped_reads(shapes, runs=1 + options.runs, fault_bytes=LARGE_FAULT_BYTES)
+        more = self._mapped_reads(shapes, runs=1 + settings.runs)
+        most = self._mapped_reads(shapes, runs=1 + settings.runs, fault_bytes=LARGE_FAULT_BYTES)
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
         timeline.note("steady", later, at_peak)
         timeline.note("steady")
@@ -164,7 +164,7 @@ class SessionEstimate:
 
     def generate(self, calls: GenerationSizes) -> EstimatedPoint:
         """Return the estimate of a generation: the phases ``prefill`` and ``decode``."""
-        ctx, options = self.ctx, self.options
+        ctx, settings = self.ctx, self.settings
         timeline = self._loaded_timeline()
         cache = calls.cache
         shapes = ctx.shapes_at(calls.prompt)
@@ -180,7 +180,7 @@ class SessionEstimate:
             others = max(0, activations.peak_bytes - cache_bytes)
             taken: Counter[TermName] = Counter({"KV cache": past_bytes + cache_bytes})
             taken["activations"] = others
-            if options.has_arena:
+            if settings.has_arena:
                 grown = arena.resident_bytes
                 cached = min(grown, past_bytes + cache_bytes)
                 others = min(others, grown - cached)
@@ -188,7 +188,7 @@ class SessionEstimate:
                 taken["unused arena"] = grown - cached - others
             timeline.note(phase, taken, self._peak_node_label(activations))
             kept = min(taken["KV cache"], cache_bytes)
-            freed = sum(taken.values()) - kept if options.has_arena else 0
+            freed = sum(taken.values()) - kept if settings.has_arena else 0
             timeline.note_end(phase, {"KV cache": kept, "unused arena": freed})
 
         served.serve(prompt_requests)
@@ -242,18 +242,18 @@ class SessionEstimate:
 
     @cached_property
     def _loading(self) -> SessionLoading:
-        options = self.options
-        optimizes = options.level != "disable_all" and not self.ctx.model_file.is_ort_format
+        settings = self.settings
+        optimizes = settings.level != "disable_all" and not self.ctx.model_file.is_ort_format
         return SessionLoading(
             self.ctx.model_file,
             self.ctx.graphs,
             self.ctx.session,
-            prepacks=options.prepacks,
-            folds=options.folds and optimizes,
+            prepacks=settings.prepacks,
+            folds=settings.folds and optimizes,
             fuses=optimizes,
-            reorders=optimizes and options.level in ("all", "layout"),
-            from_bytes=options.load_from == "bytes",
-            ort_file=options.ort_file,
+            reorders=optimizes and settings.level in ("all", "layout"),
+            from_bytes=settings.load_from == "bytes",
+            ort_file=settings.ort_file,
         )
 
     def _loaded_timeline(self) -> LoadingTimeline:
@@ -264,11 +264,11 @@ class SessionEstimate:
         self, timeline: LoadingTimeline, arena: SimulatedArena, requests: Sequence[ArenaRequest]
     ) -> None:
         """Let later runs take the block that was planned in the first one."""
-        options = self.options
-        if not (options.has_arena and options.has_pattern and options.runs):
+        settings = self.settings
+        if not (settings.has_arena and settings.has_pattern and settings.runs):
             return
         before = arena.resident_bytes
-        arena.serve_again(requests, min(options.runs, LATER_RUNS))
+        arena.serve_again(requests, min(settings.runs, LATER_RUNS))
         timeline.now["planned block"] += arena.resident_bytes - before
 
     def _mapped_reads(

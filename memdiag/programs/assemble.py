@@ -4,7 +4,7 @@ import os
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePath
@@ -97,15 +97,20 @@ def assemble_run(
     )
 
 
-def early_run(
-    recorder: Recorder, command: Sequence[str], memory: GroupMemory, *, memdiag_version: str
-) -> ProgramRun:
-    """Return the record until now of a program whose control group is near its memory limit.
+def early_saver(
+    save: Callable[[ProgramRun], None] | None, command: Sequence[str], *, memdiag_version: str
+) -> Callable[[Recorder, GroupMemory], None]:
+    """Return a function that saves the record of a program near the memory limit of its group.
 
-    The other arguments are those of `assemble_run`; `memory` is what the group counts.
+    The other arguments are those of `assemble_run`. Without `save` the function does nothing.
     """
-    run = assemble_run(recorder, command, None, memdiag_version=memdiag_version)
-    return msgspec.structs.replace(run, notes=(*run.notes, near_limit_text(memory)))
+
+    def save_early(recorder: Recorder, memory: GroupMemory) -> None:
+        if save is not None:
+            run = assemble_run(recorder, command, None, memdiag_version=memdiag_version)
+            save(msgspec.structs.replace(run, notes=(*run.notes, near_limit_text(memory))))
+
+    return save_early
 
 
 def _tree_samples(recorder: Recorder) -> TreeSamples:
@@ -274,7 +279,7 @@ def _weight_bytes(path: str) -> int | None:
     """Return the bytes of the weights of the model at `path`; None if it cannot be read."""
     try:
         with open_model(Path(path)) as model_file:
-            return sum(weight.nbytes for weight in model_file.weights)
+            return model_file.weight_bytes
     except ModelError:
         return None
 

@@ -6,6 +6,7 @@ import os
 import selectors
 import tempfile
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +56,7 @@ class Recorder(RecordedProgram):
     started without it. What was recorded is in the attributes of `RecordedProgram`.
 
     Args:
-        xray: take an X-ray of each process with sessions at its end, and at peaks that last.
+        takes_xray: take an X-ray of each process with sessions at its end, and at peaks that last.
         period_s: seconds between samples while no session is created or run for the first time.
         models: the models of processes without the hook; None to find them by their files.
         run_pause: reads the memory of a process while it waits between two runs.
@@ -68,20 +69,20 @@ class Recorder(RecordedProgram):
     def __init__(
         self,
         *,
-        xray: bool = True,
+        takes_xray: bool = True,
         period_s: float = SAMPLE_S,
         models: Sequence[Path] | None = None,
         run_pause: RunPause | None = None,
         earlier_sessions: int = 0,
         ignored: Collection[int] = (),
-        on_near_limit: Callable[[GroupMemory], None] = lambda memory: None,
+        on_near_limit: Callable[[Recorder, GroupMemory], None] = lambda recorder, memory: None,
     ) -> None:
         remove_stale(Path(tempfile.gettempdir()))
         super().__init__(models=models, earlier_sessions=earlier_sessions)
-        self._xray = xray
+        self._takes_xray = takes_xray
         self._period_s = period_s
         self._run_pause = run_pause
-        self._on_near_limit = on_near_limit
+        self._on_near_limit = partial(on_near_limit, self)
         self._tree_s = 0.0
         self._selector = selectors.DefaultSelector()
         self._pipes = StderrPipes(self, self._selector)
@@ -97,7 +98,7 @@ class Recorder(RecordedProgram):
             sampling=self._sampling,
             pipes=self._pipes,
             xrays=self._xrays,
-            end_xrays=self._end_xrays if xray else None,
+            end_xrays=self._end_xrays if takes_xray else None,
             run_pause=run_pause,
         )
         self._socket = EventSocket(self._selector, handling.handle)
@@ -154,7 +155,7 @@ class Recorder(RecordedProgram):
         while self._handle_input(0):
             pass
         self.notes += unread_note(self)
-        if self._xray:
+        if self._takes_xray:
             self.notes += missing_xray_note(
                 self, self._end_xrays.interrupted | self._xrays.incomplete
             )
@@ -226,7 +227,7 @@ class Recorder(RecordedProgram):
                     find_runtime_if_grown(process)
                     if process.has_sessions:
                         process.read_signals()
-            if self._xray:
+            if self._takes_xray:
                 self._peak_xrays.step(now_s)
         self._end_xrays.interrupt_late(now_s)
         # Nearly due is due: the next wait would be short.

@@ -50,14 +50,16 @@ def main() -> None:
     written to FOLDER, unless that is empty.
     """
     version, pid, earlier_sessions, folder, *options = sys.argv[1:]
-    xray = "--no-xray" not in options
+    takes_xray = "--no-xray" not in options
     ignored = [int(option) for option in options if option.isdecimal()]
-    recorder = Recorder(xray=xray, earlier_sessions=int(earlier_sessions), ignored=ignored)
+    recorder = Recorder(
+        takes_xray=takes_xray, earlier_sessions=int(earlier_sessions), ignored=ignored
+    )
     with closing(recorder):
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
         parts = _RecordingParts(recorder)
-        preload = _module_preloader((*_ASSEMBLE_MODULES, *([_XRAY_MODULE] if xray else [])))
+        preload = _module_preloader((*_ASSEMBLE_MODULES, *([_XRAY_MODULE] if takes_xray else [])))
 
         def on_step(recorder: Recorder) -> None:
             parts.add_step(recorder)

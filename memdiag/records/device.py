@@ -4,11 +4,13 @@ from typing import Literal
 
 from msgspec import field
 
+from memdiag.records.attribution import CopyKind, Unidentifiable
 from memdiag.records.base import Record
 
 DeviceOwner = Literal[
     "context",
     "weights",
+    "weight_copies",
     "values",
     "empty_arena",
     "unread_arena",
@@ -23,10 +25,11 @@ DeviceOwner = Literal[
     "unexplained",
 ]
 LedgerBasis = Literal["exact", "computed", "remainder"]
-"""``exact``: reported by the driver, or by the arena. ``computed``: from exact figures, with a rule
-such as the size of pages. ``remainder``: what the other rows leave of the sum."""
+"""``exact``: reported by the driver or by the arena, or compared byte for byte. ``computed``: from
+exact figures, with a rule such as the size of pages. ``remainder``: what the other rows leave of
+the sum."""
 
-DeviceSource = Literal["cudaMemGetInfo", "CUPTI", "NVML", "arena"]
+DeviceSource = Literal["cudaMemGetInfo", "CUPTI", "NVML", "arena", "contents"]
 
 
 class Device(Record, frozen=True, kw_only=True):
@@ -59,9 +62,11 @@ class LedgerRow(Record, frozen=True, kw_only=True):
     """The memory of one owner on the device.
 
     Attributes:
-        owner: the owner. ``values``: chunks of the arena in use, without the weights as the file
-            has them: values of runs, copies of weights, the rounding of chunks. ``runtime``:
-            onnxruntime's allocations outside its arena.
+        owner: the owner. ``weights``: weights as the file has them; exact if contents were
+            compared, otherwise as many bytes as the weights have. ``weight_copies``: copies in
+            another layout, if contents were compared. ``values``: the other chunks of the arena in
+            use: values of runs, the rounding of chunks, and without contents the copies.
+            ``runtime``: onnxruntime's allocations outside its arena.
         label: its name in reports.
         bytes: its size. Only the remainder may be negative.
         basis: how the size is known.
@@ -122,6 +127,54 @@ class DevicePhase(Record, frozen=True, kw_only=True):
     peak_allocated_bytes: int | None
 
 
+class DeviceCopy(Record, frozen=True, kw_only=True):
+    """One occurrence of a weight's content on the device.
+
+    Attributes:
+        weights: the names of all weights with this content.
+        kind, layout, parameters: as those of a `memdiag.records.attribution.Copy`.
+        bytes: the size.
+        address: the address on the device.
+        verified_bytes: the bytes that were compared with the model.
+        is_stale: whether it is in a free chunk of the arena, where it stays until something is
+            written there.
+    """
+
+    weights: tuple[str, ...]
+    kind: CopyKind
+    layout: str
+    parameters: dict[str, str]
+    bytes: int
+    address: int
+    verified_bytes: int
+    is_stale: bool
+
+    @property
+    def end(self) -> int:
+        """The address after the last byte."""
+        return self.address + self.bytes
+
+
+class DeviceXray(Record, frozen=True, kw_only=True):
+    """The weights in the memory that onnxruntime has on a device, found by their contents.
+
+    Attributes:
+        copies: the copies in the order of addresses.
+        indistinct: weights that were not searched for.
+        absent: the weights without a copy in any known layout, those of equal content together.
+        searched_bytes: the size of the memory that was searched.
+        copied_bytes: the bytes that were copied from the device, to search and then to compare.
+        duration_s: the time that it took, in seconds.
+    """
+
+    copies: tuple[DeviceCopy, ...]
+    indistinct: tuple[Unidentifiable, ...]
+    absent: tuple[tuple[str, ...], ...]
+    searched_bytes: int
+    copied_bytes: int
+    duration_s: float
+
+
 class DeviceFinding(Record, frozen=True, kw_only=True):
     """One waste on the device, or an option of the provider without effect.
 
@@ -178,6 +231,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
         ledger: the owners after the last run; None if the memory was not read there.
         phases: what each step added, from the creation of the session on.
         findings: the findings of the rules for devices, the largest first.
+        xray: the weights on it after the last run; None if contents were not compared.
         timeline: the memory over time; None without CUPTI.
         failure: for an error of the device, who had its memory then; empty otherwise.
         missing: the sources that reported nothing.
@@ -188,6 +242,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
     ledger: Ledger | None = None
     phases: tuple[DevicePhase, ...] = ()
     findings: tuple[DeviceFinding, ...] = ()
+    xray: DeviceXray | None = None
     timeline: DeviceTimeline | None = None
     failure: str = ""
     missing: tuple[MissingSource, ...] = ()

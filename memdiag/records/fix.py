@@ -41,7 +41,7 @@ class Point(Record, frozen=True, kw_only=True):
     """One combination of changes that was measured.
 
     Attributes:
-        options: the names of the changes: `REWRITE` is the rewritten model, the name of an
+        option_names: the names of the changes: `REWRITE` is the rewritten model, the name of an
             optimizer the model that it wrote, every other name an option of the session.
         session_options: SessionOptions attributes and config entries.
         environment: variables that must be set before the process starts.
@@ -73,7 +73,7 @@ class Point(Record, frozen=True, kw_only=True):
         problem: the reason why it cannot be used; empty if it can.
     """
 
-    options: tuple[str, ...]
+    option_names: tuple[str, ...]
     session_options: dict[str, str]
     environment: dict[str, str]
     run_options: dict[str, str]
@@ -205,11 +205,11 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
     @property
     def chosen_point(self) -> Point | None:
         """The point of `chosen`; None if no point was measured."""
-        return next((point for point in self.points if point.options == self.chosen), None)
+        return next((point for point in self.points if point.option_names == self.chosen), None)
 
     def is_chosen(self, point: Point) -> bool:
         """Return whether `point` is the result; not the defaults if nothing was compared."""
-        return point.options == self.chosen and (bool(self.chosen) or self.is_conclusive)
+        return point.option_names == self.chosen and (bool(self.chosen) or self.is_conclusive)
 
     @property
     def is_complete(self) -> bool:
@@ -225,5 +225,5 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
     @property
     def is_conclusive(self) -> bool:
         """Whether a change was compared with the defaults, or none was left out."""
-        is_compared = any(point.ratio is not None for point in self.points if point.options)
+        is_compared = any(point.ratio is not None for point in self.points if point.option_names)
         return is_compared or self._is_compared

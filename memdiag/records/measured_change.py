@@ -43,7 +43,7 @@ class Figures(Record, frozen=True, kw_only=True):
     Attributes:
         peak_spread_bytes, steady_spread_bytes: largest minus smallest value of the processes.
         lowest_peak_bytes, lowest_steady_bytes: the smallest value; None in older records.
-        file_bytes: the part of steady memory that is mapped from files.
+        file_and_shared_bytes: the part of steady memory that is mapped from files or shared.
         latency_s: median over all inputs; None if no run was timed.
         disk_bytes: the size of the model's files.
         retained_bytes: freed memory in steady memory, which ``malloc_trim(0)`` returned after it.
@@ -56,7 +56,7 @@ class Figures(Record, frozen=True, kw_only=True):
     steady_bytes: int
     steady_spread_bytes: int
     anonymous_bytes: int
-    file_bytes: int
+    file_and_shared_bytes: int
     load_s: float
     latency_s: float | None
     disk_bytes: int

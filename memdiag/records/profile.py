@@ -1,9 +1,10 @@
 """The profile: the memory of one model, phase by phase (schema ``memdiag.profile/1``)."""
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Meta, field
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from memdiag.defaults import DEFAULT_PROVIDERS, LoadFrom
 from memdiag.records.attribution import Attribution
@@ -50,6 +51,11 @@ class Memory(Record, frozen=True, kw_only=True):
     anonymous_bytes: int | None
     file_bytes: int | None
     shared_bytes: int | None
+
+    @property
+    def file_and_shared_bytes(self) -> int | None:
+        """What is not anonymous; None if the system does not report the parts."""
+        return None if self.file_bytes is None else self.file_bytes + (self.shared_bytes or 0)
 
 
 UNKNOWN_MEMORY: Final = Memory(
@@ -127,6 +133,11 @@ class Session(Record, frozen=True, kw_only=True):
     environment: dict[str, str]
 
     @property
+    def prefers_cpu(self) -> bool:
+        """Whether the CPU provider is the first: rules and estimates are for its memory."""
+        return self.providers[:1] == DEFAULT_PROVIDERS
+
+    @property
     def fields_in_words(self) -> dict[str, Any]:
         """Each field by its name in words: texts, or texts by name; none where it is not set."""
         found: dict[str, Any] = {}
@@ -158,6 +169,7 @@ class Input(Record, frozen=True, kw_only=True):
     """One input of the runs: its type and shape. Values are never stored.
 
     Attributes:
+        dtype: ONNX's name of the type, such as ``float``; empty for a sequence.
         source: whether it was generated or given.
         note: how its values were chosen.
         varied: whether its contents differed in each run.
@@ -221,18 +233,18 @@ class Samples(Record, frozen=True, kw_only=True):
     Attributes:
         t_s: seconds since the start of the child.
         anonymous_bytes: None in rows for which the system does not report the parts.
-        file_bytes: file-backed and shared memory.
-        shared_bytes: the shared part of `file_bytes`; empty if it was 0 in all rows, or unknown.
+        file_and_shared_bytes: file-backed and shared memory; None like `anonymous_bytes`.
+        shared_bytes: the shared part of that; empty if it was 0 in all rows, or unknown.
     """
 
     t_s: tuple[float, ...]
     rss_bytes: tuple[int, ...]
     anonymous_bytes: tuple[int | None, ...]
-    file_bytes: tuple[int | None, ...]
+    file_and_shared_bytes: tuple[int | None, ...]
     shared_bytes: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        columns = [self.t_s, self.rss_bytes, self.anonymous_bytes, self.file_bytes]
+        columns = [self.t_s, self.rss_bytes, self.anonymous_bytes, self.file_and_shared_bytes]
         if len({len(column) for column in (*columns, self.shared_bytes or self.t_s)}) > 1:
             raise ValueError("the columns of the samples differ in length")
 
@@ -279,8 +291,8 @@ class Outcome(Record, frozen=True, kw_only=True):
     """The end of the run: its status, the last phase, and the reason if it did not complete.
 
     Attributes:
-        cause: what killed it, if no limit of memdiag or of CPU time did: ``interrupt``, Ctrl-C;
-            ``sigkill``, the system, or somebody; ``crash``, any other signal.
+        cause: what killed the child, unless a limit of memdiag or of CPU time did: ``interrupt``
+            for Ctrl-C; ``sigkill`` for the system or a user; ``crash`` for any other signal.
     """
 
     status: Status
@@ -340,9 +352,11 @@ class PeakNode(Record, frozen=True, kw_only=True):
         inside: the If, Loop or Scan nodes around it, as in ``loop/branch``; empty in the main
             graph.
         highest_inside: if the node is an If, Loop or Scan, the node in its graph at which most was
-            in use. The peak itself was after the last node in the graph.
+            in use. The peak itself was after the last node in the graph: otherwise it is the peak
+            of that node.
         peak_bytes: the most that was in use while it ran.
-        values_bytes: what the values in memory requested when it had ended.
+        values_bytes: what the values in memory requested when it had ended: its inputs, its
+            outputs, and other values that are still to be read.
         rounding_bytes: what their chunks have more than was requested.
         scratch_bytes: what was in use only while the node ran: working memory of its kernel, and
             for an If, Loop or Scan the values of its graph. None if more had been in use before the
@@ -392,13 +406,13 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
 
     Attributes:
         peak_rss_bytes: the largest peak of the phases, without `start`.
-        peak_phase: the first phase whose peak is within 0.5 % of it, above the baseline.
+        peak_phase: the first phase whose peak above the baseline is within 0.5 % of the largest.
         steady_rss_bytes: the resident set after the last run.
         allocator_retained_bytes: the bytes that malloc returned on request after that
             (``malloc_trim`` of glibc, or the function of another allocator).
-        threshold_saved_bytes: by how much less the process above its baseline had after the last
-            run of another child with ``MALLOC_MMAP_THRESHOLD_=131072``; None if it was not measured
-            because malloc retained little.
+        threshold_saved_bytes: how much smaller the steady state was, above the baseline, in another
+            child with ``MALLOC_MMAP_THRESHOLD_=131072``; None if malloc retained so little that
+            this was not measured.
         attribution: the owners of memory after the last run; None without an X-ray.
         xray_failure: why an X-ray that was asked for is not there; empty if none failed.
         phase_attributions: the owners at the ends of earlier phases, if that was requested.
@@ -479,6 +493,10 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     def end_above_bytes(self) -> int:
         """The memory at the `end` above the baseline."""
         return self.end.rss_bytes - self.baseline_rss_bytes
+
+    def with_notes(self, notes: Iterable[str]) -> Self:
+        """Return the profile with `notes` after its own."""
+        return replace(self, notes=(*self.notes, *notes))
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""

@@ -25,6 +25,7 @@ from memdiag.reports.blocks import (
     SentenceBlock,
     TableBlock,
 )
+from memdiag.reports.device_weights import device_weight_blocks
 from memdiag.reports.findings import FindingText
 from memdiag.reports.table import BarPart, Cell, Column, Row, Table
 from memdiag.reports.text import mebibytes_text, plain
@@ -35,6 +36,9 @@ _MAX_FACTOR = 10
 
 _MIN_NOTABLE_SHARE = 0.1
 _MAX_FINDINGS = 3
+_MAX_SHORT_OWNERS = 6
+"""The sum above has all of them."""
+
 _EMPTY_REGION = "empty-device-region"
 _PHASE_LABELS = {
     "session": "session creation",
@@ -47,6 +51,7 @@ _MISSING_TEXTS: dict[DeviceSource, str] = {
     "CUPTI": "Peaks between the readings, and the memory of each library, are not known",
     "NVML": "What other processes use of the GPU is not known",
     "arena": "What of the arena is in use is not known",
+    "contents": "Weights are counted by their sizes, their contents were not compared",
 }
 
 
@@ -85,6 +90,7 @@ def device_sum(ledger: Ledger) -> str:
 
 def device_blocks(memory: DeviceMemory) -> list[Block]:
     """Return the sections of a report on the memory of a device."""
+    owners = _owner_table(memory.ledger)
     return [
         SentenceBlock(title="GPU error", text=plain(memory.failure), detail=Detail.ANSWER),
         FindingsBlock(
@@ -92,8 +98,13 @@ def device_blocks(memory: DeviceMemory) -> list[Block]:
             findings=[*map(_finding_text, memory.findings)],
             max_rows=_MAX_FINDINGS,
         ),
-        TableBlock(title="Owners on the GPU", table=_owner_table(memory.ledger)),
+        TableBlock(
+            title="Owners on the GPU",
+            table=owners,
+            short_table=owners.first_rows(_MAX_SHORT_OWNERS),
+        ),
         TableBlock(title="Phases on the GPU", table=_phase_table(memory.phases)),
+        *([] if memory.xray is None else device_weight_blocks(memory.xray)),
         BulletBlock(
             title="Not known of the GPU",
             texts=[*map(_missing_text, memory.missing)],

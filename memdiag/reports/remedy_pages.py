@@ -95,9 +95,9 @@ def _new_model_texts() -> dict[str, str]:
 
 def _option_settings_text(option: TuningOption) -> str:
     """Return the settings of an option; a library is the one of the machine, without its path."""
-    lines = [f"session option `{key}={value}`" for key, value in option.session.items()]
-    lines += [f"run option `{key}={value}`" for key, value in option.run.items()]
-    lines += [f"disabled graph transformer `{name}`" for name in option.disabled]
+    lines = [f"session option `{key}={value}`" for key, value in option.session_options.items()]
+    lines += [f"run option `{key}={value}`" for key, value in option.run_options.items()]
+    lines += [f"disabled graph transformer `{name}`" for name in option.disabled_optimizers]
     lines += [
         f"session option `{key}={value}`, when the model is saved"
         for key, value in option.save_options.items()

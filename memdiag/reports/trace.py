@@ -24,13 +24,15 @@ def memory_counter(
 ) -> list[TraceEvent]:
     """Return the resident set of a process, as anonymous and file-backed memory if known."""
     events = []
-    split = all(size is not None for size in (*samples.anonymous_bytes, *samples.file_bytes))
+    split = all(
+        size is not None for size in (*samples.anonymous_bytes, *samples.file_and_shared_bytes)
+    )
     values: dict[str, float] = {}
     for i in thinned_indices(samples.rss_bytes, MAX_COUNTER_SAMPLES):
         if split:
             values = {
                 "anonymous": counter_mebibytes(samples.anonymous_bytes[i] or 0),
-                "file-backed": counter_mebibytes(samples.file_bytes[i] or 0),
+                "file-backed": counter_mebibytes(samples.file_and_shared_bytes[i] or 0),
             }
         else:
             values = {"resident": counter_mebibytes(samples.rss_bytes[i])}

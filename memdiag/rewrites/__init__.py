@@ -4,6 +4,7 @@ Nothing else registers it. The module has a `REWRITE` and the functions `check` 
 other modules of this package are shared by rewrites.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -22,6 +23,7 @@ def rewriters() -> tuple[Rewriter, ...]:
     return tuple(sorted(unsorted, key=lambda rewriter: rewriter.rewrite.name))
 
 
-def rewriters_for(rule: str) -> tuple[Rewriter, ...]:
-    """Return the rewriters for findings of the rule called `rule`."""
-    return tuple(rewriter for rewriter in rewriters() if rule in rewriter.rewrite.rules)
+def rewriters_among(remedies: Iterable[str]) -> tuple[Rewriter, ...]:
+    """Return the rewriters among the `remedies` of a finding, in their order."""
+    by_name = {rewriter.rewrite.name: rewriter for rewriter in rewriters()}
+    return tuple(by_name[name] for name in remedies if name in by_name)

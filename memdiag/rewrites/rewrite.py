@@ -1,4 +1,4 @@
-"""The declaration of a rewrite: its name, its rules, and how it may change the computation."""
+"""The declaration of a rewrite: its name, and how it may change the computation."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,14 +22,12 @@ class Rewrite:
     Attributes:
         name: the name in kebab case, as findings give it.
         summary: one line without a full stop.
-        rules: the names of the rules whose findings it is for.
         arithmetic: what may change in the computation.
         safe: whether it is tried without ``--max-difference``: whether it changes no values.
     """
 
     name: str
     summary: str
-    rules: tuple[str, ...]
     arithmetic: Arithmetic
     safe: bool = True
 

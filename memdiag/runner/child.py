@@ -6,6 +6,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from memdiag.runner.pipe import PipeReader
 
 _SCRIPTS_FOLDER = os.path.dirname(scripts.__file__)
 _MAX_EXIT_S = 10.0
+_EVENT_POLL_S = 0.05
 TELEMETRY_OFF = {"ORT_DISABLE_TELEMETRY": "1"}
 """Since 1.29 onnxruntime otherwise writes to the home folder and uploads the model's file name."""
 
@@ -82,6 +84,8 @@ class Child:
             )
         except OSError as error:
             raise _not_started_error(session.python, error.strerror) from error
+        self._limits = job.limits
+        self._events = self.events(_EVENT_POLL_S)
         self.pid = self._process.pid
         assert self._process.stderr is not None
         self._pipe = PipeReader(self._process.stderr.fileno())
@@ -119,6 +123,26 @@ class Child:
             items = self.read(0.0 if gone else period_s)
             yield from (item for item in items if isinstance(item, ScriptEvent))
             yield None
+
+    def next_event(self, name: str, since: float) -> ScriptEvent | None:
+        """Return the next event `name` or ``error``; None if the child ends without one.
+
+        Args:
+            name: the name of the event.
+            since: the time of `time.monotonic()` at which the job's timeout began.
+
+        Raises:
+            TimeLimitReached: the job's deadline passed.
+            TimeoutError: the job's timeout passed.
+        """
+        end = min(since + self._limits.timeout_s, self._limits.deadline.at)
+        for event in self._events:
+            if event is not None and event.name in (name, "error"):
+                return event
+            if time.monotonic() >= end:
+                self._limits.deadline.check()
+                raise TimeoutError
+        return None
 
     def proceed(self) -> None:
         """Let the child continue from the step at which it waits."""

@@ -2,15 +2,16 @@
 
 import array
 import copy
-import signal
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from memdiag.errors import XrayError
 from memdiag.garbage import collection_disabled
+from memdiag.process_end import end_text, signal_name
 from memdiag.records.profile import (
     UNKNOWN_MEMORY,
     EndCause,
@@ -50,6 +51,7 @@ from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
+_MAX_COPY_S = 60.0
 _MAX_GAPS = 1_000_000
 
 
@@ -138,6 +140,19 @@ class AtPhaseEnd(NamedTuple):
     cache: AddressRanges = ()
 
 
+class DeviceAccess(NamedTuple):
+    """What is needed to read the memory of the child's device while the child waits.
+
+    Attributes:
+        copy: has the child copy ranges, (address, length) each, into a block of its own memory, one
+            after the other, and returns the block's address. It raises `XrayError`.
+        regions: the regions of all arenas, by the log, in the order of time.
+    """
+
+    copy: Callable[[Sequence[tuple[int, int]]], int]
+    regions: tuple[ArenaRegion, ...]
+
+
 class AtSteady(NamedTuple):
     """All runs are done; the child waits.
 
@@ -147,6 +162,7 @@ class AtSteady(NamedTuple):
         log: the evidence of the log.
         heap_trimmed: whether freed heap was returned to the system.
         cache: the memory of the KV cache of a generation.
+        device: for the memory of its device; None if it reports none.
     """
 
     pid: int
@@ -154,27 +170,11 @@ class AtSteady(NamedTuple):
     log: LogEvidence
     heap_trimmed: bool
     cache: AddressRanges = ()
+    device: DeviceAccess | None = None
 
 
-ReadMoment = AtBaseline | AtPhaseEnd | AtSteady
-"""A moment at which the memory of the child can be read, for it waits or is stopped."""
-
-
-def measure_job(
-    job: Job,
-    *,
-    on_moment: Callable[[ReadMoment], None] | None = None,
-    observer: ObserverFactory = open_observer,
-    on_progress: Callable[[ChildProgress], None] | None = None,
-) -> Measurement:
-    """Run `job` in a child of its own and return its measurement, however it ended.
-
-    The other arguments are those of `MeasuredRun`.
-
-    Raises:
-        MeasurementError: the child's interpreter cannot be started.
-    """
-    return MeasuredRun(job, on_moment, observer=observer, on_progress=on_progress).run()
+ChildPause = AtBaseline | AtPhaseEnd | AtSteady
+"""The child waits or is stopped, so that its memory can be read."""
 
 
 class _EndOfMeasurement(Exception):
@@ -186,7 +186,7 @@ class MeasuredRun:
 
     Args:
         job: the model, the configuration and the limits.
-        on_moment: called at each moment at which the memory of the child can be read; its time
+        on_pause: called while the child waits or is stopped, to read its memory; its time
             belongs to no phase.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
@@ -200,7 +200,7 @@ class MeasuredRun:
     def __init__(
         self,
         job: Job,
-        on_moment: Callable[[ReadMoment], None] | None = None,
+        on_pause: Callable[[ChildPause], None] | None = None,
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = open_observer,
@@ -210,7 +210,7 @@ class MeasuredRun:
         on_sample: Callable[[float], None] | None = None,
     ) -> None:
         self._job = job
-        self._on_moment = on_moment
+        self._on_pause = on_pause
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._make_device_reader = device
@@ -363,7 +363,7 @@ class MeasuredRun:
         )
 
     def _elapsed_s(self) -> float:
-        """Return the seconds since the child was started, without the time of `on_moment`."""
+        """Return the seconds since the child was started, without the time of `on_pause`."""
         return time.perf_counter() - self._origin
 
     def _read_output(self) -> None:
@@ -430,7 +430,7 @@ class MeasuredRun:
             case "trimmed":
                 self._measure_trim(possible=fields["possible"])
             case "end":
-                self._read_memory_at_steady()
+                self._read_memory_at_steady(has_device=fields["has_device"])
                 if not self._job.records_device:
                     self._child.proceed()
                     raise _EndOfMeasurement
@@ -473,27 +473,41 @@ class MeasuredRun:
             self._read_memory_at_end_of(ended)
         return boundary.memory
 
-    def _read_memory_at_steady(self) -> None:
+    def _read_memory_at_steady(self, *, has_device: bool) -> None:
         log = self._child.log
         trimmed = self._trimmed is not None
+        device = DeviceAccess(self._copy_from_device, tuple(log.regions)) if has_device else None
         steady = AtSteady(
-            self._child.pid, log.host_regions, log.evidence(), trimmed, tuple(self._cache)
+            self._child.pid, log.host_regions, log.evidence(), trimmed, tuple(self._cache), device
         )
         self._read_memory_at(steady)
+
+    def _copy_from_device(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Do as `DeviceAccess.copy` says."""
+        self._child.send({"copy": ranges})
+        deadline = time.perf_counter() + _MAX_COPY_S
+        for event in self._child.events(_PROGRESS_S):
+            if event is not None and event.name == "device_block":
+                if event.fields["reason"]:
+                    raise XrayError(event.fields["reason"])
+                return int(event.fields["address"])
+            if time.perf_counter() > deadline:
+                raise XrayError(f"a copy took more than {format_duration(_MAX_COPY_S)}")
+        raise XrayError("the process has ended")
 
     def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:
             arena, cache = self._child.log.host_regions, tuple(self._cache)
             self._read_memory_at(AtPhaseEnd(self._child.pid, phase, arena, cache))
 
-    def _read_memory_at(self, moment: ReadMoment) -> None:
-        """Call `on_moment`, at the end of a phase with the child stopped; no phase has its time."""
-        if self._on_moment is None:
+    def _read_memory_at(self, pause: ChildPause) -> None:
+        """Call `on_pause`, at the end of a phase with the child stopped; no phase has its time."""
+        if self._on_pause is None:
             return
         started = time.perf_counter()
         try:
-            with self._child.stopped() if isinstance(moment, AtPhaseEnd) else nullcontext():
-                self._on_moment(moment)
+            with self._child.stopped() if isinstance(pause, AtPhaseEnd) else nullcontext():
+                self._on_pause(pause)
         finally:
             duration = time.perf_counter() - started
             self._origin += duration
@@ -552,12 +566,7 @@ class MeasuredRun:
             raise ProcessGone
         self._last = boundary = self._observer.boundary()
         now_s = self._elapsed_s()
-        memory = boundary.memory
-        file_bytes = memory.file_bytes
-        if file_bytes is not None:
-            file_bytes += memory.shared_bytes or 0
-        sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
-        self._add_reading(now_s, MemoryReading(*sizes))
+        self._add_reading(now_s, MemoryReading.of(boundary.memory))
         return now_s, boundary
 
     def _add_reading(self, now_s: float, reading: MemoryReading) -> None:
@@ -606,15 +615,16 @@ class MeasuredRun:
         log = self._child.log
         lines = [*log.errors[-1:], *log.tail[-1:]]
         because = f": {lines[-1]}" if lines else ""
+        sentence = f"the process {end_text(code)}{because}"
         if code >= 0:
-            return "failed", f"the process ended by itself (exit code {code}){because}", ""
-        name = signal.Signals(-code).name
+            return "failed", sentence, ""
+        name = signal_name(code)
         if name == "SIGKILL":
             return "killed", "killed by the system (SIGKILL; memory may be short)", "sigkill"
         if name == "SIGXCPU":
             because = "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
             return "killed", because, ""
-        return "killed", f"the process died of {name}{because}", "crash"
+        return "killed", sentence, "crash"
 
 
 def error_sentence(error: dict[str, Any], job: Job) -> str:

@@ -7,7 +7,7 @@ all regions. Values that a node reads last are freed after that.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import nlargest
 from itertools import takewhile
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from memdiag.records.profile import WITH_GRAPHS, InsideNode, NodeOutputs
+from memdiag.records.profile import WITH_GRAPHS, InsideNode, NodeOutputs, PeakNode
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
@@ -26,7 +26,6 @@ MAX_PROFILE_BYTES = 128 << 20
 MAX_LARGEST_OUTPUTS = 3
 """Nodes with the largest outputs that are listed."""
 
-_PROFILER_POLL_S = 0.1
 _KERNEL_EVENT_SUFFIX = "_kernel_time"
 _RUN_END = "model_run"
 _ARENA_FIGURES = (
@@ -36,41 +35,16 @@ _ARENA_FIGURES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ArenaPeak:
-    """The node of a run at which most of the arena was in use; sizes above the start of the run.
+class ProfiledRun(NamedTuple):
+    """What the profiler says of the arena in one run.
 
     Attributes:
-        node, op_type: the node.
-        inside: the nodes around it, as in ``loop/branch``; empty in the main graph.
-        highest_inside: if the node is an If, Loop or Scan, the node in its graph at which most was
-            in use. The peak itself was after the last node in the graph: otherwise it is the peak
-            of that node.
-        peak_bytes: the most that was in use while it ran.
-        values_bytes: what was requested of the chunks in use at its end: its inputs, its outputs,
-            and other values that are still to be read.
-        rounding_bytes: what these chunks have more than was requested.
-        scratch_bytes: what was in use only while the node ran; None if more had been in use before
-            the run, so that the runtime's maximum says nothing about it.
-        grown_bytes: the regions that the arena took from the system in the whole run.
+        peak: the node at which most of the arena was in use, without an estimate.
         executed: name and operator of all nodes of the main graph in the order in which they ran.
-        largest: the nodes with the largest outputs of the run, the largest first.
-        free_resident_bytes: the resident memory of the arena's free chunks after the run; None if
-            it was not read.
     """
 
-    node: str
-    op_type: str
-    inside: str = ""
-    highest_inside: InsideNode | None = None
-    peak_bytes: int
-    values_bytes: int
-    rounding_bytes: int
-    scratch_bytes: int | None
-    grown_bytes: int
+    peak: PeakNode
     executed: tuple[tuple[str, str], ...] = ()
-    largest: tuple[NodeOutputs, ...] = ()
-    free_resident_bytes: int | None = None
 
 
 class _NodeEvent(NamedTuple):
@@ -94,8 +68,8 @@ class NoNodeMemory(Exception):
 
 def arena_peak(
     job: Job, folder: Path, read_free_bytes: Callable[[int], int | None] = lambda pid: None
-) -> ArenaPeak:
-    """Return the peak of the arena in the first run of `job`, from a child of its own.
+) -> ProfiledRun:
+    """Return the arena in the first run of `job`, from a child of its own.
 
     Args:
         job: the model, the configuration and the inputs.
@@ -114,11 +88,12 @@ def arena_peak(
     }
     job = replace(job, session=replace(job.session, options=options))
     events, free_bytes = _profiler_events(job, read_free_bytes)
-    return replace(peak_of_run(events), free_resident_bytes=free_bytes)
+    peak, executed = peak_of_run(events)
+    return ProfiledRun(msgspec.structs.replace(peak, free_resident_bytes=free_bytes), executed)
 
 
-def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
-    """Return the peak of the arena in the first run among the `events` of a profile.
+def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ProfiledRun:
+    """Return the arena in the first run among the `events` of a profile.
 
     Raises:
         NoNodeMemory: they do not have the figures.
@@ -144,7 +119,7 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
     in_use = figures["mem_bytes_in_use"] - base
     values = figures["mem_bytes_requested_in_use"] - requested
     peak = highest - base if is_of_run else in_use
-    return ArenaPeak(
+    measured = PeakNode(
         node=at.node,
         op_type=at.op_type,
         inside=at.inside,
@@ -154,11 +129,10 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
         rounding_bytes=in_use - values,
         scratch_bytes=peak - in_use if is_of_run else None,
         grown_bytes=nodes[-1][1]["mem_arena_held"] - held,
-        executed=tuple(
-            dict.fromkeys((node.node, node.op_type) for node, _ in nodes if not node.inside)
-        ),
         largest=_nodes_by_output_bytes(run),
     )
+    executed = dict.fromkeys((node.node, node.op_type) for node, _ in nodes if not node.inside)
+    return ProfiledRun(measured, tuple(executed))
 
 
 def _highest_inside_node(
@@ -235,22 +209,17 @@ def _profiler_events(
         NoNodeMemory: the model did not run, or the file cannot be read.
     """
     job.limits.deadline.check()
-    deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
     with Child(job, job.message(), "node_memory.py") as child:
-        for event in child.events(_PROFILER_POLL_S):
-            if time.monotonic() >= deadline:
-                job.limits.deadline.check()
-                raise NoNodeMemory(f"the profiler run took {job.limits.timeout_s:g} s")
-            if event is None:
-                continue
-            if event.name == "error":
-                raise NoNodeMemory(failure_text(event.fields["message"]))
-            if event.name == "profiled":
-                # The process waits.
-                return _read_profile_file(Path(str(event.fields["file"]))), read_free_bytes(
-                    child.pid
-                )
-    raise NoNodeMemory("the profiler run ended without a result")
+        try:
+            event = child.next_event("profiled", time.monotonic())
+        except TimeoutError:
+            raise NoNodeMemory(f"the profiler run took {job.limits.timeout_s:g} s") from None
+        if event is None:
+            raise NoNodeMemory("the profiler run ended without a result")
+        if event.name == "error":
+            raise NoNodeMemory(failure_text(event.fields["message"]))
+        # The process waits.
+        return _read_profile_file(Path(str(event.fields["file"]))), read_free_bytes(child.pid)
 
 
 def _read_profile_file(path: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import mmap
 import os
 import re
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, Self
 
 import psutil
 
@@ -34,20 +34,30 @@ class MemoryReading(NamedTuple):
     Attributes:
         rss_bytes: the resident set.
         anonymous_bytes: the anonymous part; None where the system does not report it.
-        file_bytes: the file-backed part, `shared_bytes` included: ``statm`` reports only their sum.
-            None where the system does not report it.
+        file_and_shared_bytes: the rest, of which ``statm`` reports only the sum; None where the
+            system does not report it.
         shared_bytes: the shared memory; None if it was not read.
     """
 
     rss_bytes: int
     anonymous_bytes: int | None
-    file_bytes: int | None
+    file_and_shared_bytes: int | None
     shared_bytes: int | None = None
+
+    @classmethod
+    def of(cls, memory: Memory) -> Self:
+        """Return `memory` as a sample."""
+        return cls(
+            memory.rss_bytes,
+            memory.anonymous_bytes,
+            memory.file_and_shared_bytes,
+            memory.shared_bytes,
+        )
 
     @property
     def memory(self) -> Memory:
         """The same as a record, with shared memory apart from file-backed memory."""
-        file = self.file_bytes
+        file = self.file_and_shared_bytes
         return Memory(
             rss_bytes=self.rss_bytes,
             anonymous_bytes=self.anonymous_bytes,

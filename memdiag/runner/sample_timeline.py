@@ -44,7 +44,9 @@ class SampleTimeline:
             t_s=tuple(round(at_s, 6) for at_s in self._times),
             rss_bytes=tuple(reading.rss_bytes for reading in self._readings),
             anonymous_bytes=tuple(reading.anonymous_bytes for reading in self._readings),
-            file_bytes=tuple(reading.file_bytes for reading in self._readings),
+            file_and_shared_bytes=tuple(
+                reading.file_and_shared_bytes for reading in self._readings
+            ),
             shared_bytes=shared if any(shared) else (),
         )
 

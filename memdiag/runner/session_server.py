@@ -11,8 +11,6 @@ from memdiag.runner.child import Child
 from memdiag.runner.job import Feed, Job, json_value
 from memdiag.runner.temporary import created_folder
 
-_ANSWER_POLL_S = 0.05
-
 
 class SessionServer:
     """A session of `job`'s model in a process of its own; a context manager.
@@ -46,7 +44,6 @@ class SessionServer:
             "cpu_time": cpu_time,
         }
         self._child = Child(job, message, "serve.py")
-        self._events = self._child.events(_ANSWER_POLL_S)
         try:
             self.onnxruntime = str(self._wait_for_event("serving")["onnxruntime"])
             self.signature: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
@@ -113,20 +110,19 @@ class SessionServer:
 
     def _wait_for_event(self, name: str) -> dict[str, Any]:
         """Wait for the child's next event `name` and return its fields."""
-        deadline = min(time.monotonic() + self._job.limits.timeout_s, self._job.limits.deadline.at)
-        for event in self._events:
-            if event is not None and event.name == name:
-                return event.fields
-            if event is not None and event.name == "error":
-                raise MeasurementError(
-                    f"{self._job.model}: {event.fields['problem']}: {event.fields['message']}"
-                )
-            if time.monotonic() >= deadline:
-                self._job.limits.deadline.check()
-                raise MeasurementError(
-                    f"{self._job.model}: its process did not answer in time. Try smaller inputs."
-                )
-        raise MeasurementError(
-            f"{self._job.model}: its process ended without an error message. Free memory, and run"
-            " the command again."
-        )
+        try:
+            event = self._child.next_event(name, time.monotonic())
+        except TimeoutError:
+            raise MeasurementError(
+                f"{self._job.model}: its process did not answer in time. Try smaller inputs."
+            ) from None
+        if event is None:
+            raise MeasurementError(
+                f"{self._job.model}: its process ended without an error message. Free memory, and"
+                " run the command again."
+            )
+        if event.name == "error":
+            raise MeasurementError(
+                f"{self._job.model}: {event.fields['problem']}: {event.fields['message']}"
+            )
+        return event.fields

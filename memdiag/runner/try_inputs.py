@@ -2,14 +2,12 @@
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Feed, Job, json_value
-
-_TRIAL_POLL_S = 0.1
 
 
 class InputTrial(NamedTuple):
@@ -102,18 +100,12 @@ def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[Input
     """Yield the result of each of `candidates`, until the child ends or has no session."""
     task = job.message() | {"candidates": json_value(candidates)}
     job.limits.deadline.check()
-    deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
-    with Child(job, task, "try_inputs.py") as child:
-        for event in child.events(_TRIAL_POLL_S):
-            if time.monotonic() >= deadline:
-                job.limits.deadline.check()
-                break
-            if event is None:
-                continue
+    started = time.monotonic()
+    with Child(job, task, "try_inputs.py") as child, suppress(TimeoutError):
+        while event := child.next_event("tried", started):
+            message = event.fields["message"]
             if event.name == "error":
-                yield InputTrial(failure_text(event.fields["message"]), has_session=False)
+                yield InputTrial(failure_text(message), has_session=False)
                 break
-            if event.name == "tried":
-                message = event.fields["message"]
-                yield InputTrial(None if message is None else failure_text(message))
-                child.proceed()
+            yield InputTrial(None if message is None else failure_text(message))
+            child.proceed()

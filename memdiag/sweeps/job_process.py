@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Literal, Self
 import msgspec
 
 from memdiag.errors import MeasurementError
+from memdiag.process_end import crash_text, end_text, signal_name
 from memdiag.records.base import Record
 from memdiag.records.codec import decode
 from memdiag.records.sweep_job import JobResult, JobStatus, SweepJob
@@ -183,8 +183,7 @@ def _end_job_process(process: subprocess.Popen[bytes]) -> int:
 def _job_end_reason(code: int) -> str:
     """Return why a job process ended, by its exit code."""
     if code >= 0:
-        return f"the process of the job ended with code {code}"
-    name = signal.Signals(-code).name
-    if name == "SIGKILL":
+        return f"the process of the job {end_text(code)}"
+    if signal_name(code) == "SIGKILL":
         return "the process of the job was killed (SIGKILL). Possible reason: memory is short"
-    return f"native code crashed ({name}), most likely over a damaged file"
+    return crash_text(code)

@@ -5,7 +5,7 @@ in Documentation/admin-guide/cgroup-v1/memory.rst.
 """
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ READ_PERIOD_S: Final = 0.1
 SAVE_AGAIN_S: Final = 10.0
 """Seconds after which a record is saved again while the group stays near its limit."""
 
-MAX_LIMIT_BYTES = 1 << 60
+_MAX_LIMIT_BYTES = 1 << 60
 """Version 1 states a larger limit for groups without one."""
 
 
@@ -63,26 +63,33 @@ def memory_group_of(
 
     Without a limit it is the process's own group; None if no group counts its memory.
     """
-    found: list[LimitingControlGroup] = []
-    for folder in control_groups_of(pid, "memory", proc=proc, control_groups=control_groups):
+    folders = control_groups_of(pid, "memory", proc=proc, control_groups=control_groups)
+    groups = memory_groups_in(folders)
+    limited = [group for group in groups if group.limit_bytes is not None]
+    return min(limited, key=lambda group: group.limit_bytes or 0, default=next(iter(groups), None))
+
+
+def memory_groups_in(folders: Iterable[Path]) -> list[LimitingControlGroup]:
+    """Return the control groups among `folders` that count memory."""
+    groups: list[LimitingControlGroup] = []
+    for folder in folders:
         if (folder / "memory.current").exists():
             limit = _number_in_file(folder / "memory.max")
-            found.append(LimitingControlGroup(folder=folder, version=2, limit_bytes=limit))
+            groups.append(LimitingControlGroup(folder=folder, version=2, limit_bytes=limit))
         elif (folder / "memory.usage_in_bytes").exists():
             limit = _number_in_file(folder / "memory.limit_in_bytes")
-            if limit is not None and limit >= MAX_LIMIT_BYTES:
+            if limit is not None and limit >= _MAX_LIMIT_BYTES:
                 limit = None
-            found.append(LimitingControlGroup(folder=folder, version=1, limit_bytes=limit))
-    limited = [group for group in found if group.limit_bytes is not None]
-    return min(limited, key=lambda group: group.limit_bytes or 0, default=next(iter(found), None))
+            groups.append(LimitingControlGroup(folder=folder, version=1, limit_bytes=limit))
+    return groups
 
 
 def near_limit_text(memory: GroupMemory) -> str:
     """Return why a record was saved early, for the reader who finds no later one."""
     limit = format_limit(memory.limit_bytes or 0)
     return (
-        f"saved when the control group came within 5 % of its memory limit of {limit}. A later"
-        " record would have replaced this one, so memdiag was probably killed then"
+        f"saved when the control group reached {100 * NEAR_LIMIT:.0f} % of its memory limit of"
+        f" {limit}. There is no later record, so memdiag was probably killed shortly afterwards"
     )
 
 
@@ -91,8 +98,8 @@ class GroupWatch:
 
     Args:
         group: the group; None if there is none.
-        on_near_limit: called when memory other than unmapped contents of files reaches `NEAR_LIMIT`
-            of the limit, and again every `SAVE_AGAIN_S` while it stays there.
+        on_near_limit: called when `GroupMemory.unreclaimable_bytes` reach `NEAR_LIMIT` of the
+            limit, and again every `SAVE_AGAIN_S` while they stay there.
 
     Attributes:
         group: the group.

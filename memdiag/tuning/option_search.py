@@ -1,7 +1,7 @@
 """The search for the best combination: memory of each option, combinations, and the choice."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -10,17 +10,19 @@ import msgspec
 from memdiag.records.fix import REWRITE, Point
 from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.runner.job import TimeLimitReached
+from memdiag.tuning.measured_points import (
+    MeasuredPoints,
+    OptionNames,
+    is_failing_point,
+    option_names,
+)
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import (
-    is_plausible,
-    is_probably_fast,
     is_worth_an_option,
     over_budget_bytes,
     peak_plus_steady,
     points_with_pareto_front,
-    recommended_point,
     saves_a_little,
-    usable_points,
 )
 from memdiag.tuning.tuning_options import TuningOption
 from memdiag.units import counted, format_duration, format_sizes
@@ -36,15 +38,10 @@ combination."""
 _SHARE_OF_SINGLES = 1 / 3
 """The share of limited time in which each option is measured alone."""
 
-_NEARLY_LEAST_RATIO = 1.2
-"""A slower point is not offered where a faster one takes at most this multiple of its memory."""
-
-OptionNames = frozenset[str]
-
 
 @dataclass(kw_only=True)
 class OptionSearch:
-    """The points that were measured so far, the defaults first, and the choice among them.
+    """The strategy of the search: which combinations are measured, compared and confirmed.
 
     Measuring memory takes a session, and comparing latency many runs. So memory decides which
     points are compared:
@@ -71,10 +68,8 @@ class OptionSearch:
        (`_confirm_best_point`). If it does not stand, the smallest point that is left is compared,
        and the next best is confirmed.
 
-    A point is undecided if it may be too slow, and plausible if it is undecided but probably fast
-    enough (`is_plausible`). While the best point is searched for, some undecided points are
-    believed to be fast enough: all, or the plausible ones. A point is refuted if a thorough
-    measurement did not confirm it.
+    While the best point is searched for, some undecided points are believed to be fast enough: all,
+    or the plausible ones (see `MeasuredPoints`).
 
     Comparisons before the last step are quick. With a time limit, the third step gets a third of
     the time, begins with what estimates promise most, and compares that at once; options that save
@@ -94,6 +89,7 @@ class OptionSearch:
         end: when the search has to end, by `clock`.
         setup_s: duration of everything before the search.
         ended_by: what ended the search.
+        measured: the points that were measured so far, the defaults first.
     """
 
     point_evaluator: PointEvaluator
@@ -108,15 +104,15 @@ class OptionSearch:
     setup_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
     ended_by: SearchEnd = "completion"
-    _points: dict[OptionNames, Point] = field(default_factory=dict)
-    _options_by_names: dict[OptionNames, tuple[TuningOption, ...]] = field(default_factory=dict)
-    _refuted: set[OptionNames] = field(default_factory=set)
-    _confirmed: OptionNames | None = None
+    measured: MeasuredPoints = field(init=False)
     _deadline: float = field(init=False, default=inf)
     _step_estimate: StepEstimate = field(init=False)
 
     def __post_init__(self) -> None:
-        self._keep_point(self.point_evaluator.defaults(), ())
+        self.measured = MeasuredPoints(
+            budget=self.budget, max_slowdown=self.max_slowdown, is_limited=self.end < inf
+        )
+        self.measured.keep(self.point_evaluator.defaults(), ())
         self._deadline = self.end
         self._restart_step_estimate()
 
@@ -135,7 +131,7 @@ class OptionSearch:
     def add_compared(self, point: Point, option: TuningOption) -> None:
         """Add an option that was measured and compared before."""
         self.usable.insert(0, option)
-        self._keep_point(point, (option,))
+        self.measured.keep(point, (option,))
         self._report_best()
 
     def run(self) -> None:
@@ -160,81 +156,14 @@ class OptionSearch:
         offered = self._offered_names()
         points = [
             msgspec.structs.replace(point, offered=True) if names in offered else point
-            for names, point in self._points.items()
+            for names, point in self.measured.by_names.items()
         ]
         return tuple(points_with_pareto_front(points))
 
     @property
     def chosen(self) -> Point:
         """The recommended point: the confirmed one, or the best so far."""
-        names = self._chosen_names()
-        return next(point for point in self.points if {*point.options} == names)
-
-    def options_of(self, point: Point) -> tuple[TuningOption, ...]:
-        """Return the options of `point`."""
-        return self._options_by_names[frozenset(point.options)]
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether the chosen point was measured thoroughly, as the defaults are at the start."""
-        return self._confirmed is not None or not self.chosen.options
-
-    def fastest_of_too_slow(self) -> Point | None:
-        """Return the fastest point that fits the budget but is too slow."""
-        slow = [
-            (ratio, point)
-            for point, figures, ratio in usable_points(self.points)
-            if ratio > self.max_slowdown and not over_budget_bytes(figures, self.budget)
-        ]
-        return min(slow, key=lambda entry: entry[0])[1] if slow else None
-
-    def smallest_of_too_slow(self) -> Point | None:
-        """Return a point that is too slow and takes far less: more than a tenth less.
-
-        It is the fastest of those that take nearly as little as the smallest. With a budget there
-        is none: what fits it decides then.
-        """
-        slow = [
-            (peak_plus_steady(figures), ratio, point)
-            for point, figures, ratio in usable_points(self.points)
-            if ratio > self.max_slowdown and not point.undecided and not self.budget
-        ]
-        chosen = self.chosen.figures
-        if not slow or chosen is None:
-            return None
-        least_bytes = min(entry[0] for entry in slow)
-        near = [entry for entry in slow if entry[0] <= _NEARLY_LEAST_RATIO * least_bytes]
-        taken_bytes, _, point = min(near, key=lambda entry: entry[1])
-        return point if taken_bytes < (1 - _PROMISING_SHARE) * peak_plus_steady(chosen) else None
-
-    def smallest_with_more_options(self) -> Point | None:
-        """Return the point with the least memory that is fast enough, if it has more options.
-
-        It has less memory than the chosen point, by too little to justify the options. With a
-        budget there is none: what fits it decides then.
-        """
-        chosen = self.chosen
-        if chosen.figures is None or self.budget:
-            return None
-        smaller = [
-            (peak_plus_steady(figures), point)
-            for point, figures, ratio in usable_points(self.points)
-            if ratio <= self.max_slowdown
-            if len(point.options) > len(chosen.options)
-            if frozenset(point.options) not in self._refuted
-            if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
-            if not is_worth_an_option(figures, chosen.figures)
-        ]
-        return min(smaller, key=lambda entry: entry[0])[1] if smaller else None
-
-    def best_undecided(self) -> Point | None:
-        """Return the undecided point that would be chosen if it were known to be fast enough.
-
-        None if there is none, or if that point is the chosen one. A thorough comparison may have
-        left it undecided.
-        """
-        best = self._best_believed_point(self._is_undecided_point, refuted=frozenset())
-        return best if best.undecided and best.options != self.chosen.options else None
+        return self.measured.chosen
 
     def sufficient_time_limit_s(self) -> float | None:
         """Return the expected duration of a search that tries all options, with a margin.
@@ -245,7 +174,7 @@ class OptionSearch:
         if self.ended_by != "time_limit":
             return None
         evaluator = self.point_evaluator
-        count = len(self._points) + len(self.untried())
+        count = len(self.measured.by_names) + len(self.untried())
         comparing_s = len(self._offered_names()) * evaluator.comparing_s
         exploring_s = count * self._step_estimate.step_s + comparing_s
         # Measuring each option alone gets a third of the time.
@@ -258,11 +187,11 @@ class OptionSearch:
         """Return the points that take less than the chosen one but were not compared in time."""
         if self.ended_by == "completion" or self._defaults_fit_budget:
             return set()
-        chosen = self._chosen_names()
-        base = self._points[chosen].figures or self.point_evaluator.before
+        chosen = self.measured.chosen_names
+        base = self.measured.by_names[chosen].figures or self.point_evaluator.before
         return {
             names
-            for names, point in self._points.items()
+            for names, point in self.measured.by_names.items()
             if point.figures is not None
             and point.ratio is None
             and not point.problem
@@ -270,54 +199,14 @@ class OptionSearch:
             and is_worth_an_option(point.figures, base)
         }
 
-    def _chosen_names(self) -> OptionNames:
-        if self._confirmed is not None:
-            return self._confirmed
-        return frozenset(self._best_believed_point(self._is_plausible_point).options)
-
     @property
     def _defaults_fit_budget(self) -> bool:
         return bool(self.budget) and not over_budget_bytes(self.point_evaluator.before, self.budget)
 
     def untried(self) -> tuple[str, ...]:
         """Return the names of the options whose memory was not measured."""
-        tried = {name for names in self._points for name in names}
+        tried = {name for names in self.measured.by_names for name in names}
         return tuple(option.name for option in self.usable if option.name not in tried)
-
-    def _best_if_fast(self) -> Point:
-        """Return the point to confirm: the one to recommend if undecided points are fast enough.
-
-        Where time is limited, only plausible points count as fast enough: others are rarely
-        confirmed.
-        """
-        is_limited = self.end < inf
-        return self._best_believed_point(
-            self._is_plausible_point if is_limited else self._is_undecided_point
-        )
-
-    def _best_believed_point(
-        self, believed: Callable[[Point], bool], refuted: Set[OptionNames] | None = None
-    ) -> Point:
-        """Return the point to recommend if those that are `believed` were fast enough.
-
-        `refuted` points do not count; None for those that were not confirmed.
-        """
-        refuted = self._refuted if refuted is None else refuted
-        standing = [
-            msgspec.structs.replace(point, ratio=min(point.ratio, self.max_slowdown))
-            if point.ratio is not None and believed(point)
-            else point
-            for names, point in self._points.items()
-            if not names or names not in refuted
-        ]
-        best = recommended_point(standing, self.budget, self.max_slowdown)
-        return self._points[frozenset(best.options)]
-
-    def _is_undecided_point(self, point: Point) -> bool:
-        return point.undecided
-
-    def _is_plausible_point(self, point: Point) -> bool:
-        return is_plausible(point, self.options_of(point), self.max_slowdown)
 
     def _explore_combinations(self) -> None:
         """Combine what costs no time by memory alone, and then add options that may cost time."""
@@ -353,7 +242,8 @@ class OptionSearch:
                 option.model or option.save_options or _is_option_excluded(option, chosen)
             ):
                 chosen = (*chosen, option)
-        if _option_names(chosen) == _option_names(base) or _option_names(chosen) in self._points:
+        names = option_names(chosen)
+        if names == option_names(base) or names in self.measured.by_names:
             return
         figures = self._measure_combination(chosen).figures
         fewer = tuple(option for option in chosen if not option.shared_arena)
@@ -362,10 +252,10 @@ class OptionSearch:
             without = self._measure_combination(fewer).figures
             if without is not None and is_worth_an_option(without, figures):
                 chosen, figures = fewer, without
-        smallest = self._best_if_fast().figures or self.point_evaluator.before
+        smallest = self.measured.best_if_fast().figures or self.point_evaluator.before
         if figures is not None and is_worth_an_option(figures, smallest):
             self._compare_combination(chosen)
-            if not self._is_probably_fast(chosen):
+            if not self.measured.is_probably_fast(chosen):
                 self._compare_again(chosen)
 
     def _shorten_combination(self) -> None:
@@ -374,9 +264,9 @@ class OptionSearch:
         The search may end before the other steps remove options that add nothing. Options are added
         in their order, and left out where they add nothing.
         """
-        point, smallest = self._best_if_fast(), self.point_evaluator.before
+        point, smallest = self.measured.best_if_fast(), self.point_evaluator.before
         kept: tuple[TuningOption, ...] = ()
-        for option in self.options_of(point) if self.end < inf else ():
+        for option in self.measured.options_of(point) if self.end < inf else ():
             figures = self._measure_combination((*kept, option)).figures
             if figures is None or not is_worth_an_option(figures, smallest):
                 continue
@@ -387,15 +277,15 @@ class OptionSearch:
 
     def _drop_idle_options(self) -> None:
         """Compare the best combination without the options that save nothing alone."""
-        base, point = self.point_evaluator.before, self._best_if_fast()
+        base, point = self.point_evaluator.before, self.measured.best_if_fast()
         useful = tuple(
             option
-            for option in self.options_of(point)
+            for option in self.measured.options_of(point)
             if option.model
-            or (alone := self._measured_figures((option,))) is None
+            or (alone := self.measured.figures_of((option,))) is None
             or saves_a_little(alone, base)
         )
-        if not useful or len(useful) == len(point.options) or point.figures is None:
+        if not useful or len(useful) == len(point.option_names) or point.figures is None:
             return
         figures = self._measure_combination(useful).figures
         if figures is not None and not is_worth_an_option(point.figures, figures):
@@ -411,7 +301,8 @@ class OptionSearch:
         for option in sorted(
             self.usable, key=lambda usable: (-self._promised_saving(usable), usable.costs_time)
         ):
-            is_wanted = self._promised_saving(option) > 0 and not self._best_if_fast().options
+            has_result = bool(self.measured.best_if_fast().option_names)
+            is_wanted = self._promised_saving(option) > 0 and not has_result
             if self.clock() >= end and not is_wanted:
                 break
             figures = self._measure_combination((option,)).figures
@@ -431,7 +322,7 @@ class OptionSearch:
         """Compare each option that alone fits a budget that the defaults exceed."""
         if over_budget_bytes(self.point_evaluator.before, self.budget):
             for option in self._measured_options():
-                figures = self._points[_option_names((option,))].figures
+                figures = self.measured.by_names[option_names((option,))].figures
                 if figures is not None and not over_budget_bytes(figures, self.budget):
                     self._compare_combination((option,))
 
@@ -443,36 +334,29 @@ class OptionSearch:
         options are compared one by one. Until something is fast enough, each start is first
         compared alone, so that there is a result early; a start that is too slow is left out.
         """
-        point = self._best_if_fast()
-        best = self.options_of(point)
+        point = self.measured.best_if_fast()
+        best = self.measured.options_of(point)
         smallest = point.figures or self.point_evaluator.before
         for start in self._starting_combinations(smallest):
-            if (
-                self.end < inf
-                and best
-                and self._combination_cost(start) > _FAR_START_RATIO * peak_plus_steady(smallest)
-            ):
+            most_bytes = _FAR_START_RATIO * peak_plus_steady(smallest)
+            if self.end < inf and best and self.measured.combination_cost(start) > most_bytes:
                 continue
             if not best:
                 self._compare_combination(start)
-                if not self._is_probably_fast(start):
+                if not self.measured.is_probably_fast(start):
                     self._compare_again(start)
-                if not self._is_probably_fast(start):
+                if not self.measured.is_probably_fast(start):
                     continue
-                best, smallest = start, self._compared_figures(start) or smallest
+                best, smallest = start, self.measured.compared_figures(start) or smallest
             chosen = self._accumulate_options(start)
-            figures = self._measured_figures(chosen)
+            figures = self.measured.figures_of(chosen)
             if figures is None or not is_worth_an_option(figures, smallest):
                 continue
             self._compare_combination(chosen)
-            if self._compared_figures(chosen, self.max_slowdown) is None:
+            if self.measured.compared_figures(chosen, self.max_slowdown) is None:
                 chosen = self._grow_combination(best, chosen)
-            best, smallest = chosen, self._compared_figures(chosen) or smallest
+            best, smallest = chosen, self.measured.compared_figures(chosen) or smallest
         return best
-
-    def _is_probably_fast(self, added: tuple[TuningOption, ...]) -> bool:
-        """Return whether a point can be used and is within `max_slowdown`, or is plausible."""
-        return is_probably_fast(self._points[_option_names(added)], added, self.max_slowdown)
 
     def _starting_combinations(self, base: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.
@@ -499,10 +383,10 @@ class OptionSearch:
         compared = [
             option
             for option in among
-            if (figures := self._measured_figures((option,))) is not None
+            if (figures := self.measured.figures_of((option,))) is not None
             and is_worth_an_option(figures, base)
         ]
-        return (min(compared, key=self._single_cost),) if compared else ()
+        return (min(compared, key=self.measured.single_cost),) if compared else ()
 
     def _accumulate_options(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Add options that cost no time, the most saving first, while they save memory.
@@ -510,15 +394,15 @@ class OptionSearch:
         Where time is limited, options that save nothing alone are left out.
         """
         base = self.point_evaluator.before
-        smallest = self._measured_figures(best) or base
-        for option in sorted(self._measured_options(), key=self._single_cost):
+        smallest = self.measured.figures_of(best) or base
+        for option in sorted(self._measured_options(), key=self.measured.single_cost):
             if option in best or option.costs_time or _is_option_excluded(option, best):
                 continue
-            alone = self._measured_figures((option,))
+            alone = self.measured.figures_of((option,))
             if self.end < inf and (alone is None or not saves_a_little(alone, base)):
                 continue
             self._measure_combination((*best, option))
-            figures = self._measured_figures((*best, option))
+            figures = self.measured.figures_of((*best, option))
             if figures is not None and is_worth_an_option(figures, smallest):
                 best, smallest = (*best, option), figures
         return best
@@ -541,21 +425,21 @@ class OptionSearch:
     def _add_each_option(
         self, best: tuple[TuningOption, ...], among: Sequence[TuningOption]
     ) -> tuple[TuningOption, ...]:
-        smallest = self._compared_figures(best) or self.point_evaluator.before
-        for option in sorted(among, key=self._single_cost):
+        smallest = self.measured.compared_figures(best) or self.point_evaluator.before
+        for option in sorted(among, key=self.measured.single_cost):
             if option in best or _is_option_excluded(option, best):
                 continue
             self._try_combination((*best, option), smallest)
-            figures = self._compared_figures((*best, option), self.max_slowdown)
+            figures = self.measured.compared_figures((*best, option), self.max_slowdown)
             if figures is not None and is_worth_an_option(figures, smallest):
                 best, smallest = (*best, option), figures
         return best
 
     def _compare_smallest_option(self) -> None:
         """Compare the option with the least memory alone, to show what that costs."""
-        smallest = min(self.usable, key=self._single_cost, default=None)
+        smallest = min(self.usable, key=self.measured.single_cost, default=None)
         base = self.chosen.figures or self.point_evaluator.before
-        if smallest is not None and self._measured_figures((smallest,)) is not None:
+        if smallest is not None and self.measured.figures_of((smallest,)) is not None:
             self._try_combination((smallest,), base)
 
     def _compare_all_together(self) -> None:
@@ -572,18 +456,18 @@ class OptionSearch:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 1 else ():
             fewer = tuple(other for other in best if other is not option)
-            smallest = self._compared_figures(best)
+            smallest = self.measured.compared_figures(best)
             figures = self._measure_combination(fewer).figures
             if smallest is None or figures is None or is_worth_an_option(smallest, figures):
                 continue
             self._compare_combination(fewer)
-            if self._compared_figures(fewer, self.max_slowdown) is not None:
+            if self.measured.compared_figures(fewer, self.max_slowdown) is not None:
                 best = fewer
         return best
 
     def _gather_small_savings(self, best: tuple[TuningOption, ...]) -> None:
         """Add options that save a little each, which together may be worth it."""
-        taken = self._compared_figures(best) or self.point_evaluator.before
+        taken = self.measured.compared_figures(best) or self.point_evaluator.before
         for option in self._small_saving_options(best):
             if _is_option_excluded(option, best):
                 continue
@@ -591,7 +475,7 @@ class OptionSearch:
             figures = self._measure_combination(added).figures
             if figures is not None and saves_a_little(figures, taken):
                 self._compare_combination(added)
-                if self._compared_figures(added, self.max_slowdown) is not None:
+                if self.measured.compared_figures(added, self.max_slowdown) is not None:
                     best, taken = added, figures
 
     def _small_saving_options(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
@@ -600,16 +484,16 @@ class OptionSearch:
         options = []
         for option in self.usable:
             single = self._measure_combination((option,))
-            combined = self._points.get(_option_names((*best, option)), single)
+            combined = self.measured.by_names.get(option_names((*best, option)), single)
             if (
                 option in best
-                or _is_failing_point(single, self.max_slowdown)
-                or _is_failing_point(combined, self.max_slowdown)
+                or is_failing_point(single, self.max_slowdown)
+                or is_failing_point(combined, self.max_slowdown)
             ):
                 continue
             if single.figures is not None and saves_a_little(single.figures, base):
                 options.append(option)
-        return sorted(options, key=self._single_cost)
+        return sorted(options, key=self.measured.single_cost)
 
     def _confirm_best_point(self) -> None:
         """Measure the best point thoroughly; if it is not confirmed, the next one.
@@ -618,35 +502,27 @@ class OptionSearch:
         is confirmed but turns out to exceed the budget is kept only if no other point fits.
         """
         nearest: OptionNames | None = None
-        while (point := self._next_point_to_confirm()).options:
-            names = frozenset(point.options)
-            chosen = self._options_by_names[names]
+        while (point := self._next_point_to_confirm()).option_names:
+            names = frozenset(point.option_names)
+            chosen = self.measured.options_by_names[names]
             about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
             if about_s > 0:
                 about = format_duration(about_s)
                 self.report_progress(f"verifying {_joined_option_names(chosen)} (about {about})")
-            self._points[names], is_confirmed = self.point_evaluator.confirm(point, chosen)
+            point, is_confirmed = self.point_evaluator.confirm(point, chosen)
+            self.measured.keep(point, chosen)
             if is_confirmed and (
-                self._fits_budget(names) or not self._has_other_fitting_point(names)
+                self.measured.fits_budget(names) or not self.measured.has_other_fitting_point(names)
             ):
                 nearest = names
                 break
             if is_confirmed and nearest is None:
                 nearest = names
-            self._refuted.add(names)
+            self.measured.refuted.add(names)
             self._compare_next_point()
         if nearest is not None:
-            self._confirmed = nearest
-            self._keep_point(self.point_evaluator.defaults(), ())
-
-    def _fits_budget(self, names: OptionNames) -> bool:
-        figures = self._points[names].figures
-        return figures is not None and not over_budget_bytes(figures, self.budget)
-
-    def _has_other_fitting_point(self, names: OptionNames) -> bool:
-        """Return whether a point other than that of `names`, and not refuted, fits the budget."""
-        others = self._points.keys() - self._refuted - {names}
-        return any(self._points[other].fits for other in others)
+            self.measured.confirmed = nearest
+            self.measured.keep(self.point_evaluator.defaults(), ())
 
     def _next_point_to_confirm(self) -> Point:
         """Return the best point, after comparisons that may find one.
@@ -656,13 +532,15 @@ class OptionSearch:
         If that would be the defaults, although there is no budget or they exceed it, the smallest
         point that was not compared yet is compared first.
         """
-        point = self._best_if_fast()
+        point = self.measured.best_if_fast()
         fits = not over_budget_bytes(self.point_evaluator.before, self.budget)
-        if point.options or (self.budget and fits):
+        if point.option_names or (self.budget and fits):
             return point
         self._compare_next_point()
-        point = self._best_if_fast()
-        return point if point.options else self._best_believed_point(self._is_undecided_point)
+        point = self.measured.best_if_fast()
+        if point.option_names:
+            return point
+        return self.measured.best_believed_point(self.measured.is_undecided_point)
 
     def _compare_next_point(self) -> None:
         """Compare the smallest measured point that is not expected to be too slow.
@@ -673,21 +551,21 @@ class OptionSearch:
         base = self.point_evaluator.before
         slow = [
             names
-            for names, point in self._points.items()
+            for names, point in self.measured.by_names.items()
             if names
             and point.ratio is not None
-            and not self._is_probably_fast(self._options_by_names[names])
+            and not self.measured.is_probably_fast(self.measured.options_by_names[names])
         ]
         rest = [
-            self._options_by_names[names]
-            for names, point in self._points.items()
+            self.measured.options_by_names[names]
+            for names, point in self.measured.by_names.items()
             if point.ratio is None and point.figures is not None and not point.problem
             if is_worth_an_option(point.figures, base)
             if not any(combination <= names for combination in slow)
         ]
-        for chosen in sorted(rest, key=self._combination_cost):
+        for chosen in sorted(rest, key=self.measured.combination_cost):
             self._compare_combination(chosen)
-            if self._compared_figures(chosen, self.max_slowdown) is not None:
+            if self.measured.compared_figures(chosen, self.max_slowdown) is not None:
                 return
 
     def _try_combination(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
@@ -705,29 +583,29 @@ class OptionSearch:
             self._compare_combination(added)
 
     def _measure_combination(self, added: tuple[TuningOption, ...]) -> Point:
-        known = self._points.get(_option_names(added))
+        known = self.measured.by_names.get(option_names(added))
         if known is not None:
             return known
         self._check_deadline()
         untried = [
             option
             for option in self.usable
-            if option not in added and _option_names((option,)) not in self._points
+            if option not in added and option_names((option,)) not in self.measured.by_names
         ]
-        left = f"{len(self._points)} combinations so far"
+        left = f"{len(self.measured.by_names)} combinations so far"
         if untried:
             left = f"{counted(len(untried), 'option')} left"
         self.report_progress(
             f"trying {_joined_option_names(added)} ({left},"
             f" {self._step_estimate.step(len(untried))})"
         )
-        return self._keep_point(self.point_evaluator.measure(added), added)
+        return self.measured.keep(self.point_evaluator.measure(added), added)
 
     def _compare_combination(self, added: tuple[TuningOption, ...]) -> None:
-        point = self._points[_option_names(added)]
+        point = self.measured.by_names[option_names(added)]
         if point.ratio is None and not point.problem:
             self.report_progress(f"comparing {_joined_option_names(added)}")
-            self._keep_point(self.point_evaluator.compare(point, added), added)
+            self.measured.keep(self.point_evaluator.compare(point, added), added)
             self._report_best()
 
     def _compare_again(self, added: tuple[TuningOption, ...]) -> None:
@@ -735,22 +613,22 @@ class OptionSearch:
 
         That is if it is undecided, or if its kernels are those of the defaults.
         """
-        point = self._points[_option_names(added)]
+        point = self.measured.by_names[option_names(added)]
         is_doubtful = point.undecided or all(option.same_kernels for option in added)
         if point.ratio is not None and is_doubtful and not point.problem:
             self.report_progress(f"comparing {_joined_option_names(added)} again")
-            self._keep_point(self.point_evaluator.compare(point, added), added)
+            self.measured.keep(self.point_evaluator.compare(point, added), added)
             self._report_best()
 
     def _report_best(self) -> None:
         """Report the best point that is probably fast enough, if it is not the defaults."""
-        point = self._best_believed_point(self._is_plausible_point)
-        if not point.options or point.figures is None:
+        point = self.measured.best_believed_point(self.measured.is_plausible_point)
+        if not point.option_names or point.figures is None:
             return
         before = self.point_evaluator.before
         peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
         steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
-        chosen = " + ".join(point.options)
+        chosen = " + ".join(point.option_names)
         self.report_verified(f"{chosen}, peak {peak}, steady {steady}")
 
     def _restart_step_estimate(self) -> None:
@@ -760,61 +638,20 @@ class OptionSearch:
 
     def _check_deadline(self) -> None:
         # While only the defaults can be chosen, no thorough measurement is needed at the end.
-        end = self._deadline if self._best_if_fast().options else self.end
+        end = self._deadline if self.measured.best_if_fast().option_names else self.end
         self.point_evaluator.set_deadline(end)
         if self.clock() + self.point_evaluator.measuring_s > end:  # what begins has to fit
             raise TimeLimitReached
 
-    def _keep_point(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-        self._points[_option_names(chosen)], self._options_by_names[_option_names(chosen)] = (
-            point,
-            chosen,
-        )
-        return point
-
-    def _compared_figures(
-        self, added: tuple[TuningOption, ...], max_slowdown: float = inf
-    ) -> Figures | None:
-        """Return the figures of a point that can be used and is not slower than `max_slowdown`.
-
-        Where time is limited, an undecided point counts only if it is probably fast enough.
-        """
-        point = self._points.get(_option_names(added))
-        if point is None or point.ratio is None or _is_failing_point(point, max_slowdown):
-            return None
-        if max_slowdown < inf and self.end < inf and not self._is_probably_fast(added):
-            return None
-        return point.figures
-
     def _measured_options(self) -> list[TuningOption]:
         """Return the options whose memory was measured alone."""
-        return [option for option in self.usable if _option_names((option,)) in self._points]
-
-    def _measured_figures(self, added: tuple[TuningOption, ...]) -> Figures | None:
-        """Return the figures of a point that was measured and has no problem so far."""
-        point = self._points.get(_option_names(added))
-        return None if point is None or point.problem else point.figures
-
-    def _combination_cost(self, added: tuple[TuningOption, ...]) -> float:
-        figures = self._measured_figures(added)
-        return inf if figures is None else peak_plus_steady(figures)
-
-    def _single_cost(self, option: TuningOption) -> float:
-        return self._combination_cost((option,))
-
-
-def _is_failing_point(point: Point, max_slowdown: float) -> bool:
-    """Return whether `point` has a problem or is known to be slower than `max_slowdown`."""
-    return bool(point.problem) or point.is_too_slow(max_slowdown)
+        known = self.measured.by_names
+        return [option for option in self.usable if option_names((option,)) in known]
 
 
 def _is_option_excluded(option: TuningOption, chosen: Sequence[TuningOption]) -> bool:
     """Return whether `option` cannot be combined with one of `chosen`."""
     return any(each.name in option.excludes or option.name in each.excludes for each in chosen)
-
-
-def _option_names(chosen: Sequence[TuningOption]) -> OptionNames:
-    return frozenset(option.name for option in chosen)
 
 
 def _joined_option_names(chosen: Sequence[TuningOption]) -> str:

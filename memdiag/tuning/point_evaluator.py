@@ -17,7 +17,7 @@ from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.points import is_probably_fast, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.tuning.tuning_options import TuningOption
-from memdiag.verify.acceptance import exchanged_memory, saves_memory
+from memdiag.verify.acceptance import exchanged_memory_text, saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
 from memdiag.verify.memory import job_error_reason
 from memdiag.verify.model_evaluator import LatencyComparisons, ModelEvaluation, ModelEvaluator
@@ -114,12 +114,12 @@ class PointEvaluator:
 
     def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
         """Return the point of `chosen` with its memory, measured once."""
-        settings = _configured_job(self.model_evaluator.job, chosen)
-        point = _unmeasured_point(settings, chosen)
+        job = _configured_job(self.model_evaluator.job, chosen)
+        point = _unmeasured_point(job, chosen)
         try:
-            job = self._models.prepare(settings, chosen)
-            disk_bytes = _program_disk_bytes(settings, job)
-            figures = self.model_evaluator.measure(job, 1, disk_bytes=disk_bytes)
+            prepared_job = self._models.prepare(job, chosen)
+            disk_bytes = _program_disk_bytes(job, prepared_job)
+            figures = self.model_evaluator.measure(prepared_job, 1, disk_bytes=disk_bytes)
         except MemdiagError as error:
             return self._point_with_problem(point, f"it does not run: {job_error_reason(error)}")
         return msgspec.structs.replace(point, figures=figures)
@@ -155,13 +155,13 @@ class PointEvaluator:
         earlier ratio is kept, and the point counts as fast enough if `is_probably_fast`.
         """
         try:
-            settings = _configured_job(self.model_evaluator.job, chosen)
-            job = self._models.prepare(settings, chosen)
+            job = _configured_job(self.model_evaluator.job, chosen)
+            prepared_job = self._models.prepare(job, chosen)
             before, after = self.model_evaluator.measure_both(
-                job,
+                prepared_job,
                 _FINAL_PROCESSES,
                 before_bytes=self.before.disk_bytes,
-                after_bytes=_program_disk_bytes(settings, job),
+                after_bytes=_program_disk_bytes(job, prepared_job),
                 known=self.before,
             )
         except MemdiagError as error:
@@ -184,8 +184,7 @@ class PointEvaluator:
         is_needed = fits and not self._is_within_budget(before)
         is_faster = fits and point.largest_high is not None and point.largest_high < 1
         if not (is_needed or (self.budget and is_faster) or saves_memory(before, after)):
-            if exchanged := exchanged_memory(before, after):
-                problem = f"the {exchanged[0]} falls, but the {exchanged[1]} grows"
+            if problem := exchanged_memory_text(before, after):
                 point = msgspec.structs.replace(point, problem=problem, fits=False)
             return point, False
         self.before = before
@@ -193,7 +192,7 @@ class PointEvaluator:
 
     def evaluation(self, point: Point) -> ModelEvaluation | None:
         """Return the last comparison of `point`; None where it was not compared."""
-        return self._evaluations.get(point.options)
+        return self._evaluations.get(point.option_names)
 
     def _compared_point(
         self,
@@ -227,7 +226,7 @@ class PointEvaluator:
         doubt: float,
     ) -> Point:
         """Return `point` with the latency of its comparison, which is kept."""
-        self._evaluations[point.options] = evaluation
+        self._evaluations[point.option_names] = evaluation
         point = self._point_with_latency(
             point, chosen, evaluation.comparisons, doubt * self.max_slowdown
         )
@@ -292,13 +291,13 @@ def _configured_job(job: Job, chosen: Sequence[TuningOption]) -> Job:
     return job
 
 
-def _program_disk_bytes(settings: Job, job: Job) -> int:
+def _program_disk_bytes(job: Job, prepared_job: Job) -> int:
     """Return the size of the files that the program of a point needs.
 
     They are those of the model that it is given, and of the model that it writes once from that.
     """
     paths: set[Path] = set()
-    for model in {settings.model, job.model}:
+    for model in {job.model, prepared_job.model}:
         with open_model(model) as model_file:
             paths |= {path.resolve() for path in model_file.files}
     return sum(path.stat().st_size for path in paths)
@@ -307,7 +306,7 @@ def _program_disk_bytes(settings: Job, job: Job) -> int:
 def _unmeasured_point(job: Job, chosen: Sequence[TuningOption]) -> Point:
     """Return the point of `chosen`, which `job` was configured with, without any measurement."""
     return Point(
-        options=tuple(option.name for option in chosen),
+        option_names=tuple(option.name for option in chosen),
         session_options=dict(job.session.options),
         environment=dict(job.session.environment),
         run_options=dict(job.session.run_options),

@@ -111,7 +111,8 @@ def recommended_point(
     within = within or [(point, figures) for point, figures, _ in usable[:1]]
     if budget:
         return min(
-            within, key=lambda entry: (over_budget_bytes(entry[1], budget), len(entry[0].options))
+            within,
+            key=lambda entry: (over_budget_bytes(entry[1], budget), len(entry[0].option_names)),
         )[0]
     smallest = min((figures for _, figures in within), key=peak_plus_steady)
     defaults, default_figures, _ = usable[0]
@@ -126,7 +127,9 @@ def recommended_point(
 
 def _simplest_point(points: Sequence[tuple[Point, Figures]]) -> Point:
     """Return the point with the fewest options; of several, the point with the least memory."""
-    return min(points, key=lambda entry: (len(entry[0].options), peak_plus_steady(entry[1])))[0]
+    return min(points, key=lambda entry: (len(entry[0].option_names), peak_plus_steady(entry[1])))[
+        0
+    ]
 
 
 def _least_saving_bytes(before: Figures) -> int:

@@ -91,7 +91,7 @@ def fix_record(
     evaluation = evaluator.evaluation(chosen)
     difference = evaluation.difference if evaluation else None
     # What was not verified is no program, nor what loads a missing model.
-    has_program = bool(chosen.options) and not chosen.undecided and not published.problem
+    has_program = bool(chosen.option_names) and not chosen.undecided and not published.problem
     loaded = Path(published.output_files[0]) if published.output_files else model_file.path
     return Fix(
         schema=FIX_SCHEMA,
@@ -121,8 +121,8 @@ def fix_record(
         points=search.points,
         untried=(*untried, *search.untried()),
         failed_optimizers=failed_optimizers,
-        chosen=chosen.options,
-        measured_once=not search.is_confirmed,
+        chosen=chosen.option_names,
+        measured_once=not search.measured.is_confirmed,
         sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),
         program=_point_program(loaded, chosen, search) if has_program else "",
         budget=dict(search.budget),
@@ -145,7 +145,7 @@ def _distinct_notes(notes: Sequence[str]) -> tuple[str, ...]:
 def _search_notes(search: OptionSearch) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
-    for option in search.options_of(chosen):
+    for option in search.measured.options_of(chosen):
         yield " ".join(filter(None, (f"{option.name}:", option.does, option.hurts, option.caveat)))
     if chosen.undecided:
         yield (
@@ -166,21 +166,24 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
             f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer: so little is ignored,"
             " even where the ratio is above the allowed one"
         )
-    if (undecided := search.best_undecided()) is not None:
+    if (undecided := search.measured.best_undecided()) is not None:
         yield (
-            f"undecided: {' + '.join(undecided.options)} would take {_point_sizes_text(undecided)},"
+            f"undecided: {_options_text(undecided)} would take {_point_sizes_text(undecided)},"
             f" but whether it is too slow is uncertain: {_latency_interval_text(undecided)} with"
             f" {undecided.slowest_with};"
             f" --max-slowdown {_accepting_slowdown(undecided)} or more accepts it"
         )
-    if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
+    if (
+        chosen.option_names
+        and (smaller := search.measured.smallest_with_more_options()) is not None
+    ):
         yield (
-            f"{' + '.join(smaller.options)} takes {_point_sizes_text(smaller)}: a little less than"
+            f"{_options_text(smaller)} takes {_point_sizes_text(smaller)}: a little less than"
             " what was chosen, but too little for more options"
         )
-    if (slower := search.smallest_of_too_slow()) is not None:
+    if (slower := search.measured.smallest_of_too_slow()) is not None:
         yield (
-            f"slower: {' + '.join(slower.options)} would take {_point_sizes_text(slower)} at"
+            f"slower: {_options_text(slower)} would take {_point_sizes_text(slower)} at"
             f" {_latency_interval_text(slower)}; --max-slowdown {_accepting_slowdown(slower)} or"
             " more accepts it"
         )
@@ -189,10 +192,10 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
         ended = "the time limit ended the search" if is_limit else "the search was interrupted"
         yield f"{ended}; the result is the best so far"
     if search.budget and not chosen.fits:
-        slower = search.fastest_of_too_slow()
+        slower = search.measured.fastest_of_too_slow()
         if slower is not None:
             yield (
-                f"{' + '.join(slower.options)} would fit the budget at"
+                f"{_options_text(slower)} would fit the budget at"
                 f" {_latency_interval_text(slower)};"
                 f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
             )
@@ -207,6 +210,10 @@ def _accepting_slowdown(point: Point) -> str:
     """
     assert point.largest_high is not None
     return f"{ceil(100 * point.largest_high) / 100:.2f}"
+
+
+def _options_text(point: Point) -> str:
+    return " + ".join(point.option_names)
 
 
 def _latency_interval_text(point: Point) -> str:
@@ -225,5 +232,6 @@ def _point_program(model: Path, point: Point, search: OptionSearch) -> str:
         listed = lists_initializers(model_file)
         external = [weight for weight in model_file.weights if weight.storage == "external"]
         data = sorted({weight.file for weight in external if weight.file is not None})
-    caveats = {option.name: option.caveat for option in search.options_of(point) if option.caveat}
+    options = search.measured.options_of(point)
+    caveats = {option.name: option.caveat for option in options if option.caveat}
     return session_program(path_text(model), point, data=data, listed=listed, caveats=caveats)

@@ -1,8 +1,9 @@
 """The table of options: settings of a session or its environment that can save memory.
 
-An option is added by adding a row to `_tuning_option_table`. A search tries options that usually
-cost no time first, and within these in the order of the rows: those that saved the most memory on
-real models come first. `memdiag.tuning.program` writes each setting as Python.
+An option is added by adding a row to `_tuning_option_table`, and to `_EXCLUSIVE_GROUPS` if others
+cannot be combined with it. A search tries options that usually cost no time first, and within these
+in the order of the rows: those that saved the most memory on real models come first.
+`memdiag.tuning.program` writes each setting as Python.
 """
 
 from collections.abc import Callable
@@ -36,6 +37,19 @@ _LIBRARY_FOLDERS = (
 )
 
 
+_EXCLUSIVE_GROUPS = (
+    {"arena-off", "arena-shrinkage"},
+    {"arena-off", "mmap-threshold"},
+    {"arena-off", "same-as-requested"},
+    {"disable-constant-folding", "folding-size-limit", "optimization-off"},
+    {"disable-nchwc", "optimization-basic", "optimization-extended", "optimization-off"},
+    {"disable-prepacking", "save-prepacked"},
+    {"jemalloc", "malloc-arenas", "mimalloc"},
+    {"jemalloc", "mimalloc", "mmap-threshold"},
+)
+"""Options of which at most one makes sense in a session."""
+
+
 def _is_always_available(runtime: Runtime) -> bool:
     return True
 
@@ -62,10 +76,10 @@ class TuningOption:
         does: a sentence that describes the effect.
         hurts: a sentence that describes the cost.
         caveat: where it must not be used, as a sentence for the program; empty for everywhere.
-        session: SessionOptions attributes and config entries.
+        session_options: SessionOptions attributes and config entries.
         environment: variables that must be set before the process starts.
-        run: config entries of RunOptions.
-        disabled: names of graph transformers to disable.
+        run_options: config entries of RunOptions.
+        disabled_optimizers: names of graph transformers to disable.
         shared_arena: whether to use an arena of the environment (see `Job`).
         model: another model file to load; None for the original.
         save_options: config entries with which the runtime writes its optimized model once, which
@@ -84,10 +98,10 @@ class TuningOption:
     does: str
     hurts: str
     caveat: str = ""
-    session: dict[str, str] = field(default_factory=dict)
+    session_options: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    run: dict[str, str] = field(default_factory=dict)
-    disabled: tuple[str, ...] = ()
+    run_options: dict[str, str] = field(default_factory=dict)
+    disabled_optimizers: tuple[str, ...] = ()
     shared_arena: bool = False
     model: Path | None = None
     save_options: dict[str, str] = field(default_factory=dict)
@@ -102,12 +116,12 @@ class TuningOption:
     def added_to(self, job: Job) -> Job:
         """Return `job` with this option, without the file for `save_options`."""
         before = job.session
-        disabled = dict.fromkeys((*before.disabled_optimizers, *self.disabled))
+        disabled = dict.fromkeys((*before.disabled_optimizers, *self.disabled_optimizers))
         session = replace(
             before,
-            options={**before.options, **self.session},
+            options={**before.options, **self.session_options},
             environment={**before.environment, **self.environment},
-            run_options={**before.run_options, **self.run},
+            run_options={**before.run_options, **self.run_options},
             disabled_optimizers=tuple(disabled),
             shared_arena=before.shared_arena or self.shared_arena,
         )
@@ -117,7 +131,14 @@ class TuningOption:
 @cache
 def tuning_options() -> tuple[TuningOption, ...]:
     """Return all options in the order in which they are tried."""
-    return tuple(_tuning_option_table())
+    return tuple(
+        replace(option, excludes=_excluded_names(option.name)) for option in _tuning_option_table()
+    )
+
+
+def _excluded_names(name: str) -> tuple[str, ...]:
+    names = {other for group in _EXCLUSIVE_GROUPS if name in group for other in group}
+    return tuple(sorted(names - {name}))
 
 
 def _tuning_option_table() -> list[TuningOption]:
@@ -135,7 +156,6 @@ def _tuning_option_table() -> list[TuningOption]:
             " only while they are resident: the measured memory falls when the system evicts pages,"
             " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
-            excludes=("disable-prepacking",),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -145,7 +165,7 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="The file must not change while the session exists. Weights that kernels pack"
             " stay mapped with their packed copies; mapped pages count only while they are"
             " resident.",
-            session={
+            session_options={
                 ORT_MAPPED_OPTION: "1",
                 ORT_IN_PLACE_OPTION: "1",
             },
@@ -161,15 +181,13 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Each block of 128 KiB and more costs a system call and fresh pages, in the rest"
             " of the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
             environment=PINNED_ENVIRONMENT,
-            excludes=("arena-off", "jemalloc", "mimalloc"),
         ),
         TuningOption(
             name="folding-size-limit",
             does="Constants above 1 MiB are not folded.",
             costs_time=True,
             hurts="What is not folded is computed in every run.",
-            session={FOLDING_LIMIT_OPTION: str(1 << 20)},
-            excludes=("disable-constant-folding", "optimization-off"),
+            session_options={FOLDING_LIMIT_OPTION: str(1 << 20)},
             is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
             is_relevant=_is_onnx_format_job,
         ),
@@ -179,7 +197,6 @@ def _tuning_option_table() -> list[TuningOption]:
             same_kernels=True,
             hurts="It must be installed where the model runs; small blocks take more at first.",
             environment={"LD_PRELOAD": jemalloc} if jemalloc else {},
-            excludes=("malloc-arenas", "mimalloc", "mmap-threshold"),
             is_available=lambda runtime: jemalloc is not None,
             needs="the library libjemalloc.so.2",
         ),
@@ -189,7 +206,6 @@ def _tuning_option_table() -> list[TuningOption]:
             same_kernels=True,
             hurts="It must be installed where the model runs; it reserves address space ahead.",
             environment={"LD_PRELOAD": mimalloc} if mimalloc else {},
-            excludes=("jemalloc", "malloc-arenas", "mmap-threshold"),
             is_available=lambda runtime: mimalloc is not None,
             needs="the library libmimalloc.so.2",
         ),
@@ -199,8 +215,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="What would have been folded is computed in every run, and fusions after it are"
             " missed.",
-            disabled=("ConstantFolding",),
-            excludes=("optimization-off", "folding-size-limit"),
+            disabled_optimizers=("ConstantFolding",),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -208,8 +223,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Weights of convolutions are not reordered into blocks of channels.",
             costs_time=True,
             hurts="Convolutions are slower.",
-            disabled=("NchwcTransformer",),
-            excludes=("optimization-basic", "optimization-extended", "optimization-off"),
+            disabled_optimizers=("NchwcTransformer",),
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -218,8 +232,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Matrix products pack their operand in every run: slower, most of all with few"
             " rows.",
-            session={PREPACKING_OPTION: "1"},
-            excludes=("save-prepacked",),
+            session_options={PREPACKING_OPTION: "1"},
         ),
         TuningOption(
             name="patterns-off",
@@ -227,7 +240,7 @@ def _tuning_option_table() -> list[TuningOption]:
             " of input shapes.",
             same_kernels=True,
             hurts="Tensors of a run are allocated one by one.",
-            session={PATTERN_OPTION: "false"},
+            session_options={PATTERN_OPTION: "false"},
         ),
         TuningOption(
             name="arena-off",
@@ -237,23 +250,21 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Every run allocates again: a text detector with alternating sizes took 1.4 times"
             " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
             " may keep more than the arena when sizes of inputs alternate.",
-            session={ARENA_OPTION: "false"},
+            session_options={ARENA_OPTION: "false"},
             environment=PINNED_ENVIRONMENT,
-            excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
         TuningOption(
             name="arena-shrinkage",
             does="The arena releases unused regions after every run.",
             costs_time=True,
             hurts="The next run requests the released regions from the system again.",
-            run={SHRINKAGE_OPTION: "cpu:0"},
-            excludes=("arena-off",),
+            run_options={SHRINKAGE_OPTION: "cpu:0"},
         ),
         TuningOption(
             name="denormal-as-zero",
             does="Denormal values count as zero, which some processors multiply far faster.",
             hurts="Values below 1.2e-38 are lost.",
-            session={"session.set_denormal_as_zero": "1"},
+            session_options={"session.set_denormal_as_zero": "1"},
             changes_values=True,
         ),
         TuningOption(
@@ -262,22 +273,20 @@ def _tuning_option_table() -> list[TuningOption]:
             same_kernels=True,
             hurts="Threads wait for each other when they allocate.",
             environment={"MALLOC_ARENA_MAX": "1"},
-            excludes=("jemalloc", "mimalloc"),
         ),
         TuningOption(
             name="one-thread",
             does="Kernels run in the calling thread: no scratch memory and stack for each thread.",
             costs_time=True,
             hurts="Large operators take up to N times as long, where N threads ran them before.",
-            session={THREADS_OPTION: "1"},
+            session_options={THREADS_OPTION: "1"},
         ),
         TuningOption(
             name="optimization-basic",
             does="Graph optimization stops at basic: folding, dropping and simple fusions.",
             costs_time=True,
             hurts="No fused and no blocked kernels: runs are usually slower.",
-            session={LEVEL_OPTION: "basic"},
-            excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
+            session_options={LEVEL_OPTION: "basic"},
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -285,8 +294,7 @@ def _tuning_option_table() -> list[TuningOption]:
             does="Graph optimization stops at extended: no convolution is blocked.",
             costs_time=True,
             hurts="Convolutions are slower.",
-            session={LEVEL_OPTION: "extended"},
-            excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
+            session_options={LEVEL_OPTION: "extended"},
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -295,14 +303,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Creating the session optimizes nothing: runs are usually much slower, unless the"
             " model was optimized when its file was written.",
-            session={LEVEL_OPTION: "disable_all"},
-            excludes=(
-                "disable-constant-folding",
-                "disable-nchwc",
-                "folding-size-limit",
-                "optimization-basic",
-                "optimization-extended",
-            ),
+            session_options={LEVEL_OPTION: "disable_all"},
             is_relevant=_is_onnx_format_job,
         ),
         TuningOption(
@@ -313,7 +314,6 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="The arena grows by what is requested instead of doubling, in more and smaller"
             " regions.",
             shared_arena=True,
-            excludes=("arena-off",),
         ),
     ]
 

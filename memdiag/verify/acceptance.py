@@ -106,18 +106,19 @@ def takes_less_time(first: LatencyComparisons, second: LatencyComparisons) -> bo
     return None if wins == losses else wins
 
 
-def exchanged_memory(before: Figures, after: Figures) -> tuple[str, str] | None:
-    """Return which memory falls and which grows beyond doubt: the peak and the steady memory.
+def exchanged_memory_text(before: Figures, after: Figures) -> str:
+    """Return that the peak falls beyond doubt and the steady memory grows, or the reverse.
 
-    None if not one falls while the other grows.
+    Empty if not one falls while the other grows.
     """
     peak, steady = (
         (gain > 0) - (gain < 0) if abs(gain) > doubt else 0
         for gain, doubt in _gains_and_doubts(before, after)
     )
     if peak * steady >= 0:
-        return None
-    return ("peak", "steady memory") if peak > 0 else ("steady memory", "peak")
+        return ""
+    falling, growing = ("peak", "steady memory") if peak > 0 else ("steady memory", "peak")
+    return f"the {falling} falls, but the {growing} grows"
 
 
 def memory_change(before: Figures, after: Figures) -> str:

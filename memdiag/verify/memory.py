@@ -7,9 +7,8 @@ from typing import NamedTuple
 from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.records.measured_change import Figures
 from memdiag.records.phases import CREATION_PHASES
-from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import AtSteady, Measurement, ReadMoment, measure_job
+from memdiag.runner.measured_run import AtSteady, ChildPause, MeasuredRun, Measurement
 from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
 
 MAX_TRIES = 2
@@ -84,12 +83,12 @@ def _measurement_with_unread(job: Job) -> tuple[Measurement, int]:
     tables = row_tables(job.model)
     unread = 0
 
-    def read(moment: ReadMoment) -> None:
+    def read(pause: ChildPause) -> None:
         nonlocal unread
-        if isinstance(moment, AtSteady):
-            unread = unread_row_bytes(moment.pid, tables)
+        if isinstance(pause, AtSteady):
+            unread = unread_row_bytes(pause.pid, tables)
 
-    measurement = measure_job(job, on_moment=read if tables else None)
+    measurement = MeasuredRun(job, read if tables else None).run()
     return measurement, unread
 
 
@@ -120,7 +119,7 @@ def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> F
         steady_bytes=round(median(steady)),
         steady_spread_bytes=max(steady) - min(steady),
         anonymous_bytes=round(median(anonymous)),
-        file_bytes=round(median(files)),
+        file_and_shared_bytes=round(median(files)),
         load_s=median(map(_creation_s, measurements)),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
@@ -138,22 +137,19 @@ def _peak_above_baseline(measurement: Measurement) -> int:
 
 
 def _steady_above_baseline(measurement: Measurement) -> tuple[int, int, int]:
-    """Return the resident, anonymous and file-backed bytes above the baseline at the steady state.
+    """Return the resident, anonymous and other bytes above the baseline at the steady state.
 
     Without runs it is the end of session creation. Systems that do not split the resident set count
-    it all as anonymous. The system counts pages of a file on a tmpfs as shared memory.
+    it all as anonymous. The others are file-backed and shared: the system counts pages of a file on
+    a tmpfs as shared memory.
     """
     base, end = measurement.baseline, measurement.steady or measurement.phases[-1].end
     assert base is not None
     resident = end.rss_bytes - base.rss_bytes
-    if None in (end.anonymous_bytes, base.anonymous_bytes, end.file_bytes, base.file_bytes):
+    if end.anonymous_bytes is None or base.anonymous_bytes is None:
         return resident, resident, 0
-    anonymous = (end.anonymous_bytes or 0) - (base.anonymous_bytes or 0)
-    return resident, anonymous, _file_and_shared_bytes(end) - _file_and_shared_bytes(base)
-
-
-def _file_and_shared_bytes(memory: Memory) -> int:
-    return (memory.file_bytes or 0) + (memory.shared_bytes or 0)
+    anonymous = end.anonymous_bytes - base.anonymous_bytes
+    return resident, anonymous, resident - anonymous
 
 
 def _creation_s(measurement: Measurement) -> float:

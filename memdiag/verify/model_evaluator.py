@@ -23,7 +23,7 @@ from memdiag.verify.latency import (
     comparison_duration_s,
 )
 from memdiag.verify.memory import JobError, MeasuredProcess, measure_interleaved, median_figures
-from memdiag.verify.outputs import Bound, Difference
+from memdiag.verify.outputs import Bound, Difference, unstable_output_notes
 from memdiag.verify.reference_outputs import ReferenceOutputs
 from memdiag.verify.step_estimate import DurationRatio
 
@@ -178,10 +178,7 @@ class ModelEvaluator:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about what is not compared."""
-        if not self.unstable:
-            return ()
-        names = ", ".join(sorted(self.unstable))
-        return (f"outputs that are random are not compared: {names}",)
+        return unstable_output_notes(self.unstable)
 
     def memory_s(self, processes: int) -> float:
         """Return the expected duration of measuring the memory of so many processes."""

@@ -1,6 +1,6 @@
 """Comparing the outputs of two models value by value, against a bound with a reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -112,6 +112,13 @@ def unstable_outputs(
         for difference in compare_outputs(before, after)
         if difference.relative > MAX_RUN_TO_RUN_ROUNDING
     )
+
+
+def unstable_output_notes(names: Collection[str]) -> tuple[str, ...]:
+    """Return the note that these outputs are not compared; none without names."""
+    if not names:
+        return ()
+    return (f"outputs that are random are not compared: {', '.join(sorted(names))}",)
 
 
 def output_difference(name: str, before: Array, after: Array) -> Difference:

@@ -1,13 +1,13 @@
 """Searches that take seconds: models that are not measured, few rewrites, few options."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from memdiag.records.measured_change import Figures
-from memdiag.rewrites import rewriters_for
+from memdiag.rewrites import rewriters_among
 from memdiag.rewrites.rewrite import Rewriter
 from memdiag.runner.job import Job
 from memdiag.tuning.tuning_options import tuning_options
@@ -54,11 +54,11 @@ def unchanged_memory(halved_memory: None, monkeypatch: pytest.MonkeyPatch) -> No
 def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave two of the rewrites for a tied weight, so that a test takes seconds."""
 
-    def chosen(rule: str) -> tuple[Rewriter, ...]:
+    def chosen(remedies: Iterable[str]) -> tuple[Rewriter, ...]:
         wanted = ("overridable-weight", "gemm-transposed")
-        return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
+        return rewriters_among(name for name in remedies if name in wanted)
 
-    monkeypatch.setattr("memdiag.fixing.changes.rewriters_for", chosen)
+    monkeypatch.setattr("memdiag.fixing.changes.rewriters_among", chosen)
 
 
 @pytest.fixture

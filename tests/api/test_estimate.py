@@ -530,9 +530,9 @@ def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
         ({"dims": {"n": [1, "x"]}}, "dims must be numbers by name"),
         ({"dims": {"n": list(range(1, 66))}}, "65 combinations of sizes are too many"),
         ({"dims": ["n"]}, "dims must be sizes by name"),
-        ({"fit_bytes": 0}, "--fit must be greater than 0"),
-        ({"run": False}, "--no-run has no effect without --fit"),
-        ({"runs": -1}, "--runs must be 0 or greater"),
+        ({"fit_bytes": 0}, "fit_bytes must be greater than 0"),
+        ({"run": False}, "run=False has no effect without fit_bytes"),
+        ({"runs": -1}, "runs must be 0 or greater"),
         (
             {"session_options": {"graph_optimization_level": "most"}},
             "there is no optimization level 'most'",

@@ -16,7 +16,7 @@ import memdiag
 from memdiag.errors import MeasurementError, ReportError, UsageError
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
-from memdiag.rewrites import rewriters_for
+from memdiag.rewrites import rewriters_among
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, Rewriter
 from memdiag.runner.job import TimeLimitReached
@@ -137,13 +137,13 @@ def test_only_what_is_asked_for_is_tried(tied: Path) -> None:
         ({"only": ["mimalloc"]}, "(it needs the library libmimalloc.so.2)"),
         ({"only": ["onnxsim"]}, "onnxsim: it is not installed"),
         ({"only": ["quantize-int8"]}, "quantize-int8 changes outputs"),
-        ({"max_difference": 0.0}, "--max-difference must be between 0 and 1"),
-        ({"max_difference": 1.0}, "--max-difference must be between 0 and 1"),
-        ({"max_difference": float("nan")}, "--max-difference must be between 0 and 1"),
-        ({"max_slowdown": 0}, "--max-slowdown must be a number greater"),
+        ({"max_difference": 0.0}, "max_difference must be between 0 and 1"),
+        ({"max_difference": 1.0}, "max_difference must be between 0 and 1"),
+        ({"max_difference": float("nan")}, "max_difference must be between 0 and 1"),
+        ({"max_slowdown": 0}, "max_slowdown must be a number greater"),
         ({"budget": {"speed": 1}}, "unknown budget 'speed'"),
-        ({"time_limit_s": 0}, "--time-limit must be greater than 0"),
-        ({"time_limit_s": -1}, "--time-limit must be greater than 0"),
+        ({"time_limit_s": 0}, "time_limit_s must be greater than 0"),
+        ({"time_limit_s": -1}, "time_limit_s must be greater than 0"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_before_anything_is_measured(
@@ -235,13 +235,12 @@ def test_a_wrong_rewrite_is_rejected(tied: Path, monkeypatch: pytest.MonkeyPatch
                     use.node.replace_input_with(use.idx, node.inputs[0])
         return True
 
-    rules = ("shared-weight-transposed",)
-    rewrite = Rewrite(name="product-by-rows", summary="x", rules=rules, arithmetic="reordered")
+    rewrite = Rewrite(name="product-by-rows", summary="x", arithmetic="reordered")
     monkeypatch.setattr(
-        "memdiag.fixing.changes.rewriters_for",
-        lambda rule: (Rewriter(rewrite, check, apply),) if rule in rules else (),
+        "memdiag.fixing.changes.rewriters_among",
+        lambda remedies: (Rewriter(rewrite, check, apply),) if rewrite.name in remedies else (),
     )
-    fix = memdiag.fix(tied, sizes=[], only=rules)
+    fix = memdiag.fix(tied, sizes=[], only=["shared-weight-transposed"])
     assert statuses(fix) == {"product-by-rows": "rejected"}
     assert fix.output is None
 
@@ -252,8 +251,8 @@ def test_a_weight_that_stays_in_the_original_is_counted_and_named(
 ) -> None:
     only = "overridable-weight"
     monkeypatch.setattr(
-        "memdiag.fixing.changes.rewriters_for",
-        lambda rule: [each for each in rewriters_for(rule) if each.rewrite.name == only],
+        "memdiag.fixing.changes.rewriters_among",
+        lambda remedies: rewriters_among(name for name in remedies if name == only),
     )
     built = sample_model("tied_if", 24, external=True)
     model, data = tmp_path / built.name, tmp_path / f"{built.name}.data"

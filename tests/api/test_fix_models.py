@@ -156,7 +156,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def tried(fix: Fix) -> list[Sequence[str]]:
-    return [point.options for point in fix.points]
+    return [point.option_names for point in fix.points]
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -202,10 +202,10 @@ def test_the_best_model_of_an_optimizer_is_the_result(
     assert not list(tmp_path.glob(".memdiag*"))
     subprocess.run([sys.executable, "-c", fix.program], check=True, timeout=60)
     # Of the others one computes something else, and two wrote nothing.
-    problems = {point.options: point.problem for point in fix.points if point.problem}
+    problems = {point.option_names: point.problem for point in fix.points if point.problem}
     assert ("another",) in problems
     assert any(
-        note.startswith("crashing wrote no model: the optimizer died of") for note in fix.notes
+        note.startswith("crashing wrote no model: the optimizer was ended by") for note in fix.notes
     )
     assert any(note.startswith("absent is not installed and is not tried") for note in fix.notes)
     # Two models are never combined.

@@ -24,7 +24,7 @@ def high_water_bytes(program: str) -> int:
 
 
 def tried(fix: Fix) -> list[Sequence[str]]:
-    return [point.options for point in fix.points]
+    return [point.option_names for point in fix.points]
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each")
@@ -41,7 +41,7 @@ def test_the_options_that_save_are_found_and_combined(
     assert fix.before is not None
     assert fix.after is not None
     assert fix.before.anonymous_bytes - fix.after.anonymous_bytes > 6 * MIB
-    (chosen,) = [point for point in fix.points if point.options == fix.chosen]
+    (chosen,) = [point for point in fix.points if point.option_names == fix.chosen]
     assert chosen.on_front
     assert chosen == fix.chosen_point
     assert chosen.session_options == {"session.disable_prepacking": "1"}

@@ -114,9 +114,9 @@ def test_a_model_for_genai_is_run_by_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"runs": 3}, "Use --steps"),
-        ({"fit_bytes": 1 << 30}, "--fit and --measure cannot be used"),
-        ({"measure": True}, "--fit and --measure cannot be used"),
+        ({"runs": 3}, "Use steps"),
+        ({"fit_bytes": 1 << 30}, "fit_bytes and measure cannot be used"),
+        ({"measure": True}, "fit_bytes and measure cannot be used"),
         ({"dims": {"batch": (1, 4)}}, "has several sizes"),
         ({"feed": ("gone.*=past.*",)}, "no output is called"),
     ],
@@ -139,9 +139,9 @@ def test_the_record_is_read_again_and_older_ones_too(profile: Profile) -> None:
     ("names", "arguments", "message"),
     [
         ({"past": "left", "present": "right"}, {"steps": 4}, "so that there is no cache"),
-        ({}, {"steps": 4, "runs": 3}, "Use --steps"),
-        ({}, {"steps": 4, "run": False}, "--no-run"),
-        ({}, {"prefill": 0}, "--prefill must be a number of 1 or more"),
+        ({}, {"steps": 4, "runs": 3}, "Use steps"),
+        ({}, {"steps": 4, "run": False}, "run=False"),
+        ({}, {"prefill": 0}, "prefill must be a number of 1 or more"),
     ],
 )
 def test_a_profile_of_a_generation_refuses_what_does_not_apply(

@@ -181,8 +181,8 @@ def test_what_does_not_work_without_a_limit_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("program", "limits", "message"),
     [
-        (["true"], {"time_limit_s": 0}, "--time-limit must be greater than 0, not 0."),
-        (["true"], {"at_bytes": [0]}, "--at: a limit must be greater than 0"),
+        (["true"], {"time_limit_s": 0}, "time_limit_s must be greater than 0, not 0."),
+        (["true"], {"at_bytes": [0]}, "at_bytes: a limit must be greater than 0"),
         ([], {}, "no program after --"),
         (["no-such-program"], {}, "no-such-program is not a program"),
     ],

@@ -100,7 +100,7 @@ def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
     [
         (SQUARE, GIB, {}, {"batch": 1, "length": 128}, ""),
         # At a length of 128 the product takes 65,536 bytes, the input 1,024.
-        (SQUARE, 66_000, {}, {"batch": 1, "length": 1}, "65 KiB, more than a quarter of"),
+        (SQUARE, 66_000, {}, {"batch": 1, "length": 1}, "would take about 65 KiB"),
         # Sizes that the user gave are the user's affair.
         (SQUARE, 66_000, {"length": 200, "batch": 1}, {"batch": 1, "length": 200}, ""),
         # Input and output: 3.1 MiB at a side of 640, 392 KiB at 224.
@@ -291,17 +291,17 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
     two_equal_weights: Path, monkeypatch: pytest.MonkeyPatch, may_read: int
 ) -> None:
     data = two_equal_weights.with_name("data")
-    run_child = profile_module._run_child
+    run_job = profile_module._ModelMeasurement.run_job
 
     def measured_and_forgotten(*arguments: Any, **options: Any) -> Any:
-        run = run_child(*arguments, **options)
+        run = run_job(*arguments, **options)
         with data.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if cached_bytes(data):
             pytest.skip("this file system keeps what it has in memory")
         return run
 
-    monkeypatch.setattr("memdiag.api.profile._run_child", measured_and_forgotten)
+    monkeypatch.setattr(profile_module._ModelMeasurement, "run_job", measured_and_forgotten)
     monkeypatch.setattr("memdiag.api.profile_analysis.MAX_READ_BYTES", may_read)
     profile = memdiag.profile(two_equal_weights, memory_limit_bytes=100_000_000)
     assert profile.outcome.status != "completed"
@@ -348,10 +348,10 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"runs": 0}, "--runs must be at least 1"),
+        ({"runs": 0}, "runs must be at least 1"),
         ({"runs": 0}, "run=False"),
-        ({"timeout_s": 0}, "--timeout must be greater than 0"),
-        ({"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
+        ({"timeout_s": 0}, "timeout_s must be greater than 0"),
+        ({"memory_limit_bytes": 0}, "memory_limit_bytes must be greater than 0"),
         ({"dims": {"nope": 3}}, "unknown dimension 'nope'"),
         ({"dims": {"batch": "x"}}, "dims must be numbers by name, not 'batch': 'x'"),
         ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
@@ -396,7 +396,7 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
 def test_what_cannot_be_honoured_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("memdiag.api.profile._run_child", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr("memdiag.api.profile.MeasuredRun", lambda *_: pytest.fail("it was run"))
     with pytest.raises(UsageError) as refused:
         memdiag.profile(saved(tmp_path, PLAIN), **arguments)
     assert message in str(refused.value)

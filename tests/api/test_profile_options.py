@@ -12,7 +12,7 @@ import pytest
 import memdiag
 from memdiag.api.options import (
     CompareOptions,
-    EstimateArguments,
+    EstimateOptions,
     InputOptions,
     ProfileOptions,
     options_of,
@@ -126,7 +126,7 @@ class Read(dict[str, Any]):
     ("module", "group"),
     [
         ("compare", CompareOptions),
-        ("estimate", EstimateArguments),
+        ("estimate", EstimateOptions),
         ("fix", InputOptions),
         ("profile_config", ProfileOptions),
     ],

@@ -1,7 +1,6 @@
 """The peak of a run in a profile: what the runtime measured beside what is estimated."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,15 +15,15 @@ from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.records.profile import Profile
+from memdiag.records.profile import PeakNode, Profile
 from memdiag.runner.job import Job
-from memdiag.runner.node_memory import ArenaPeak, NoNodeMemory
+from memdiag.runner.node_memory import NoNodeMemory, ProfiledRun
 from memdiag.units import MIB
 from tests.api.small_models import save_model
 from tests.reports import profiles
 
 TEXT = "g (float[n, 4096] x) => (float[n, 4096] y) { a = Exp(x) b = Sin(a) y = Add(a, b) }"
-ARENA = ArenaPeak(
+ARENA = PeakNode(
     node="n",
     op_type="Op",
     peak_bytes=30,
@@ -38,7 +37,7 @@ ARENA = ArenaPeak(
 @pytest.fixture(autouse=True)
 def arena(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child measures `ARENA`."""
-    monkeypatch.setattr(module, "arena_peak", lambda *_: ARENA)
+    monkeypatch.setattr(module, "arena_peak", lambda *_: ProfiledRun(ARENA))
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_a_node_that_the_runtime_made_has_the_name_of_the_models(
     inside: str,
     node: str,
 ) -> None:
-    arena = replace(ARENA, inside=inside, executed=executed)
+    arena = ProfiledRun(msgspec.structs.replace(ARENA, inside=inside), executed)
     monkeypatch.setattr(module, "arena_peak", lambda *_: arena)
     peak = examined(ctx).run_peak
     assert peak is not None
@@ -135,7 +134,7 @@ def test_an_older_release_says_why(ctx: AnalysisContext, monkeypatch: pytest.Mon
 def test_what_cannot_be_measured_has_a_reason(
     ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> ArenaPeak:
+    def fail(*_: object) -> ProfiledRun:
         raise NoNodeMemory("it does not run")
 
     monkeypatch.setattr(module, "arena_peak", fail)

@@ -91,12 +91,12 @@ def test_jobs_that_another_sweep_has_done_meanwhile_are_not_done_again(tmp_path:
     ("options", "message"),
     [
         ({"on": "moon"}, "Write local, local-cluster, or dask://host:port"),
-        ({"processes": 0}, "--jobs must be at least 1"),
+        ({"processes": 0}, "processes must be at least 1"),
         ({"dims": {"batch": (4, 1)}}, r"4\.\.1 is not a range"),
         ({"dims": {"batch": 1 << 63}}, "larger than any dimension"),
         ({"place": "x"}, "is not a size"),
-        ({"timeout_s": float("inf")}, "--timeout must be a number of seconds"),
-        ({"memory_bytes": 0}, "--memory must be greater than 0"),
+        ({"timeout_s": float("inf")}, "timeout_s must be a number of seconds"),
+        ({"memory_bytes": 0}, "memory_bytes must be greater than 0"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(

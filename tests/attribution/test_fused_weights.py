@@ -103,6 +103,14 @@ def test_copies_of_another_model_with_the_same_names_are_not_found(
     assert missing_bytes(target, found, index=1) == SMALL + LARGE
 
 
+def test_weights_on_a_device_are_not_missing(tmp_path: Path, stack: ExitStack) -> None:
+    target = Models(tmp_path, stack).target(BODY, **WEIGHTS)
+    assert missing_bytes(target, xray(), on_device={"large", "another"}) == SMALL
+    on_device = {"small", "large"}
+    jobs = [Job(model=target.model_file.path)]
+    assert fused_search_targets(target, xray(), jobs, tmp_path, stack, on_device=on_device) == []
+
+
 def test_the_graph_that_another_provider_receives_is_saved(tmp_path: Path) -> None:
     # A Sigmoid and the Mul of its input become one node only in optimizations beyond the basic
     # ones, and the Transpose is folded by these.

@@ -47,7 +47,8 @@ def searched(
     child = start(CHILD.format(wanted=paths))
     with ProcessMemory(child.pid) as memory:
         space = read_address_space(child.pid)
-        return search_copies(space, memory, contents, lambda: None), child.out["at"]
+        result = search_copies(memory, space.anonymous, space.mapped_names, contents, lambda: None)
+        return result, child.out["at"]
 
 
 def test_each_copy_is_found_once_and_in_order(start: Start, tmp_path: Path) -> None:

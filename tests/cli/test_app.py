@@ -10,7 +10,7 @@ import pytest
 
 from memdiag.cli import main
 from memdiag.cli.app import run_guarded
-from memdiag.errors import ModelError
+from memdiag.errors import ArgumentError, ModelError
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,18 @@ def test_an_error_is_one_line_and_ends_with_2(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("memdiag: ")
     assert words in line
+
+
+def test_an_error_names_options_in_place_of_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "{timeout_s}, {run=False} and {fit_bytes} differ from {those}."
+
+    def command() -> int:
+        raise ArgumentError(sentence)
+
+    assert run_guarded(command) == 2
+    expected = "memdiag: --timeout, --no-run and --fit differ from --those.\n"
+    assert capsys.readouterr().err == expected
+    assert str(ArgumentError(sentence)) == "timeout_s, run=False and fit_bytes differ from those."
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

@@ -132,14 +132,15 @@ def test_exit_codes(fake: FakeApi, run: Run, verdict: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "failure"), [(0, ""), (-2, ""), (143, ""), (3, "exit code 3"), (-11, "signal 11")]
+    ("exit_code", "failure"),
+    [(0, ""), (-2, ""), (143, ""), (3, "ended with exit code 3"), (-11, "was ended by SIGSEGV")],
 )
 def test_a_program_that_failed_is_an_error_unless_it_leaks(
     fake: FakeApi, run: Run, exit_code: int, failure: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.exit_code = exit_code
     assert run("--", "server") == (2 if failure else 0)
-    sentence = f"the program ended with {failure}."
+    sentence = f"the program {failure}."
     assert (sentence in capsys.readouterr().err) == bool(failure)
     fake.growth = growths.kept()
     assert run("--", "server") == 1

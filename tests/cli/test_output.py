@@ -1,6 +1,6 @@
 """Where answers go: a folder that was asked for, a picture by its name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -82,16 +82,16 @@ def test_a_record_is_not_lost_where_its_reports_cannot_be_written(tmp_path: Path
 def test_the_answer_is_printed_also_where_its_reports_cannot_be_written(tmp_path: Path) -> None:
     answers: list[int] = []
 
-    def print_answer(written: Sequence[Path]) -> int:
-        answers.append(len(written))
-        return 1
+    def answer() -> int:
+        with ReportDestination(tmp_path).written(fix_records.verified()) as written:
+            answers.append(len(written))
+            return 1
 
-    destination = ReportDestination(tmp_path)
-    assert destination.write_and_print(fix_records.verified(), print_answer) == 1
+    assert answer() == 1
     (tmp_path / "fix.html").unlink()
     (tmp_path / "fix.html").mkdir()
     with pytest.raises(ReportError, match=r"fix\.html: cannot be written"):
-        destination.write_and_print(fix_records.verified(), print_answer)
+        answer()
     assert answers == [4, 0]
 
 

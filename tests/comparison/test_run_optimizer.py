@@ -90,7 +90,7 @@ def test_without_a_file_there_is_a_remark_or_a_reason(
 def test_a_crash_is_told_by_its_signal(run: Run) -> None:
     done = run("print('deep inside', file=sys.stderr, flush=True)\nos.abort()")
     assert done.status == "killed"
-    assert done.message.startswith("the optimizer died of SIGABRT")
+    assert done.message.startswith("the optimizer was ended by SIGABRT")
     assert "deep inside" in done.message
     ended = run("os._exit(7)")
     assert (ended.status, ended.run) == ("failed", None)

@@ -47,6 +47,7 @@ def tree(root: Path, *, controllers: str = "memory pids") -> tuple[Path, Path]:
             break
         passed_on = "" if folder == slice_ else controllers
         (folder / "cgroup.subtree_control").write_text(f"{passed_on}\n")
+        (folder / "memory.current").write_text("0\n")
         (folder / "memory.max").write_text("max\n")
     (proc / str(os.getpid())).mkdir(parents=True)
     (proc / str(os.getpid()) / "cgroup").write_text(f"0::/{SCOPE}\n")

@@ -36,7 +36,7 @@ def test_a_program_completes_above_its_memory_and_is_killed_below() -> None:
     assert Path(sys.executable).resolve() in {path.resolve() for path in program.files}
     point = program.measure(32 * MIB)
     assert (point.outcome, point.latency_s) == ("killed", None)
-    assert point.message.startswith("killed at the limit after")
+    assert point.message.startswith("killed at the limit (SIGKILL by the kernel) after")
     assert program.escaped is None
 
 
@@ -59,7 +59,7 @@ def test_a_server_that_still_runs_after_the_time_has_worked_and_is_ended(tmp_pat
     ("command", "words"),
     [
         (("sh", "-c", "echo no such model >&2; exit 3"), "ended with exit code 3: no such model"),
-        (("sh", "-c", "kill -SEGV $$"), "ended with signal 11"),
+        (("sh", "-c", "kill -SEGV $$"), "was ended by SIGSEGV"),
         (("no-such-program",), "exit code 127"),
     ],
 )

@@ -12,7 +12,7 @@ from memdiag.device.ledger import (
     other_process_bytes,
 )
 from memdiag.device.recording import ArenaChunks, DeviceMark, DeviceRecording
-from memdiag.records.device import Ledger, MissingSource
+from memdiag.records.device import DeviceCopy, DeviceXray, Ledger, MissingSource
 from memdiag.runner.log import ArenaReservation
 from memdiag.units import MIB
 from tests.device.raw_records import (
@@ -278,3 +278,97 @@ def test_a_missing_source_has_its_reason() -> None:
     recording = msgspec.structs.replace(recorded("dense_default"), missing=(missing,))
     assert recording.missing_reason("NVML") == "the process is not in its list"
     assert recording.missing_reason("CUPTI") == ""
+
+
+def copy_at(address: int, size: int, kind: str = "original", is_stale: bool = False) -> DeviceCopy:
+    return DeviceCopy(
+        weights=(f"w{address}",),
+        kind=kind,  # type: ignore[arg-type] # one of the kinds
+        layout=kind,
+        parameters={},
+        bytes=size,
+        address=address,
+        verified_bytes=size,
+        is_stale=is_stale,
+    )
+
+
+def compared(recording: DeviceRecording, *copies: DeviceCopy) -> DeviceRecording:
+    xray = DeviceXray(
+        copies=copies,
+        indistinct=(),
+        absent=(),
+        searched_bytes=0,
+        copied_bytes=0,
+        duration_s=0.0,
+    )
+    return msgspec.structs.replace(recording, xray=xray)
+
+
+def first_chunk(recording: DeviceRecording) -> tuple[int, int]:
+    """Return the address range of the first chunks in use of the device's arena."""
+    assert recording.mark_at_rest is not None
+    arenas = recording.mark_at_rest.arenas or ()
+    return next(arena.in_use[0] for arena in arenas if arena.memory == "Cuda")
+
+
+@pytest.mark.parametrize("name", ["dense_default", "dense_nocupti", "conv_nhwc", "encoder_same"])
+def test_with_contents_the_arena_has_the_weights_that_were_found(name: str) -> None:
+    recording = recorded(name)
+    in_use, free = raw_chunks(raw(name))
+    start, end = first_chunk(recording)
+    half = (end - start) // 2
+    ledger = at_rest(
+        compared(
+            recording,
+            copy_at(start, half),
+            copy_at(start + half, end - start - half, "transposed"),
+            copy_at(start, half, "cast", is_stale=True),
+        )
+    )
+    before = at_rest(recording)
+    assert ledger.bytes_of("weights") == half
+    assert ledger.bytes_of("weight_copies") == end - start - half
+    assert ledger.bytes_of("values") == in_use - (end - start)
+    assert ledger.bytes_of("empty_arena") == free
+    assert sum_of(ledger) == ledger.used_bytes == before.used_bytes
+    assert ledger.bytes_of("context") == before.bytes_of("context")
+
+
+def test_bytes_of_overlapping_copies_count_once() -> None:
+    recording = recorded("dense_default")
+    start, _ = first_chunk(recording)
+    ledger = at_rest(
+        compared(
+            recording,
+            copy_at(start + MIB, 4 * MIB),
+            copy_at(start + 3 * MIB, 4 * MIB, "transposed"),
+            copy_at(start, 2 * MIB),
+        )
+    )
+    assert ledger.bytes_of("weights") == 5 * MIB
+    assert ledger.bytes_of("weight_copies") == 2 * MIB
+
+
+def test_with_contents_weights_in_allocations_of_their_own_are_told_apart() -> None:
+    events = (allocated(0, 4 * MIB), allocated(8 * MIB, 6 * MIB))
+    reservation = ArenaReservation("Cuda", 6 * MIB, 0.0)
+    xray = compared(recorded("dense_default"), copy_at(0, 3 * MIB), copy_at(3 * MIB, MIB, "cast"))
+    ledger = built(*events, used=100, reservations=(reservation,), xray=xray.xray)
+    assert only(ledger) == {
+        "context and code": 90 * MIB,
+        "weights": 3 * MIB,
+        "weights in another layout": MIB,
+        "runtime outside the arena": 6 * MIB,
+    }
+
+
+def test_without_cupti_reserved_weights_are_counted_by_size_next_to_those_found() -> None:
+    recording = recorded("dense_nocupti")
+    start, _ = first_chunk(recording)
+    found = compared(recording, copy_at(start, MIB))
+    reservation = ArenaReservation("Cuda", 6 * MIB, 0.0)
+    reserved = msgspec.structs.replace(found, reservations=(reservation,))
+    for changed, size, basis in ((found, MIB, "exact"), (reserved, 7 * MIB, "computed")):
+        (row,) = (row for row in at_rest(changed).rows if row.owner == "weights")
+        assert (row.bytes, row.basis) == (size, basis)

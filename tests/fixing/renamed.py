@@ -52,5 +52,5 @@ def renaming(
         editor.model.graph.name = before + to
         return True
 
-    rewrite = Rewrite(name=name, summary=name, rules=("rule",), arithmetic=arithmetic, safe=safe)
+    rewrite = Rewrite(name=name, summary=name, arithmetic=arithmetic, safe=safe)
     return Rewriter(rewrite, check, apply)

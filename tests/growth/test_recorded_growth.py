@@ -31,7 +31,7 @@ def recorded(mebibytes: Memory, *, until_s: float = END_S) -> ProgramRun:
             t_s=tuple(times),
             rss_bytes=tuple(sizes),
             anonymous_bytes=tuple(sizes),
-            file_bytes=(0,) * len(sizes),
+            file_and_shared_bytes=(0,) * len(sizes),
         ),
     )
     return runs.run(processes=(process,), is_watched=True, duration_s=float(END_S))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memdiag.errors import ModelError
-from memdiag.model.genai_config import find_genai_config
+from memdiag.model.genai_config import named_model
 from tests.decoders import genai_config
 
 
@@ -19,11 +19,10 @@ def written(folder: Path, content: Any) -> Path:
 
 def test_the_file_and_its_folder_name_the_decoder_and_its_cache(tmp_path: Path) -> None:
     path = written(tmp_path, genai_config())
-    found = find_genai_config(path)
-    assert found == find_genai_config(tmp_path)
-    assert found is not None
-    assert found.path == tmp_path / "decoder.onnx"
-    config = found.config
+    decoder, config = named_model(path)
+    assert (decoder, config) == named_model(tmp_path)
+    assert decoder == tmp_path / "decoder.onnx"
+    assert config is not None
     assert config.feed == (
         "present.*.key=past_key_values.*.key",
         "present.*.value=past_key_values.*.value",
@@ -33,24 +32,25 @@ def test_the_file_and_its_folder_name_the_decoder_and_its_cache(tmp_path: Path) 
 
 
 def test_other_files_are_models(tmp_path: Path) -> None:
-    assert find_genai_config(tmp_path / "model.onnx") is None
+    assert named_model(tmp_path / "model.onnx") == (tmp_path / "model.onnx", None)
     with pytest.raises(ModelError, match=r"a folder without a genai_config.json"):
-        find_genai_config(tmp_path)
+        named_model(tmp_path)
 
 
 def test_what_is_not_stated_is_not_known(tmp_path: Path) -> None:
-    found = find_genai_config(written(tmp_path, {"model": {"decoder": {"filename": "a.onnx"}}}))
-    assert found is not None
-    assert found.config.feed == ()
-    assert found.config.max_tokens is found.config.buffer_tokens is found.config.layers is None
+    path = written(tmp_path, {"model": {"decoder": {"filename": "a.onnx"}}})
+    config = named_model(path).genai
+    assert config is not None
+    assert config.feed == ()
+    assert config.max_tokens is config.buffer_tokens is config.layers is None
 
 
 def test_a_cache_that_grows_has_no_buffer(tmp_path: Path) -> None:
     content = genai_config()
     content["search"]["past_present_share_buffer"] = False
-    found = find_genai_config(written(tmp_path, content))
-    assert found is not None
-    assert found.config.buffer_tokens is None
+    config = named_model(written(tmp_path, content)).genai
+    assert config is not None
+    assert config.buffer_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_a_cache_that_grows_has_no_buffer(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        find_genai_config(written(tmp_path, content))
+        named_model(written(tmp_path, content))

@@ -29,7 +29,7 @@ def test_an_unknown_entry_is_noted_with_the_nearest_known_one(
         "session.disable_prepacking",
         "intra_op_num_threads",
         "ep.cuda.use_arena",
-        *(name for option in tuning_options() for name in option.session),
+        *(name for option in tuning_options() for name in option.session_options),
     ],
 )
 def test_known_entries_attributes_and_options_of_providers_have_no_note(name: str) -> None:

@@ -42,7 +42,7 @@ def run_until_ready(
         ready += [folder / "ready_in_group", folder / "ready_alone"]
     recorded = run_program(
         [sys.executable, "-S", "-c", PROGRAM, str(folder), *words],
-        xray=False,
+        takes_xray=False,
         is_complete=lambda recorder: all(path.exists() for path in ready),
         on_wait=on_wait,
     )

@@ -70,7 +70,7 @@ def test_a_program_is_ended_after_the_time() -> None:
     ("limits", "sentence"),
     [
         ({"runs": 39}, "runs must be at least 40"),
-        ({"duration_s": 0.0}, "--for must be greater than 0"),
+        ({"duration_s": 0.0}, "duration_s must be greater than 0"),
     ],
 )
 def test_limits_out_of_bounds_are_refused(limits: Any, sentence: str) -> None:

@@ -73,7 +73,7 @@ class Hook:
 
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
-    made = Recorder(xray=False)
+    made = Recorder(takes_xray=False)
     yield made
     made.close()
 

@@ -252,5 +252,5 @@ def test_ctrl_c_before_the_summary_is_printed_keeps_the_exit_code(
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("memdiag.reports.report_of", interrupted)
-    run_command._print_summary(ANY, (), detail=Detail.ANSWER)
+    monkeypatch.setattr("memdiag.cli.output.report_of", interrupted)
+    run_command._print_summary(ANY, (), Detail.ANSWER)

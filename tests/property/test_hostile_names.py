@@ -41,7 +41,7 @@ FORMAL = {"schema", "id", "source", "target", "metric"}
 
 RECORDS: dict[str, Any] = {
     "profile": tied_xray.with_xrays,
-    "gpu": gpus.recorded_profile,
+    "gpu": gpus.compared_profile,
     "failed": profiles.failed,
     "killed": profiles.killed,
     "comparison": comparisons.versions,

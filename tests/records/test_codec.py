@@ -126,7 +126,7 @@ def test_a_negative_size_duration_or_count_is_refused(
 def test_a_smaller_steady_memory_than_the_baseline_is_no_error() -> None:
     record = fix_records.verified()
     assert record.before is not None
-    before = msgspec.structs.replace(record.before, steady_bytes=-4096, file_bytes=-4096)
+    before = msgspec.structs.replace(record.before, steady_bytes=-4096, file_and_shared_bytes=-4096)
     record = msgspec.structs.replace(record, before=before)
     assert decode(encode(record), Fix) == record
 

@@ -25,7 +25,13 @@ def without_last(record: Record, column: str) -> bytes:
     [
         *(
             (Profile, profiles.with_shared(), column)
-            for column in ("t_s", "rss_bytes", "anonymous_bytes", "file_bytes", "shared_bytes")
+            for column in (
+                "t_s",
+                "rss_bytes",
+                "anonymous_bytes",
+                "file_and_shared_bytes",
+                "shared_bytes",
+            )
         ),
         *(
             (ProgramRun, runs.server(), column)

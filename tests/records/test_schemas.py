@@ -21,7 +21,7 @@ PROFILE_CONTRACT = {
     "Phase": "name duration_s start end peak_rss_bytes peak_kind",
     "Memory": "rss_bytes anonymous_bytes file_bytes shared_bytes",
     "Span": "name phase step start_s end_s peak_rss_bytes peak_kind net_rss_bytes",
-    "Samples": "t_s rss_bytes anonymous_bytes file_bytes",
+    "Samples": "t_s rss_bytes anonymous_bytes file_and_shared_bytes",
     "Run": "latency_s rss_bytes",
     "Outcome": "status phase message",
 }

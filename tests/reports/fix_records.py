@@ -21,7 +21,7 @@ def figures(peak: int, steady: int, mapped: int, disk: int, unread: int = 0) -> 
         steady_bytes=steady * MIB,
         steady_spread_bytes=0,
         anonymous_bytes=(steady - mapped) * MIB,
-        file_bytes=mapped * MIB,
+        file_and_shared_bytes=mapped * MIB,
         load_s=0.65,
         latency_s=0.004,
         disk_bytes=disk * MIB,
@@ -51,7 +51,7 @@ def point(
 ) -> Point:
     """Return a point that takes the peak and steady memory `at`, in MiB."""
     return Point(
-        options=options,
+        option_names=options,
         session_options={"session.disable_prepacking": "1"} if options else {},
         environment={},
         run_options={},
@@ -96,8 +96,8 @@ def fix(chosen_point: Point = CHOSEN, points: tuple[Point, ...] = POINTS, **chan
         notes=("a note",),
         duration_s=12.0,
         points=points,
-        chosen=chosen_point.options,
-        program="import onnxruntime as ort\n" if chosen_point.options else "",
+        chosen=chosen_point.option_names,
+        program="import onnxruntime as ort\n" if chosen_point.option_names else "",
         session_count=20,
     )
     return msgspec.structs.replace(made, **changes)

@@ -2,22 +2,69 @@
 
 from memdiag.api.device_watch import device_memory
 from memdiag.device.recording import DeviceRecording
+from memdiag.records.attribution import Unidentifiable
 from memdiag.records.device import (
     Device,
+    DeviceCopy,
     DeviceFinding,
     DeviceMemory,
     DevicePhase,
+    DeviceXray,
     Ledger,
     LedgerRow,
     MissingSource,
 )
 from memdiag.records.profile import Outcome, Profile
-from tests.device.recorded_sessions import failed_in_last_run, raw, recorded
+from tests.device.recorded_sessions import arenas_at_rest, failed_in_last_run, raw, recorded
 from tests.device.replay import child_marks
 from tests.reports import profiles
 from tests.reports.profiles import MIB
 from tests.reports.rendering import replaced
 
+(CHUNKS,) = (arena for arena in arenas_at_rest(raw("dense_default")) if arena.memory == "Cuda")
+XRAY = DeviceXray(
+    copies=(
+        DeviceCopy(
+            weights=("W", "tied"),
+            kind="original",
+            layout="original",
+            parameters={},
+            bytes=60 * MIB,
+            address=CHUNKS.in_use[0][0],
+            verified_bytes=60 * MIB,
+            is_stale=False,
+        ),
+        DeviceCopy(
+            weights=("W", "tied"),
+            kind="transposed",
+            layout="transposed",
+            parameters={"perm": "1,0"},
+            bytes=60 * MIB,
+            address=CHUNKS.in_use[0][0] + 64 * MIB,
+            verified_bytes=60 * MIB,
+            is_stale=False,
+        ),
+        DeviceCopy(
+            weights=("filter",),
+            kind="transposed",
+            layout="channels_last",
+            parameters={},
+            bytes=2 * MIB,
+            address=CHUNKS.free[0][0],
+            verified_bytes=2 * MIB,
+            is_stale=True,
+        ),
+    ),
+    indistinct=(
+        Unidentifiable(
+            reason="smaller than 256 bytes each", count=2, bytes=128, weights=("bias", "scale")
+        ),
+    ),
+    absent=(("on_host",),),
+    searched_bytes=256 * MIB,
+    copied_bytes=400 * MIB,
+    duration_s=0.31,
+)
 PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 FALLBACK = DeviceFinding(
     rule="MD907",
@@ -66,6 +113,12 @@ def recorded_profile(name: str = "dense_default") -> Profile:
     """Return a profile with the memory of a recorded session on the GPU."""
     profile = with_memory(recorded_memory(name))
     return replaced(profile, model__weight_bytes=recorded(name).weight_bytes)
+
+
+def compared_profile() -> Profile:
+    """Return a profile whose weights on the GPU were compared with the model."""
+    memory = _memory_of(replaced(as_in_child("dense_default"), xray=XRAY))
+    return replaced(recorded_profile(), device=memory)
 
 
 def fallen_back() -> Profile:

@@ -202,7 +202,7 @@ def killed() -> Profile:
         t_s=(*columns.t_s, columns.t_s[-1] + 0.001),
         rss_bytes=(*columns.rss_bytes, 0),
         anonymous_bytes=(*columns.anonymous_bytes, 0),
-        file_bytes=(*columns.file_bytes, 0),
+        file_and_shared_bytes=(*columns.file_and_shared_bytes, 0),
     )
     return msgspec.structs.replace(profile, samples=gone)
 
@@ -276,7 +276,7 @@ def long(count: int = 100_000) -> Profile:
         t_s=tuple(round(index * 2.3 / count, 6) for index in range(count)),
         rss_bytes=tuple(rss),
         anonymous_bytes=tuple(size - FILE_MIB * MIB for size in rss),
-        file_bytes=(FILE_MIB * MIB,) * count,
+        file_and_shared_bytes=(FILE_MIB * MIB,) * count,
     )
     return msgspec.structs.replace(profile, samples=samples)
 
@@ -358,5 +358,5 @@ def _samples(spans: Sequence[Span], count: int, split: bool) -> Samples:
         anonymous_bytes=tuple(a - b for a, b in zip(rss, file, strict=True))
         if split
         else (None,) * len(rss),
-        file_bytes=tuple(file) if split else (None,) * len(rss),
+        file_and_shared_bytes=tuple(file) if split else (None,) * len(rss),
     )

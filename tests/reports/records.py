@@ -46,6 +46,7 @@ VARIANTS: dict[str, Callable[[], ReportedRecord]] = {
     "profile_killed": profiles.killed,
     "profile_generation": profiles.generated,
     "profile_gpu": gpus.recorded_profile,
+    "profile_gpu_compared": gpus.compared_profile,
     "profile_gpu_without_cupti": partial(gpus.recorded_profile, "dense_nocupti"),
     "profile_gpu_unread": partial(gpus.on_gpu, is_read=False),
     "profile_gpu_fallback": gpus.fallen_back,

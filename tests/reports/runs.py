@@ -140,7 +140,7 @@ def process(pid: int, *sizes: int, parent: int = 1, **changes: Any) -> ProgramPr
             t_s=tuple(map(float, range(len(sizes)))),
             rss_bytes=tuple(size * MIB for size in sizes),
             anonymous_bytes=tuple((size - 20) * MIB for size in sizes),
-            file_bytes=(20 * MIB,) * len(sizes),
+            file_and_shared_bytes=(20 * MIB,) * len(sizes),
         ),
     }
     return ProgramProcess(**(fields | changes))

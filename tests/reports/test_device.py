@@ -17,7 +17,7 @@ from memdiag.reports.device import device_answer, device_sum
 from memdiag.units import MIB
 from tests.device.recorded_sessions import NAMES, raw, recorded
 from tests.reports import gpus
-from tests.reports.gpus import recorded_memory
+from tests.reports.gpus import XRAY, recorded_memory
 from tests.reports.rendering import printed, replaced
 
 
@@ -106,6 +106,21 @@ def test_other_processes_are_not_the_models() -> None:
     own = answer("dense_default")
     assert answer("dense_default", shared) == own
     assert device_sum(shared).endswith("+ other processes 4,000")
+
+
+def test_each_copy_of_a_weight_is_listed_with_all_details_only() -> None:
+    profile = gpus.compared_profile()
+    text = printed(profile, detail=Detail.ALL, width=200)
+    for words in (
+        rf"W \+1 more +transposed \(perm 1,0\) +60\.0 +in use +{XRAY.copies[1].address:#x}",
+        r"filter +transposed \(channels last\) +2\.0 +stale",
+        r"1 copy \(2\.0 MiB\) is stale",
+        r"Not on the GPU in any layout that memdiag knows: on_host\.",
+        r"2 weights \(bias, scale\), 128 B: smaller than 256 bytes each",
+        r"256 MiB of the GPU were searched in 310 ms\..* 400 MiB were copied",
+    ):
+        assert re.search(words, text), words
+    assert "channels last" not in printed(profile, detail=Detail.USUAL, width=200)
 
 
 def test_names_with_control_characters_are_escaped() -> None:

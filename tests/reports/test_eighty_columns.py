@@ -26,7 +26,7 @@ RECORDS: dict[str, ReportedRecord] = {
     "profile": tied_xray.with_xrays(),
     "generation": profiles.generated(),
     "failed profile": profiles.failed(),
-    "profile of a GPU": gpus.recorded_profile(),
+    "profile of a GPU": gpus.compared_profile(),
     "xray": tied_xray.attribution(),
     "comparison": comparisons.versions(),
     "optimizers": comparisons.optimizers(),

@@ -175,7 +175,7 @@ def test_data_frames_have_a_row_for_each_part() -> None:
     assert frame["arena_slack_bytes"] == [30 * MIB, None, None, 100 * MIB, None]
     assert frame["resident_slack_bytes"] == [30 * MIB, None, None, 40 * MIB, None]
     fix = fix_records.verified()
-    assert fix.to_dataframe()["options"] == [point.options for point in fix.points]
+    assert fix.to_dataframe()["option_names"] == [point.option_names for point in fix.points]
     for record in (CHECK, Findings((FOUND,)), FOUND):
         frame = record.to_dataframe()
         assert (frame["name"], frame["bytes"]) == ([FOUND.name], [FOUND.bytes])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from memdiag.growth.wording import CALIBRATORS_HAVE
+from memdiag.growth.growth_sentences import CALIBRATORS_HAVE
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
 from memdiag.records.profile import Samples
@@ -65,7 +65,9 @@ def growing(record: ProgramRun, start: int = 200, **changes: Any) -> ProgramRun:
     """Return a recording whose process grows by 10 MiB a second, with changes of the process."""
     times = tuple(number / 10 for number in range(101))
     sizes = tuple((start + int(10 * time_s)) * MIB for time_s in times)
-    samples = Samples(t_s=times, rss_bytes=sizes, anonymous_bytes=sizes, file_bytes=(0,) * 101)
+    samples = Samples(
+        t_s=times, rss_bytes=sizes, anonymous_bytes=sizes, file_and_shared_bytes=(0,) * 101
+    )
     (grown,) = record.processes
     grown = replaced(grown, samples=samples, ended_s=None, **changes)
     return replaced(record, processes=(grown,))

@@ -122,7 +122,7 @@ def everything() -> ModelProto:
 
 def about_all(file: ModelFile, rewriter: Rewriter) -> Finding:
     """Return a finding of all weights and of what grows, or of a pair if that is what is wanted."""
-    if rewriter.rewrite.rules == ("stored-transpose",):
+    if rewriter.rewrite.name == "merge-transposed":
         return msgspec.structs.replace(finding("w2", "right2"), name="stored-transpose")
     weights = [f"{one.graph}/{one.name}" if one.graph else one.name for one in file.weights]
     return finding(*weights, nodes=["big", "grown"])

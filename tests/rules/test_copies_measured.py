@@ -19,7 +19,7 @@ from tests.rules import test_sparse_densified as sparse
 from tests.rules import test_unused_weights as unused
 from tests.rules.building import MIB, branches, rows, typed
 from tests.rules.conftest import Agrees
-from tests.rules.equal_weights import EqualWeights
+from tests.rules.equal_weight_models import EqualWeights
 from tests.rules.examining import external as external_copy
 from tests.rules.examining import findings, found
 from tests.rules.measuring import NEWEST, above_baseline, xray

@@ -16,6 +16,7 @@ from memdiag.rules.device.folded_copy_on_device import RULE as COPY
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB
 from tests.device.recorded_sessions import NAMES, raw, recorded
+from tests.reports import gpus
 
 EMPTY_REGIONS = {"dense16", "dense_default", "dense_nocupti", "tied"}
 GROWTH_IN_SECOND_RUNS = {
@@ -171,6 +172,41 @@ def test_a_folded_copy_is_a_size_that_was_asked_for_more_often_than_weights_have
     assert sizes.count(weight_bytes) == 2
     assert [finding.bytes for finding in findings] == [weight_bytes]
     assert "59 MiB, the size of W, 1 time more than" in findings[0].message
+
+
+def compared(**changes: Any) -> DeviceRecording:
+    """Return a recording in which W is on the device twice, with changes of the second copy."""
+    first, second, _ = gpus.XRAY.copies
+    copies = (first, msgspec.structs.replace(second, **changes))
+    xray = msgspec.structs.replace(gpus.XRAY, copies=copies)
+    return msgspec.structs.replace(recorded("dense_default"), xray=xray)
+
+
+def test_a_folded_copy_is_found_by_its_contents() -> None:
+    (finding,) = findings_of(COPY, compared())
+    assert finding.bytes == 60 * MIB
+    assert finding.message == "W is on the device twice, once transposed: 60 MiB more."
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"is_stale": True},
+        {"weights": ("V",)},
+        {"bytes": MIB - 1},
+        {"layout": "channels_last"},
+        {"layout": "original", "kind": "original"},
+    ],
+    ids=["stale", "another weight", "small", "of a kernel", "as the file has it"],
+)
+def test_other_copies_are_not_folded(changes: dict[str, Any]) -> None:
+    assert not findings_of(COPY, compared(**changes))
+
+
+def test_with_contents_sizes_are_not_compared() -> None:
+    without_copies = msgspec.structs.replace(gpus.XRAY, copies=())
+    assert findings_of(COPY, recorded("tied"))
+    assert not findings_of(COPY, msgspec.structs.replace(recorded("tied"), xray=without_copies))
 
 
 def test_two_weights_of_one_size_are_no_copies() -> None:

@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, TensorProto
 
 from tests.model_text import random, text_model
-from tests.rules.equal_weights import EqualWeights, examined
+from tests.rules.equal_weight_models import EqualWeights, examined
 
 OLD, NEW = "1.24.4", "1.31.1"
 EQUAL = EqualWeights(256, 384)

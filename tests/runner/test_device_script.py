@@ -263,6 +263,79 @@ def test_cupti_that_cannot_start_is_missing_with_the_reason(cupti: Any, reason: 
     assert recording.named("device_allocations") == []
 
 
+@pytest.mark.parametrize(
+    ("libraries", "reason"),
+    [
+        ({}, "onnxruntime has not loaded libcudart"),
+        ({"libcudart": Cudart()}, "libcudart has no cudaMemcpy or cudaHostRegister"),
+    ],
+)
+def test_a_block_that_cannot_be_filled_has_a_reason(libraries: dict[str, Any], reason: str) -> None:
+    recording = Recording(Loader(**libraries))
+    recording.recorder.copy([(0x100, 64)])
+    assert recording.named("device_block") == [{"address": None, "reason": reason}]
+    recording.recorder.end_copies()
+
+
+class CopyingCudart(Cudart):
+    """A runtime whose device has the bytes 0, 1, 2 … at its addresses, below 200."""
+
+    def __init__(self, can_pin: bool = True) -> None:
+        super().__init__()
+        self.can_pin = can_pin
+        self.calls: list[str] = []
+
+    def cudaHostRegister(self, memory: Any, size: Any, flags: Any) -> int:
+        self.calls.append("pin")
+        return 0 if self.can_pin else 801
+
+    def cudaHostUnregister(self, memory: Any) -> int:
+        self.calls.append("unpin")
+        return 0
+
+    def cudaGetLastError(self) -> int:
+        self.calls.append("clear")
+        return 0
+
+    def cudaMemcpy(self, target: Any, source: Any, size: Any, kind: Any) -> int:
+        assert kind.value == 2
+        start, end = source.value or 0, (source.value or 0) + size.value
+        if end > 200:
+            return 1
+        ctypes.memmove(target, bytes(range(start, end)), size.value)
+        return 0
+
+
+@pytest.mark.parametrize("can_pin", [True, False])
+def test_ranges_are_copied_one_after_the_other_into_one_block(can_pin: bool) -> None:
+    runtime = CopyingCudart(can_pin)
+    recording = Recording(Loader(libcudart=runtime))
+    for ranges in ([(10, 3), (100, 2)], [(7, 1)]):
+        recording.recorder.copy(ranges)
+        fields = recording.named("device_block")[-1]
+        content = bytes(byte for at, size in ranges for byte in range(at, at + size))
+        assert ctypes.string_at(fields["address"], len(content)) == content
+        assert fields["reason"] == ""
+    assert len({fields["address"] for fields in recording.named("device_block")}) == 1
+    recording.recorder.end_copies()
+    assert runtime.calls == ["pin", "unpin"] if can_pin else ["pin", "clear"]
+
+
+def test_a_copy_that_fails_leaves_no_error_in_the_runtime() -> None:
+    runtime = CopyingCudart()
+    recording = Recording(Loader(libcudart=runtime))
+    recording.recorder.copy([(10, 3), (199, 2)])
+    reason = "cudaMemcpy failed with error 1"
+    assert recording.named("device_block") == [{"address": None, "reason": reason}]
+    assert runtime.calls == ["pin", "clear"]
+
+
+def test_a_block_takes_no_more_than_it_has() -> None:
+    recording = Recording(Loader(libcudart=CopyingCudart()))
+    with pytest.raises(ValueError, match="larger than the block"):
+        recording.recorder.copy([(0, device.BLOCK_BYTES), (0, 1)])
+
+
 def test_records_that_cupti_lost_are_said() -> None:
     cupti = Cupti(dropped=4)
     recording = Recording(Loader(libcupti=cupti))
@@ -352,6 +425,39 @@ CUDART = """
 #include <stddef.h>
 int cudaMemGetInfo(size_t *free, size_t *total) { *free = 300; *total = 1000; return 0; }
 """
+DEVICE_ADDRESS = 0x7E0000000000
+CUDART_WITH_CONTENTS = r"""
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int last_error;
+
+static int failed(int code) { return last_error = code; }
+int cudaGetLastError(void) { int code = last_error; last_error = 0; return code; }
+int cudaMemGetInfo(size_t *free, size_t *total) {
+  *free = 512u << 20, *total = 1024u << 20;
+  return last_error;
+}
+int cudaHostRegister(void *memory, size_t size, unsigned flags) {
+  memset(memory, 0, size);
+  return getenv("FAKE_UNPINNABLE") ? failed(801) : 0;
+}
+int cudaHostUnregister(void *memory) { return getenv("FAKE_UNPINNABLE") ? failed(1) : 0; }
+
+/* The memory of the device is a file, whose allocations have ALLOCATION_BYTES each. */
+int cudaMemcpy(void *target, const void *source, size_t size, int kind) {
+  uint64_t start = (uint64_t)source - DEVICE_ADDRESS;
+  if (kind != 2 || start / ALLOCATION_BYTES != (start + size - 1) / ALLOCATION_BYTES)
+    return failed(1);
+  int device = open(getenv("FAKE_DEVICE"), O_RDWR);
+  ssize_t copied = pread(device, target, size, start);
+  close(device);
+  return copied == (ssize_t)size ? 0 : failed(1);
+}
+"""
 CUPTI = r"""
 #include <stddef.h>
 #include <stdint.h>
@@ -406,11 +512,13 @@ int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dr
 """
 
 
-def compiled(source: str, library: Path) -> Path:
+def compiled(source: str, library: Path, **constants: int) -> Path:
     """Return the shared library of a source in C, with its file name as its SONAME."""
     library.parent.mkdir(parents=True, exist_ok=True)
+    defined = [f"-D{name}={value}" for name, value in constants.items()]
+    name = f"-Wl,-soname,{library.name}"
     subprocess.run(
-        ["cc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-x", "c", "-o", library, "-"],
+        ["cc", "-shared", "-fPIC", name, *defined, "-x", "c", "-o", library, "-"],
         input=source,
         text=True,
         check=True,

@@ -8,10 +8,11 @@ import pytest
 
 from memdiag.system.memory_limit import available_memory_bytes, total_memory_bytes
 
-STAT = "anon 500\ninactive_file 100"
+STAT = "anon 500\ninactive_file 100\nactive_file 50\nfile_mapped 50"
 VERSION_1 = {
     "memory/app/memory.usage_in_bytes": "900",
-    "memory/app/memory.stat": f"{STAT}\ntotal_inactive_file 200",
+    "memory/app/memory.stat": f"{STAT}\ntotal_inactive_file 200\ntotal_active_file 50\n"
+    "total_mapped_file 50",
 }
 VERSION_2 = {"app/memory.current": "900", "app/memory.stat": STAT}
 UNLIMITED = 1 << 60
@@ -29,7 +30,6 @@ UNLIMITED = 1 << 60
             "0::/app", {"app/memory.max": "1000", "app/memory.current": "900"}, 100,
             id="without statistics",
         ),
-        pytest.param("0::/app", {"app/memory.max": "1000"}, UNLIMITED, id="an unknown use"),
         pytest.param(
             "4:memory:/app", {**VERSION_1, "memory/app/memory.limit_in_bytes": "1000"}, 300,
             id="version 1",

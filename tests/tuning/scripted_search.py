@@ -30,7 +30,7 @@ def figures(
         steady_bytes=round((peak if steady is None else steady) * MIB),
         steady_spread_bytes=0,
         anonymous_bytes=round((peak if anonymous is None else anonymous) * MIB),
-        file_bytes=0,
+        file_and_shared_bytes=0,
         load_s=0.1,
         latency_s=0.01,
         disk_bytes=1,
@@ -54,7 +54,7 @@ def made_up_point(*options: str, **fields: Any) -> Point:
         "fits": False,
         "problem": "",
     }
-    return Point(options=options, **(empty | fields))
+    return Point(option_names=options, **(empty | fields))
 
 
 def no_change(names: Names) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Scripted:
         return made_up_point(*names, figures=figures(self.size(frozenset(names))))
 
     def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-        names = frozenset(point.options)
+        names = frozenset(point.option_names)
         changes = self.seen(names)
         self.compared.append(names)
         assert point.figures is not None
@@ -120,7 +120,7 @@ class Scripted:
         return msgspec.structs.replace(point, **(found | changes))
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-        names = frozenset(point.options)
+        names = frozenset(point.option_names)
         changes = {"stands": names not in self.untrue} | self.confirmed(names)
         stands = changes.pop("stands")
         return msgspec.structs.replace(point, **changes), stands

@@ -49,7 +49,7 @@ def quick(scripted: Scripted, usable: Any, end: float = inf) -> OptionSearch:
 
 
 def tried(search: OptionSearch) -> set[Names]:
-    return {frozenset(point.options) for point in search.points}
+    return {frozenset(point.option_names) for point in search.points}
 
 
 def helps_only_beside_a(names: Names) -> float:
@@ -132,9 +132,9 @@ CHOSEN: dict[str, tuple[Scripted, Any, str]] = {
 def test_what_is_chosen(case: str) -> None:
     scripted, usable, chosen = CHOSEN[case]
     search = searched(scripted, usable)
-    assert {*search.chosen.options} == {*chosen.split()}
-    assert search.is_confirmed
-    assert search.points[0].options == ()
+    assert {*search.chosen.option_names} == {*chosen.split()}
+    assert search.measured.is_confirmed
+    assert search.points[0].option_names == ()
     excluding = {one.name: {*one.excludes} for one in search.usable}
     assert not any(excluding[name] & names for names in tried(search) for name in names)
 
@@ -152,7 +152,7 @@ def test_what_is_compared(saved: dict[str, float], usable: str, compared: list[s
     assert {frozenset(names) for names in compared} <= {*scripted.compared}
     idle = usable.split()[-1]
     assert not any(idle in names for names in scripted.compared)
-    (point,) = [point for point in search.points if point.options == (idle,)]
+    (point,) = [point for point in search.points if point.option_names == (idle,)]
     assert (point.ratio, point.on_front) == (None, False)
 
 
@@ -173,9 +173,9 @@ def test_what_was_compared_before_the_search_is_not_compared_again() -> None:
     point = scripted.compare(scripted.measure((first,)), (first,))
     scripted.compared.clear()
     search = new_search(scripted, [first, other])
-    search._keep_point(point, (first,))
+    search.measured.keep(point, (first,))
     search.run()
-    assert {*search.chosen.options} == {"a", "b"}
+    assert {*search.chosen.option_names} == {"a", "b"}
     assert {"a"} not in scripted.compared
 
 
@@ -186,7 +186,7 @@ def test_ctrl_c_after_the_first_comparison_leaves_its_point() -> None:
         return less(a=10, b=40, c=5)(names)
 
     search = searched(Scripted(size), "a b c")
-    assert (search.chosen.options, search.ended_by) == (("b",), "interrupt")
+    assert (search.chosen.option_names, search.ended_by) == (("b",), "interrupt")
 
 
 def test_options_that_were_named_are_compared_together() -> None:
@@ -200,7 +200,7 @@ def test_options_that_were_named_are_compared_together() -> None:
     search = searched(named, "a b c d", together=("a", "b", "c"))
     assert names in named.compared
     assert names | {"d"} in named.compared
-    assert {*search.chosen.options} == {"a", "c"}
+    assert {*search.chosen.option_names} == {"a", "c"}
     # A model that one of them excludes stays out, and options that exclude each other alone.
     beside = Scripted(size)
     searched(beside, "a b:rewrite rewrite", together=("a", "b"))
@@ -212,14 +212,14 @@ def test_options_that_were_named_are_compared_together() -> None:
 
 def test_what_is_too_slow_is_on_the_front_but_not_chosen() -> None:
     search = searched(Scripted(less(slow=60, a=10), slow_if("slow")), "a slow")
-    assert search.chosen.options == ("a",)
-    assert ("slow",) in {point.options for point in search.points if point.on_front}
+    assert search.chosen.option_names == ("a",)
+    assert ("slow",) in {point.option_names for point in search.points if point.on_front}
 
 
 def test_what_was_confirmed_stays_the_choice_whatever_its_second_figures() -> None:
     drifting = Scripted(less(a=20, b=30), confirmed=lambda names: {"figures": figures(85)})
     search = searched(drifting, "a:b b:a")
-    assert search.chosen.options == ("b",)
+    assert search.chosen.option_names == ("b",)
     assert search.chosen.figures == figures(85)
 
 
@@ -236,7 +236,7 @@ def test_a_budget_says_what_is_compared(
     saved: dict[str, float], peak_mib: float, chosen: tuple[str, ...], compared: str
 ) -> None:
     scripted = Scripted(less(**saved), budget={"peak": round(peak_mib * MIB)})
-    assert searched(scripted, "a b").chosen.options == chosen
+    assert searched(scripted, "a b").chosen.option_names == chosen
     assert {*scripted.compared} - {frozenset("ab")} == {frozenset(compared)}
 
 
@@ -254,18 +254,18 @@ def test_what_exceeds_the_budget_in_several_processes_is_chosen_only_if_nothing_
         untrue=untrue(*not_confirmed),
         confirmed=lambda names: {"figures": figures(81), "fits": False} if names == {"a"} else {},
     )
-    assert {*searched(growing, "a b").chosen.options} == chosen
+    assert {*searched(growing, "a b").chosen.option_names} == chosen
 
 
 def test_what_would_fit_if_it_were_faster_is_known() -> None:
     budget = {"steady": 50 * MIB}
     search = searched(Scripted(less(slow=60, a=10), slow_if("slow"), budget), "a slow")
-    assert (search.chosen.options, search.chosen.fits) == (("a",), False)
-    slower = search.fastest_of_too_slow()
+    assert (search.chosen.option_names, search.chosen.fits) == (("a",), False)
+    slower = search.measured.fastest_of_too_slow()
     assert slower is not None
-    assert "slow" in slower.options
+    assert "slow" in slower.option_names
     hopeless = searched(Scripted(less(a=10), budget=budget), "a")
-    assert hopeless.fastest_of_too_slow() is None
+    assert hopeless.measured.fastest_of_too_slow() is None
 
 
 def test_in_limited_time_what_saves_most_is_compared_first() -> None:
@@ -276,7 +276,7 @@ def test_in_limited_time_what_saves_most_is_compared_first() -> None:
     assert unlimited.compared == [{"e"}]
     # In the first third of the time a, b, c and d are measured, and e when the best was compared.
     limited = Scripted(less(**saved))
-    assert searched(limited, usable, end=12).chosen.options == ("e",)
+    assert searched(limited, usable, end=12).chosen.option_names == ("e",)
     assert limited.compared == [{"c"}, {"e"}]
 
 
@@ -297,15 +297,15 @@ def test_comparing_ends_with_the_time() -> None:
     # All four were measured in the first third of the time, and the best was compared, so that
     # there is a result. Then they were accumulated and compared together.
     assert slow.compared == [{"c"}, {"a", "b", "c", "d"}]
-    assert {*search.chosen.options} == {"a", "b", "c", "d"}
+    assert {*search.chosen.option_names} == {"a", "b", "c", "d"}
     assert not any(point.offered for point in search.points)
 
 
 def test_what_takes_less_but_could_not_be_compared_in_time_is_offered() -> None:
     usable = [*options("a:d c:d d:a,c"), option("e", "a", "c", costs_time=True)]
     search = searched(Slow(less(a=5, c=30, d=20, e=50)), usable, end=10)
-    assert {*search.chosen.options} == {"a", "c"}
-    assert {point.options for point in search.points if point.offered} == {("e",)}
+    assert {*search.chosen.option_names} == {"a", "c"}
+    assert {point.option_names for point in search.points if point.offered} == {("e",)}
 
 
 def test_what_was_not_measured_in_time_is_named() -> None:
@@ -325,7 +325,7 @@ def test_an_undecided_quick_ratio_is_compared_exactly(
             {"ratio": exact, "undecided": False, "stands": exact <= LIMIT} if names == {"b"} else {}
         ),
     )
-    assert searched(doubtful, "a:b b:a").chosen.options == chosen
+    assert searched(doubtful, "a:b b:a").chosen.option_names == chosen
 
 
 @pytest.mark.parametrize(("ratio", "is_told"), [(1.07, True), (1.3, False), (1.02, False)])
@@ -334,9 +334,9 @@ def test_what_stays_undecided_after_a_thorough_comparison_is_told(
 ) -> None:
     confirmed = {"ratio": ratio, "undecided": 1.05 < ratio < 1.1, "stands": False}
     search = searched(Scripted(less(a=20), confirmed=lambda names: {**confirmed}), "a")
-    assert search.chosen.options == ()
-    doubtful = search.best_undecided()
-    assert (doubtful is not None and doubtful.options == ("a",)) is is_told
+    assert search.chosen.option_names == ()
+    doubtful = search.measured.best_undecided()
+    assert (doubtful is not None and doubtful.option_names == ("a",)) is is_told
 
 
 @pytest.mark.parametrize(("peak_mib", "is_open"), [(120, False), (90, True)])
@@ -360,7 +360,7 @@ def test_what_is_undecided_when_the_time_is_over_is_chosen_where_it_is_plausible
 ) -> None:
     ending = Scripted(less(a=30), seen=undecided(ratio, low, high=1.2), confirmed=time_is_over)
     search = searched(ending, [option("a", costs_time=costs_time)])
-    assert (search.chosen.options, search.ended_by) == (expected, "time_limit")
+    assert (search.chosen.option_names, search.ended_by) == (expected, "time_limit")
 
 
 @pytest.mark.parametrize(("end", "first"), [(inf, {"b"}), (30, {"a"})])
@@ -391,7 +391,7 @@ def test_where_nothing_else_saves_what_is_undecided_is_confirmed_within_the_time
         less(a=20), seen=undecided(1.09, 1.06), confirmed=lambda names: {**confirmed}
     )
     search = searched(doubtful, "a b", end=30)
-    assert (search.chosen.options, search.ended_by) == (expected, "completion")
+    assert (search.chosen.option_names, search.ended_by) == (expected, "completion")
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_in_limited_time_nothing_is_added_to_what_is_probably_too_slow() -> None
         less(a=40, b=20),
         seen=lambda names: undecided(1.3, 1.06)(names) if "a" in names else {"low": 1.06},
     )
-    assert searched(doubtful, "a b", end=30).chosen.options == ("b",)
+    assert searched(doubtful, "a b", end=30).chosen.option_names == ("b",)
     assert doubtful.compared.index(frozenset("b")) < doubtful.compared.index(frozenset("ab"))
 
 
@@ -417,8 +417,8 @@ def test_in_limited_time_what_estimates_promise_is_tried_first() -> None:
     usable = [*options("a b c"), option("d", costs_time=True)]
     saving = {"b": 20 * MIB - 1, "c": 20 * MIB, "d": 41 * MIB}
     search = searched(Scripted(less(a=20, d=40)), usable, end=3, expected=saving)
-    assert [point.options for point in search.points[:3]] == [(), ("d",), ("a",)]
-    assert search.chosen.options == ("d",)
+    assert [point.option_names for point in search.points[:3]] == [(), ("d",), ("a",)]
+    assert search.chosen.option_names == ("d",)
 
 
 def test_in_limited_time_what_estimates_promise_is_compared_before_others_are_measured() -> None:
@@ -429,7 +429,7 @@ def test_in_limited_time_what_estimates_promise_is_compared_before_others_are_me
     scripted = Scripted(size, slow_if("slow"))
     search = searched(scripted, usable, end=6, expected=promised)
     assert scripted.compared[:2] == [{"slow"}, {"fast"}]
-    assert [point.options for point in search.points[:3]] == [(), ("slow",), ("fast",)]
+    assert [point.option_names for point in search.points[:3]] == [(), ("slow",), ("fast",)]
     unlimited = Scripted(size)
     searched(unlimited, usable)
     assert unlimited.compared[0] == {"a"}  # what usually costs no time
@@ -439,7 +439,7 @@ def test_in_limited_time_what_promises_as_much_and_costs_no_time_comes_first() -
     promised = {"slow": 60 * MIB, "a": 40 * MIB}
     usable = [SLOW, option("a")]
     search = searched(Scripted(less(slow=60, a=40)), usable, end=1, expected=promised)
-    assert search.chosen.options == ("a",)
+    assert search.chosen.option_names == ("a",)
 
 
 def test_in_limited_time_few_pairs_that_are_slower_by_chance_are_compared_again() -> None:
@@ -448,7 +448,7 @@ def test_in_limited_time_few_pairs_that_are_slower_by_chance_are_compared_again(
         return undecided(ratio, ratio - 0.05)(names)
 
     noisy = Scripted(less(a=20), seen=slower_at_first)
-    assert searched(noisy, "a", end=30).chosen.options == ("a",)
+    assert searched(noisy, "a", end=30).chosen.option_names == ("a",)
     assert noisy.compared == [{"a"}, {"a"}]
 
 
@@ -466,8 +466,8 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
     # A second passes for every point that is tried.
     search = searched(Scripted(less(a=20, b=30)), "a:b b:a", end=deadline)
     assert (search.ended_by == "time_limit") == (deadline < 2)
-    assert search.is_confirmed
-    assert search.chosen.options == expected
+    assert search.measured.is_confirmed
+    assert search.chosen.option_names == expected
 
 
 def test_what_usually_costs_time_is_compared_beside_the_best_of_the_others() -> None:
@@ -493,7 +493,7 @@ def test_what_costs_no_time_is_first_compared_all_at_once() -> None:
     file = option("file", save_options={"x": "1"})
     search = quick(scripted, [*options("a b c:a"), SLOW, file])
     assert scripted.compared == [{"a", "b"}]
-    assert {*search.chosen.options} == {"a", "b"}
+    assert {*search.chosen.option_names} == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -508,12 +508,12 @@ def test_in_limited_time_what_adds_nothing_leaves_the_first_combination_early(
     search = quick(Scripted(less(**saved)), "a b c", end=4.0)
     search.run()
     assert search.ended_by == "time_limit"
-    assert {*search.chosen.options} == chosen
+    assert {*search.chosen.option_names} == chosen
 
 
 def test_a_first_combination_that_saves_nothing_is_not_compared() -> None:
     scripted = Scripted(less(a=0.1))
-    assert quick(scripted, "a b").chosen.options == ()
+    assert quick(scripted, "a b").chosen.option_names == ()
     assert scripted.compared == []
 
 
@@ -525,9 +525,9 @@ def test_a_time_limit_in_the_first_step_keeps_what_was_measured() -> None:
 
 def test_what_saves_nothing_alone_leaves_the_first_combination() -> None:
     search = quick(Scripted(less(a=30)), "a b c")
-    assert {*search.chosen.options} == {"a", "b", "c"}
+    assert {*search.chosen.option_names} == {"a", "b", "c"}
     search.run()
-    assert search.chosen.options == ("a",)
+    assert search.chosen.option_names == ("a",)
 
 
 def test_a_rewritten_model_is_combined_with_the_quick_options() -> None:
@@ -537,7 +537,7 @@ def test_a_rewritten_model_is_combined_with_the_quick_options() -> None:
     search.add_compared(point, REWRITE)
     search.run()
     assert scripted.compared[2] == {"rewrite", "a", "b"}
-    assert {*search.chosen.options} == {"rewrite", "a"}
+    assert {*search.chosen.option_names} == {"rewrite", "a"}
 
 
 def test_the_best_so_far_is_reported() -> None:

@@ -165,7 +165,7 @@ def test_another_model_that_does_not_run_gives_no_advice_for_the_users_model(
 def test_what_the_runtime_refuses_is_a_problem_that_names_no_file_of_ours(
     points: PointEvaluator, tmp_path: Path
 ) -> None:
-    odd = TuningOption(name="odd", does="x.", hurts="x.", session={"nonsense": "1"})
+    odd = TuningOption(name="odd", does="x.", hurts="x.", session_options={"nonsense": "1"})
     point = points.measure((odd,))
     assert point.figures is None
     assert "it does not run" in point.problem

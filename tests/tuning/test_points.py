@@ -71,7 +71,7 @@ def test_excess_is_summed_over_what_the_budget_names() -> None:
 
 
 def front(*points: Point) -> list[str]:
-    return ["+".join(one.options) for one in points_with_pareto_front(points) if one.on_front]
+    return ["+".join(one.option_names) for one in points_with_pareto_front(points) if one.on_front]
 
 
 def test_a_point_on_the_front_is_beaten_in_no_picture_or_in_one_only() -> None:
@@ -97,7 +97,7 @@ def test_what_cannot_be_used_or_was_not_compared_is_not_on_the_front() -> None:
 
 
 def chosen(*points: Point, budget: dict[str, int] | None = None) -> str:
-    return "+".join(recommended_point(points, budget or {}, 1.05).options)
+    return "+".join(recommended_point(points, budget or {}, 1.05).option_names)
 
 
 def test_without_a_budget_the_least_within_the_slowdown_is_chosen() -> None:
@@ -134,4 +134,4 @@ def test_where_nothing_fits_the_nearest_that_is_not_too_slow_is_chosen() -> None
 
 def test_where_all_is_too_slow_the_defaults_stay() -> None:
     points = (point(), point("a", at=(1, 1), ratio=0.99))
-    assert recommended_point(points, {}, 0.9).options == ()
+    assert recommended_point(points, {}, 0.9).option_names == ()

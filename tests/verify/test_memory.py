@@ -3,7 +3,6 @@
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +12,7 @@ from onnx import numpy_helper, parser
 from memdiag.errors import MeasurementError
 from memdiag.records.profile import Outcome
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import Measurement, measure_job
+from memdiag.runner.measured_run import MeasuredRun, Measurement
 from memdiag.verify import memory
 
 
@@ -28,11 +27,13 @@ def job(tmp_path: Path) -> Job:
 def test_ctrl_c_is_not_taken_for_a_model_that_fails(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(job: Job, **options: Any) -> Measurement:
-        return replace(measure_job(job), interrupted=True)
+    run = MeasuredRun.run
+
+    def interrupted(self: MeasuredRun) -> Measurement:
+        return replace(run(self), interrupted=True)
 
     assert memory.measure_once(job).measurement.outcome.status == "completed"
-    monkeypatch.setattr(memory, "measure_job", interrupted)
+    monkeypatch.setattr(MeasuredRun, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         memory.measure_interleaved([job], 3)
 
@@ -44,12 +45,13 @@ def test_a_process_that_was_killed_once_is_started_again(
     reason = "killed by the system (SIGKILL; …)"
     killed = Outcome(status="killed", phase="start", message=reason, cause="sigkill")
     pending = [killed] * kills
+    run = MeasuredRun.run
 
-    def measured(job: Job, **options: Any) -> Measurement:
-        seen = measure_job(job)
+    def measured(self: MeasuredRun) -> Measurement:
+        seen = run(self)
         return replace(seen, outcome=pending.pop()) if pending else seen
 
-    monkeypatch.setattr(memory, "measure_job", measured)
+    monkeypatch.setattr(MeasuredRun, "run", measured)
     if completes:
         assert memory.measure_once(job).measurement.outcome.status == "completed"
     else:
@@ -72,6 +74,6 @@ def test_weights_on_a_tmpfs_count_as_mapped() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = Path(folder, "m.onnx")
         onnx.save(model, path, save_as_external_data=True, location="m.onnx.data")
-        seen = memory.MeasuredProcess(measure_job(Job(model=path, runs=1)))
+        seen = memory.MeasuredProcess(MeasuredRun(Job(model=path, runs=1)).run())
         figures = memory.median_figures([seen], disk_bytes=1)
-    assert figures.file_bytes > 7 << 20
+    assert figures.file_and_shared_bytes > 7 << 20

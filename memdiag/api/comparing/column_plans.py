@@ -74,7 +74,7 @@ def environment_plans(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
         version = runtimes.interpreter_version(python)
         job_here = job_with_interpreter(job, python)
         if version is None:
-            message = f"{path}: it has no onnxruntime. Install it there."
+            message = runtimes.no_runtime_text(path)
             yield ColumnPlan(label=path.name, job=job_here, status="unavailable", message=message)
         else:
             yield ColumnPlan(label=version, job=job_here)

@@ -23,6 +23,7 @@ from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.count_inputs import free_axes
 from memdiag.model.dimensions import InputAxis, unsized_axes
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.tensor_types import type_name_of
 from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension
@@ -32,6 +33,7 @@ from memdiag.runner.job import Deadline, Feed, InputConfig, Job, TimeLimitReache
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.units import some_of
 from memdiag.verify.model_evaluator import InputSet
+from memdiag.verify.outputs import unstable_output_notes
 from memdiag.verify.step_estimate import StepEstimate
 
 MIN_COLUMN_REPEATS = 2
@@ -60,7 +62,7 @@ class SideBySide:
             `MIN_COLUMN_REPEATS` to `COMPARISON_REPEATS`.
         all_runs: run as often in each process; by default only in the first of each column, and in
             the others until memory no longer changes.
-        xray: identify the owners of resident bytes in the first process of each column.
+        takes_xray: identify the owners of resident bytes in the first process of each column.
         is_sequence: each column is compared with the one before it, rather than with the first.
         own_inputs: generate other inputs for models that do not run with the first model's inputs.
         on_progress: called with the current step.
@@ -73,7 +75,7 @@ class SideBySide:
     inputs: InputConfig
     repeats: int | None
     all_runs: bool
-    xray: bool
+    takes_xray: bool
     is_sequence: bool
     own_inputs: bool
     on_progress: OnProgress
@@ -334,7 +336,7 @@ class SideBySide:
             job,
             inputs=self._input_descriptions(sets[0]) if sets else (),
             dimensions=self._dimensions_of(plan),
-            xray=self.xray and is_first,
+            takes_xray=self.takes_xray and is_first,
         )
 
     @property
@@ -350,7 +352,7 @@ class SideBySide:
         return tuple(
             Input(
                 name=feed.name,
-                dtype=str(arrays[feed.name].dtype) if feed.name in arrays else "",
+                dtype=type_name_of(arrays[feed.name]) if feed.name in arrays else "",
                 shape=None if feed.sequence else arrays[feed.name].shape,
                 source="given" if feed.name in self.inputs.arrays else "generated",
                 note=f"with {trial.name}",
@@ -391,9 +393,7 @@ class SideBySide:
         with ReferenceSession(
             self._reference, self._trial_sets, self._new_scratch_folder("outputs")
         ) as reference:
-            if reference.unstable:
-                names = ", ".join(sorted(reference.unstable))
-                self.notes.append(f"outputs that are random are not compared: {names}")
+            self.notes += unstable_output_notes(reference.unstable)
             for index, plan in enumerate(others):
                 about = steps.step(len(others) - index - 1)
                 self.on_progress(f"outputs and latency of {plan.label} ({about})")

@@ -32,7 +32,7 @@ _ESTIMATED_OPTIONS = (
 )
 
 
-def estimate_options(session: SessionConfig | Session, runs: int | None) -> EstimatedSettings:
+def estimated_settings(session: SessionConfig | Session, runs: int | None) -> EstimatedSettings:
     """Return the part of the session's configuration that the estimate considers.
 
     Args:

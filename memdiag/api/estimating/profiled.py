@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from memdiag.api.estimating.estimated_settings import estimate_options, ignored_option_notes
-from memdiag.api.estimating.generation_calls import profiled_calls
+from memdiag.api.estimating.estimated_settings import estimated_settings, ignored_option_notes
+from memdiag.api.estimating.generation_sizes import profiled_sizes
 from memdiag.budgets.figures import late_bytes
-from memdiag.defaults import DEFAULT_PROVIDERS, MMAP_THRESHOLD_VARIABLE
+from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
 from memdiag.errors import defect_reason
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
@@ -29,7 +29,7 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
         profile: the measurement.
         ctx: its model under its release, at its sizes.
     """
-    if profile.session.providers[:1] != DEFAULT_PROVIDERS:
+    if not profile.session.prefers_cpu:
         return profile
     try:
         session = session_estimate(profile, ctx)
@@ -37,17 +37,15 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
         if generation is None:
             point = session.at(ctx.sizes)
         else:
-            point = session.generate(profiled_calls(profile, ctx, generation))
+            point = session.generate(profiled_sizes(profile, ctx, generation))
     except Exception as error:  # a defect of the estimate must not lose a profile
         note = (
             "no estimate: it failed, which is a defect of memdiag's; please report it"
             f" ({defect_reason(error)})"
         )
-        return msgspec.structs.replace(profile, notes=(*profile.notes, note))
+        return profile.with_notes((note,))
     profile = msgspec.structs.replace(profile, estimate=point)
-    return msgspec.structs.replace(
-        profile, notes=(*profile.notes, *_phase_difference_notes(profile))
-    )
+    return profile.with_notes(_phase_difference_notes(profile))
 
 
 def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
@@ -55,8 +53,8 @@ def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
     session = profile.session
     varies = any(model_input.varied for model_input in profile.inputs)
     # Runs with the same contents read the same rows of mapped weights again.
-    options = estimate_options(session, session.runs if varies or session.runs is None else 0)
-    return SessionEstimate(ctx, options)
+    settings = estimated_settings(session, session.runs if varies or session.runs is None else 0)
+    return SessionEstimate(ctx, settings)
 
 
 def _phase_difference_notes(profile: Profile) -> Iterator[str]:

@@ -23,19 +23,19 @@ REDUCING_OPTIONS: dict[str, dict[str, Any]] = {
 those that cost least latency first."""
 
 
-def other_options(options: EstimatedSettings) -> dict[str, EstimatedSettings]:
-    """Return the configurations with one of `REDUCING_OPTIONS` each that differ from `options`."""
+def _other_settings(settings: EstimatedSettings) -> dict[str, EstimatedSettings]:
+    """Return the configurations with one of `REDUCING_OPTIONS` each that differ from `settings`."""
     return {
         name: other
         for name, changes in REDUCING_OPTIONS.items()
-        if (other := replace(options, **changes)) != options
+        if (other := replace(settings, **changes)) != settings
         # A lower level is no remedy for one that is lower still.
-        and not ("level" in changes and options.level not in ("all", "layout"))
+        and not ("level" in changes and settings.level not in ("all", "layout"))
     }
 
 
 def peak_reductions(
-    ctx: AnalysisContext, options: EstimatedSettings, grid: SizeGrid, point: EstimatedPoint
+    ctx: AnalysisContext, settings: EstimatedSettings, grid: SizeGrid, point: EstimatedPoint
 ) -> tuple[Reduction, ...]:
     """Return the changes with which the peak of `point` is lower, the largest reduction first.
 
@@ -55,11 +55,11 @@ def peak_reductions(
                 )
             )
 
-    session = SessionEstimate(ctx, options)
+    session = SessionEstimate(ctx, settings)
     for name, sizes in grid.halved(point.dims).items():
         # A graph that does not fit a size leaves values unknown, which count as nothing.
         if ctx.activations(sizes).unknown <= point.unknown_values:
             add(f"{name}={sizes[name]}", session, sizes)
-    for name, other in other_options(options).items():
+    for name, other in _other_settings(settings).items():
         add(name, SessionEstimate(ctx, other), point.dims)
     return tuple(sorted(reductions, key=lambda reduction: reduction.peak_bytes))

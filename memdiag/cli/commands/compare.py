@@ -2,8 +2,8 @@
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from memdiag.api.options import CompareOptions, ConfigOptions, InputOptions
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
@@ -16,6 +16,7 @@ from memdiag.cli.options import (
     comma_separated_parts,
     read_options,
     remaining_time_s,
+    reports_folder,
     whole_number_reader,
 )
 from memdiag.defaults import (
@@ -23,6 +24,7 @@ from memdiag.defaults import (
     DEFAULT_LEAK_RUNS,
     DEFAULT_RUNS,
     MIN_LEAK_RUNS,
+    BisectedMetric,
 )
 
 ARGUMENTS = "FILE..."
@@ -41,7 +43,7 @@ def configure(parser: ArgumentParser) -> None:
     add_option(group, "onnxruntime")
     group.add_argument(
         "--bisect",
-        choices=("peak", "steady", "growth", "load", "latency"),
+        choices=get_args(BisectedMetric),
         help="Find the version in which this figure changed, among all versions or between"
         " those of --onnxruntime. growth: of memory in use over many runs, as memdiag leak judges"
         " it.",
@@ -70,7 +72,7 @@ def configure(parser: ArgumentParser) -> None:
     add_option(group, "time_limit_s", end=", with what was measured until then")
     add_options(group, ConfigOptions)
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/NAME.compare")
+    add_reports_folder(group, "reports/NAME.compare")
     add_format(
         group,
         ("console", "json", "markdown"),
@@ -93,9 +95,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
 
-    name = options.paths[0].stem
-    folder = options.out or Path("reports") / f"{name}.compare"
-    destination = ReportDestination(folder)
+    destination = ReportDestination(reports_folder(options, "NAME", options.paths[0].stem))
     values = read_options(options, CompareOptions)
     with StatusLine(options.paths[0].name) as line:
         result = compare(
@@ -110,8 +110,6 @@ def run(options: Namespace) -> int:
             **values,
         )
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(result, written, format=options.format, detail=options.detail)
-        return EXIT_CLEAN if any(column.measured for column in result.columns) else EXIT_ERROR
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN if any(column.measured for column in result.columns) else EXIT_ERROR

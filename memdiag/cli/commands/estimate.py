@@ -1,10 +1,8 @@
 """``memdiag estimate``: predict the memory of a session, without running the model."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from pathlib import Path
 
-from memdiag.api.options import DeviceEstimateArguments, DeviceOptions, EstimateArguments
+from memdiag.api.options import DeviceEstimateOptions, DeviceOptions, EstimateOptions
 from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
     add_detail,
@@ -56,7 +54,7 @@ def configure(parser: ArgumentParser) -> None:
         " correct the estimate by the first two.",
     )
 
-    add_options(parser.add_argument_group("Generation and session"), EstimateArguments)
+    add_options(parser.add_argument_group("Generation and session"), EstimateOptions)
 
     add_options(parser.add_argument_group("GPU"), DeviceOptions)
 
@@ -102,10 +100,10 @@ def run(options: Namespace) -> int:
             run=not options.no_run,
             measure=options.measure,
             on_progress=line.show,
-            **read_options(options, EstimateArguments),
+            **read_options(options, EstimateOptions),
         )
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(
             result,
             written,
@@ -113,9 +111,7 @@ def run(options: Namespace) -> int:
             detail=options.detail,
             machine_formats={"k8s": estimated_resources},
         )
-        return EXIT_CLEAN
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN
 
 
 def _estimate_device(options: Namespace) -> int:
@@ -136,11 +132,9 @@ def _estimate_device(options: Namespace) -> int:
             for_onnxruntime=options.for_onnxruntime,
             fit_bytes=None if options.fit is None else parse_size(options.fit),
             on_progress=line.show,
-            **read_options(options, DeviceEstimateArguments),
+            **read_options(options, DeviceEstimateOptions),
         )
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(result, written, format=options.format, detail=options.detail)
-        return EXIT_CLEAN
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN

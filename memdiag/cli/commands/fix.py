@@ -2,7 +2,6 @@
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.api.options import InputOptions
@@ -122,13 +121,10 @@ def run(options: Namespace) -> int:
             **read_options(options, InputOptions),
         )
     result = msgspec.structs.replace(result, command=command_line_words())
-    fits = result.chosen_point is not None and result.chosen_point.fits
-
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(result, written, format=options.format, detail=options.detail)
-        if result.write_problem:
-            return EXIT_ERROR
-        is_answer = fits if budget else result.is_conclusive
-        return EXIT_CLEAN if is_answer else EXIT_FINDINGS
-
-    return destination.write_and_print(result, print_answer)
+    if result.write_problem:
+        return EXIT_ERROR
+    fits = result.chosen_point is not None and result.chosen_point.fits
+    is_answer = fits if budget else result.is_conclusive
+    return EXIT_CLEAN if is_answer else EXIT_FINDINGS

@@ -13,7 +13,7 @@ from memdiag.api.options import (
     ArrayOptions,
     InterpreterOptions,
     LeakOptions,
-    SessionSettings,
+    SessionAndRunOptions,
     options_of,
 )
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
@@ -28,10 +28,12 @@ from memdiag.cli.options import (
     read_dim_ranges,
     read_options,
     refuse_options,
+    reports_folder,
 )
 from memdiag.defaults import DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
+from memdiag.process_end import end_text
 
 if TYPE_CHECKING:
     from memdiag.cli.progress import StatusLine
@@ -78,8 +80,8 @@ def configure(parser: ArgumentParser) -> None:
         group,
         "duration_s",
         end=" (default: a minute for a model; for a process or program until Ctrl-C, or until it"
-        " ends). For a model, the number of runs is estimated from the first ones; it is"
-        f" {MIN_LEAK_RUNS} at least. A program is ended after that time, as by Ctrl-C",
+        " ends). The first runs of a model show how many fit into that time; there are at least"
+        f" {MIN_LEAK_RUNS}. A program is ended after that time, as by Ctrl-C",
     )
     add_option(
         group,
@@ -103,10 +105,10 @@ def configure(parser: ArgumentParser) -> None:
     add_dims(group, ranges=True)
     add_options(group, ArrayOptions)
 
-    add_options(parser.add_argument_group("Session"), SessionSettings, InterpreterOptions)
+    add_options(parser.add_argument_group("Session"), SessionAndRunOptions, InterpreterOptions)
 
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/MODEL, or memdiag-leak-PID")
+    add_reports_folder(group, "reports/MODEL", "memdiag-leak-PID")
     add_format(
         group,
         ("console", "json", "github"),
@@ -116,16 +118,16 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Find out whether memory grows with each run, which owner grows, and whether it is a leak.
+    """Find out whether memory grows with each run, what grows, and whether it is a leak.
 
-    Runs a model many times in a child process, with other inputs in each run; or observes a running
-    process; or starts a program with its own work, after --. The memory is read by owner at several
-    moments. The verdict is flat, plateau, high_water, patterns, retained, kept, leak or undecided.
+    Runs a model many times in a child process, each time with new inputs; or observes a running
+    process; or starts the program after --. Several times, it reads who owns the memory. The
+    verdict is flat, plateau, high_water, patterns, retained, kept, leak or undecided.
 
-    Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs; the record up
-    to then is written. --for and --runs end a program as Ctrl-C does. Exit codes: 0; 1 for a leak
-    and for values that the program keeps, but for those of a calibration; 2 on errors, and if the
-    runs ended early without these.
+    Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs and writes the
+    record up to then; --for and --runs end a program in the same way. Exit codes: 0; 1 for a leak,
+    or if the program keeps values, except during a calibration; 2 on errors, and if the runs ended
+    early with no such verdict.
     """
     from memdiag.cli.output import ReportDestination
     from memdiag.cli.progress import StatusLine
@@ -138,19 +140,17 @@ def run(options: Namespace) -> int:
             " program."
         )
     is_process = options.target.isascii() and options.target.isdecimal()
-    name = f"process {options.target}" if is_process else Path(options.target).name
-    folder = (
-        Path(f"memdiag-leak-{options.target}")
-        if is_process
-        else Path("reports") / Path(options.target).stem
-    )
-    destination = ReportDestination(options.out or folder)
-    observe = _observe_process if is_process else _observe_model
+    if is_process:
+        observe, name = _observe_process, f"process {options.target}"
+        folder = reports_folder(options, "PID", options.target)
+    else:
+        observe, name = _observe_model, Path(options.target).name
+        folder = reports_folder(options, "MODEL", Path(options.target).stem)
+    destination = ReportDestination(folder)
     with StatusLine(name) as line:
         growth = observe(options, line)
-    return destination.write_and_print(
-        growth, lambda written: _print_growth_result(growth, written, options)
-    )
+    with destination.written(growth) as written:
+        return _print_growth_result(growth, written, options)
 
 
 def _observe_model(options: Namespace, line: StatusLine) -> Growth:
@@ -215,24 +215,19 @@ def _observe_program(options: Namespace) -> int:
             "--format json does not apply to a program, which has the standard output. Read"
             " growth.json in the folder of the reports (--out)."
         )
-    folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
-    destination = ReportDestination(folder)
+    destination = ReportDestination(reports_folder(options, "PID", os.getpid()))
     growth, exit_code = leak_program(
         options.program,
         duration_s=options.duration_s,
         runs=options.runs,
         on_wait=print_wait,
     )
-
-    def print_result(written: Sequence[Path]) -> int:
+    with destination.written(growth) as written:
         code = _print_growth_result(growth, written, options, to_stderr=True)
-        if not has_failed(exit_code):
-            return code
-        how = f"exit code {exit_code}" if exit_code > 0 else f"signal {-exit_code}"
-        print(f"memdiag: the program ended with {how}.", file=sys.stderr)
-        return EXIT_ERROR if code == EXIT_CLEAN else code
-
-    return destination.write_and_print(growth, print_result)
+        if has_failed(exit_code):
+            print(f"memdiag: the program {end_text(exit_code)}.", file=sys.stderr)
+            code = code or EXIT_ERROR
+    return code
 
 
 def _refuse_model_options(options: Namespace) -> None:
@@ -249,17 +244,14 @@ def _print_growth_result(
     Raises:
         ReportError: the job summary cannot be written.
     """
-    from memdiag.cli.output import append_job_summary, print_record
+    from memdiag.cli.output import append_job_summary, print_record, print_record_summary
     from memdiag.reports import report_of
     from memdiag.reports.github import growth_annotations
     from memdiag.reports.text import plain
 
     is_summary = options.format == "console" and options.detail is not Detail.ANSWER
     if to_stderr and options.format != "github":
-        from rich.console import Console
-
-        console = Console(stderr=True, highlight=False)
-        report_of(growth).print_summary(growth, console, written=written, detail=options.detail)
+        print_record_summary(growth, written, detail=options.detail, to_stderr=True)
     else:
         print_record(
             growth,

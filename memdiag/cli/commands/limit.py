@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memdiag.api.options import InputOptions, ModelLimitOptions, SessionSettings, options_of
+from memdiag.api.options import InputOptions, ModelLimitOptions, SessionAndRunOptions, options_of
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
 from memdiag.cli.options import (
     add_detail,
@@ -20,6 +19,7 @@ from memdiag.cli.options import (
     comma_separated_parts,
     read_options,
     refuse_options,
+    reports_folder,
 )
 from memdiag.defaults import DEFAULT_LIMIT_RUNS
 from memdiag.detail import Detail
@@ -59,10 +59,10 @@ def configure(parser: ArgumentParser) -> None:
     add_option(group, "time_limit_s", end=", with the best result so far")
 
     add_options(parser.add_argument_group("Inputs"), InputOptions)
-    add_options(parser.add_argument_group("Session"), SessionSettings)
+    add_options(parser.add_argument_group("Session"), SessionAndRunOptions)
 
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/MODEL, or memdiag-limit-PID")
+    add_reports_folder(group, "reports/MODEL", "memdiag-limit-PID")
     add_format(
         group,
         ("console", "json", "k8s", "compose", "markdown"),
@@ -92,17 +92,17 @@ def run(options: Namespace) -> int:
     if (options.model is None) == (not options.program):
         raise UsageError("limit: give either a model, or -- and a program.")
     if options.program:
-        folder = Path(f"memdiag-limit-{os.getpid()}")
+        folder = reports_folder(options, "PID", os.getpid())
         name = options.program[0]
     else:
-        folder = Path("reports") / options.model.stem
+        folder = reports_folder(options, "MODEL", options.model.stem)
         name = options.model.name
-    destination = ReportDestination(options.out or folder)
+    destination = ReportDestination(folder)
     with StatusLine(name) as line:
         find = _find_program_limit if options.program else _find_model_limit
         result = find(options, line)
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record(
             result,
             written,
@@ -110,14 +110,10 @@ def run(options: Namespace) -> int:
             detail=options.detail,
             machine_formats={"k8s": limit_kubernetes_yaml, "compose": limit_compose_yaml},
         )
-        if not result.message:
-            return EXIT_CLEAN
-        if options.format != "console" or options.detail is Detail.ANSWER:
+        if result.message and (options.format != "console" or options.detail is Detail.ANSWER):
             label = "ended early" if result.group_version else "no limit was tried"
             print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
-        return EXIT_ERROR
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_ERROR if result.message else EXIT_CLEAN
 
 
 def _find_model_limit(options: Namespace, line: StatusLine) -> MemoryLimit:

@@ -16,7 +16,7 @@ from memdiag.api.options import (
     MeasuringOptions,
     ProcessOptions,
     ProfileOptions,
-    SessionSettings,
+    SessionAndRunOptions,
 )
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
@@ -28,6 +28,7 @@ from memdiag.cli.options import (
     command_line_words,
     read_comma_pairs,
     read_options,
+    reports_folder,
 )
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from memdiag.api.budget import BudgetResult
     from memdiag.api.profile_config import ProfileConfig
     from memdiag.cli.output import ReportDestination
-    from memdiag.model.genai_config import GenaiModel
     from memdiag.records.budget import Budget
+    from memdiag.records.generation import GenaiConfig
     from memdiag.records.profile import Profile
 
 ARGUMENTS = "MODEL"
@@ -45,7 +46,7 @@ ARGUMENTS = "MODEL"
 _OPTION_GROUPS = {
     "Measurement": (MeasuringOptions, InputOptions),
     "Generation": (GenerationOptions,),
-    "Session": (SessionSettings, GraphOptions, ProcessOptions),
+    "Session": (SessionAndRunOptions, GraphOptions, ProcessOptions),
     "Limits": (LimitOptions,),
 }
 
@@ -71,7 +72,7 @@ def configure(parser: ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="reports/MODEL")
+    add_reports_folder(group, "reports/MODEL")
     add_format(
         group,
         ("console", "json", "markdown", "github"),
@@ -94,14 +95,12 @@ def run(options: Namespace) -> int:
     [tool.memdiag] of pyproject.toml choose among them.
     """
     from memdiag.api.budget import refuse_other_configuration
-    from memdiag.model.genai_config import find_genai_config
+    from memdiag.model.genai_config import named_model
 
-    genai = find_genai_config(options.model)
-    folders = _ProfileFolders(
-        options.out or Path("reports") / _report_folder_name(options.model, genai)
-    )
-    if genai is not None:
-        options.model = genai.path
+    options.model, genai = named_model(options.model)
+    # Decoders of all models for onnxruntime-genai have the same name.
+    name = options.model.stem if genai is None else options.model.parent.resolve().name
+    folders = _ProfileFolders(reports_folder(options, "MODEL", name))
     budget = _chosen_budget(options)
     config = _chosen_profile_config(options, genai, pinned=budget is not None)
     result, interrupted = _measure_profile(options, config, budget, folders.save_early)
@@ -111,8 +110,7 @@ def run(options: Namespace) -> int:
         # Measured, but not wholly examined: a user who interrupts does not wait for reports.
         (record_path,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"What was measured and found until then is at {record_path}.")
-
-    def update_baseline_and_print(written: Sequence[Path]) -> int:
+    with destination.written(profile) as written:
         status = None
         if result.update is not None:
             refuse_other_configuration(result.update.path, str(options.model), profile)
@@ -120,8 +118,6 @@ def run(options: Namespace) -> int:
         return _print_profile_result(
             result, status, written, format=options.format, detail=options.detail
         )
-
-    return destination.write_and_print(profile, update_baseline_and_print)
 
 
 class _ProfileFolders:
@@ -194,20 +190,17 @@ def _measure_profile(
     from memdiag.cli.progress import MeasurementLine
 
     model = options.model
+
+    def measure(xray: bool) -> Profile:
+        used_config = config if xray else config.figures_only()
+        return profile_model(model, used_config, on_progress=line.show, on_near_limit=on_near_limit)
+
     with MeasurementLine(model.name, config.inputs.runs or 0) as line:
         try:
             if budget is None:
-                profile = profile_model(
-                    model, config, on_progress=line.show, on_near_limit=on_near_limit
-                )
-                return BudgetResult(profile=profile), False
+                return BudgetResult(profile=measure(True)), False
             result = check_budget(
-                lambda xray: profile_model(
-                    model,
-                    config if xray else config.figures_only(),
-                    on_progress=line.show,
-                    on_near_limit=on_near_limit,
-                ),
+                measure,
                 budget,
                 model=str(model),
                 baseline=options.baseline,
@@ -244,13 +237,8 @@ def read_budget(text: str | None) -> Budget | None:
     return budget
 
 
-def _report_folder_name(model: Path, genai: GenaiModel | None) -> str:
-    """Return the name of the folder of the reports: of a model for genai, that of its folder."""
-    return model.stem if genai is None else genai.path.parent.resolve().name
-
-
 def _chosen_profile_config(
-    options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
+    options: Namespace, genai: GenaiConfig | None = None, *, pinned: bool
 ) -> ProfileConfig:
     from memdiag.api.budget import with_pinned_malloc
     from memdiag.api.profile_config import profile_config
@@ -261,7 +249,7 @@ def _chosen_profile_config(
         values["environment"] = with_pinned_malloc(values["environment"])
     return profile_config(
         values,
-        genai=None if genai is None else genai.config,
+        genai=genai,
         rules=read_project_settings().selection(),
         command=command_line_words(),
     )

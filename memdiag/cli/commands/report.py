@@ -29,7 +29,7 @@ def configure(parser: ArgumentParser) -> None:
         " be repeated (default: all but issue and svg). issue: a bug report for onnxruntime, with"
         " the names of models and tensors in it.",
     )
-    add_reports_folder(parser, default="the folder of FILE")
+    add_reports_folder(parser, "the folder of FILE")
     add_detail(parser)
 
 

@@ -5,11 +5,12 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memdiag.cli import EXIT_CLEAN
-from memdiag.cli.options import add_detail, add_reports_folder, add_switch
+from memdiag.cli.options import add_detail, add_reports_folder, add_switch, reports_folder
 from memdiag.detail import Detail
 
 if TYPE_CHECKING:
@@ -36,10 +37,9 @@ def configure(parser: ArgumentParser) -> None:
         "--xray",
         default=True,
         help="Identify the owners of the memory of each process with sessions, at its end and at"
-        " peaks that last (the default). A process waits at its end for its X-ray, 20 s at most;"
-        " after a signal to memdiag all wait 4 s at most, but after Ctrl-C in a terminal, which"
-        " the program gets itself, 20 s. Use --no-xray if the program is killed soon (docker:"
-        " after 10 s).",
+        " peaks that last (the default). A process that ends waits up to 20 s for its X-ray, also"
+        " after Ctrl-C in a terminal; after a signal to memdiag alone, all processes together wait"
+        " up to 4 s. Use --no-xray if the program may be killed soon (docker stop: after 10 s).",
     )
     parser.add_argument(
         "--live",
@@ -49,7 +49,7 @@ def configure(parser: ArgumentParser) -> None:
         " and its standard input is empty (/dev/null). Keys: x takes an X-ray, p pauses the"
         " display, s changes the order, q closes the view while the program goes on.",
     )
-    add_reports_folder(parser, default="memdiag-run-PID, with memdiag's own process id")
+    add_reports_folder(parser, "memdiag-run-PID", remark=", with memdiag's own process id")
     add_detail(parser)
 
 
@@ -65,57 +65,40 @@ def run(options: Namespace) -> int:
     with signals_for_main_thread():
         from memdiag.api.run import run_program
     from memdiag.cli.output import ReportDestination, print_wait
+    from memdiag.cli.progress import recording_progress
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
-    folder = options.out or Path(f"memdiag-run-{os.getpid()}")
+    folder = reports_folder(options, "PID", os.getpid())
     destination = ReportDestination(folder)
     until_saved = ExitStack()
     with until_saved, ExitStack() as stack:
-        settings: dict[str, Any] = {}
-        if options.live:
-            from memdiag.cli.live import LiveView, require_terminal
-
-            require_terminal()
-            view = LiveView(
-                f"memdiag run {' '.join(words)}", lambda view: _leave_live_view(view, folder)
-            )
-            settings = {
-                "on_progress": stack.enter_context(view).update,
-                "program_output_folder": folder,
-            }
-        elif options.detail is not Detail.ANSWER:
-            settings = {"on_wait": print_wait}
+        title = f"memdiag run {' '.join(words)}"
+        leave = partial(_leave_live_view, folder=folder)
         result = run_program(
             words,
-            xray=options.xray,
+            takes_xray=options.xray,
             request_folder=folder,
             until_saved=until_saved,
             on_near_limit=destination.save_early,
-            **settings,
+            program_output_folder=folder if options.live else None,
+            **recording_progress(options, stack, title, leave),
         )
         stack.close()
         try:
-            written = destination.write(result, when_saved=until_saved.close)
+            with destination.written(result, when_saved=until_saved.close) as written:
+                _print_summary(result, written, options.detail)
         except KeyboardInterrupt as interrupt:
             print_wait(f"the reports are not complete. {interrupt} memdiag report renders them.")
-            return _program_exit_code(result.exit_code)
-        except Exception:
-            _print_summary(result, (), detail=options.detail)
-            raise
-    _print_summary(result, written, detail=options.detail)
     return _program_exit_code(result.exit_code)
 
 
-def _print_summary(result: "ProgramRun", written: Sequence[Path], *, detail: Detail) -> None:
+def _print_summary(result: "ProgramRun", written: Sequence[Path], detail: Detail) -> None:
     """Print the summary on standard error; if nobody reads it, the exit code is the program's."""
+    from memdiag.cli.output import print_record_summary
+
     # rich ends the program where the reader of a pipe has ended.
     with suppress(OSError, SystemExit, KeyboardInterrupt):
-        from rich.console import Console
-
-        from memdiag.reports import report_of
-
-        console = Console(stderr=True, highlight=False)
-        report_of(result).print_summary(result, console, written=written, detail=detail)
+        print_record_summary(result, written, detail=detail, to_stderr=True)
 
 
 def _leave_live_view(view: "LiveView", folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.api.options import ConfigOptions, SweepOptions
@@ -59,8 +58,8 @@ def configure(parser: ArgumentParser) -> None:
         "--against",
         metavar="DIR",
         type=read_folder,
-        help="A store to compare with: exit with 1 if a model needs lastingly more, beyond the"
-        " noise. It may be the store of this sweep, with the jobs that it had before.",
+        help="A store to compare with: exit with 1 if a model needs more memory than there, beyond"
+        " the noise. It may be the store of this sweep, with the jobs that it had before.",
     )
     group.add_argument(
         "--place",
@@ -93,8 +92,8 @@ def run(options: Namespace) -> int:
 
     A session option that is given several times with other values is varied, as are sizes such as
     --dim batch=1,4,16. Writes index.html, report.md and sweep.json. Exit codes: 0; 1 if a budget is
-    exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
-    measured, or nothing is compared with --against.
+    exceeded, or a model needs more memory than in the store of --against; 2 if nothing could be
+    measured, or nothing could be compared with that store.
     """
     from memdiag.api.sweep import sweep_answers
     from memdiag.cli.output import ReportDestination, append_job_summary, print_record
@@ -118,7 +117,7 @@ def run(options: Namespace) -> int:
     functions = (sweep_annotations, junit_xml, smaller_is_better_json)
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(answers) as written:
         print_record(
             answers,
             written,
@@ -128,13 +127,11 @@ def run(options: Namespace) -> int:
         )
         if options.format == "github":
             append_job_summary(report_of(answers).render(answers, "markdown").decode())
-        if not outcome.completed:
-            return EXIT_ERROR
-        if answers.exceeded or answers.regressions:
-            return EXIT_FINDINGS
-        return EXIT_ERROR if answers.compares_nothing else EXIT_CLEAN
-
-    return destination.write_and_print(answers, print_answer)
+    if not outcome.completed:
+        return EXIT_ERROR
+    if answers.exceeded or answers.regressions:
+        return EXIT_FINDINGS
+    return EXIT_ERROR if answers.compares_nothing else EXIT_CLEAN
 
 
 def _measure_sweep(options: Namespace) -> SweepOutcome:

@@ -2,10 +2,8 @@
 
 import signal
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from memdiag.cli import EXIT_CLEAN
 from memdiag.cli.options import (
@@ -14,9 +12,9 @@ from memdiag.cli.options import (
     add_option,
     add_reports_folder,
     add_switch,
+    reports_folder,
     whole_number_reader,
 )
-from memdiag.detail import Detail
 
 ARGUMENTS = "PID"
 IN_WORKER = False
@@ -55,7 +53,7 @@ def configure(parser: ArgumentParser) -> None:
         help="Show processes and memory on the terminal while they are recorded. Keys: x takes an"
         " X-ray, p pauses the display, s changes the order, q ends the recording.",
     )
-    add_reports_folder(parser, default="memdiag-watch-PID")
+    add_reports_folder(parser, "memdiag-watch-PID")
     add_detail(parser)
 
 
@@ -70,21 +68,16 @@ def run(options: Namespace) -> int:
     an X-ray while the recording is under way.
     """
     from memdiag.api.watch import watch
-    from memdiag.cli.output import ReportDestination, print_record_summary, print_wait
+    from memdiag.cli.output import ReportDestination, print_record_summary
+    from memdiag.cli.progress import recording_progress
 
-    folder = options.out or Path(f"memdiag-watch-{options.pid}")
+    folder = reports_folder(options, "PID", options.pid)
     destination = ReportDestination(folder)
     with ExitStack() as stack:
-        settings: dict[str, Any] = {}
-        if options.live:
-            from memdiag.cli.live import LiveView, require_terminal
-
-            require_terminal()
-            title = f"memdiag watch {options.pid}"
-            view = LiveView(title, lambda view: signal.raise_signal(signal.SIGINT))
-            settings = {"on_progress": stack.enter_context(view).update}
-        elif options.detail is not Detail.ANSWER:
-            settings = {"on_wait": print_wait}
+        title = f"memdiag watch {options.pid}"
+        progress = recording_progress(
+            options, stack, title, lambda view: signal.raise_signal(signal.SIGINT)
+        )
         result = watch(
             options.pid,
             duration_s=options.duration_s,
@@ -92,11 +85,8 @@ def run(options: Namespace) -> int:
             models=options.model or None,
             request_folder=folder,
             on_near_limit=destination.save_early,
-            **settings,
+            **progress,
         )
-
-    def print_answer(written: Sequence[Path]) -> int:
+    with destination.written(result) as written:
         print_record_summary(result, written, detail=options.detail)
-        return EXIT_CLEAN
-
-    return destination.write_and_print(result, print_answer)
+    return EXIT_CLEAN

@@ -64,7 +64,7 @@ def optimizing_jobs(
         for session in sessions
         if session.providers == CPU_ONLY and _is_python(session.process.executable)
     )
-    weight_bytes = sum(weight.nbytes for weight in model_file.weights)
+    weight_bytes = model_file.weight_bytes
     for executable, import_path, options in optimizations:
         config = SessionConfig(
             # Threads would only start and wait.

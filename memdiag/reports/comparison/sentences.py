@@ -9,7 +9,7 @@ from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.copies import copy_change_text
 from memdiag.defaults import PINNED_TEXT
 from memdiag.errors import MAX_REASON_LENGTH
-from memdiag.growth.wording import OWNER_LABELS
+from memdiag.growth.growth_sentences import OWNER_LABELS
 from memdiag.records.comparison import (
     Bisection,
     ColumnFigures,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from memdiag.growth.wording import OWNER_LABELS
+from memdiag.growth.growth_sentences import OWNER_LABELS
 from memdiag.records import comparison as records
 from memdiag.records.comparison import Comparison, Latency, MeasuredBytes
 from memdiag.records.profile import PHASES, PhaseName

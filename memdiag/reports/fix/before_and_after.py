@@ -59,7 +59,7 @@ def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
         _size_change("peak", before.peak_bytes, after.peak_bytes, peak_spread),
         _size_change("steady", before.steady_bytes, after.steady_bytes, steady_spread),
         _size_change("  anonymous", before.anonymous_bytes, after.anonymous_bytes),
-        _size_change("  mapped files", before.file_bytes, after.file_bytes),
+        _size_change("  mapped files", before.file_and_shared_bytes, after.file_and_shared_bytes),
         _duration_change("load", before.load_s, after.load_s),
         _size_change("on disk", before.disk_bytes, after.disk_bytes),
     )

@@ -64,7 +64,7 @@ class ParetoPoint:
 
 def point_label(point: Point) -> str:
     """Return the options of a point, or ``defaults``."""
-    return " + ".join(map(plain, point.options)) or "defaults"
+    return " + ".join(map(plain, point.option_names)) or "defaults"
 
 
 def point_sizes(points: Sequence[Point]) -> list[tuple[str, str]]:
@@ -101,10 +101,10 @@ def pareto_points(fix: Fix) -> tuple[ParetoPoint, ...]:
                 ratio=ratio,
                 low=ratio if point.low is None else point.low,
                 high=ratio if point.high is None else point.high,
-                may_equal_defaults=point.may_equal_defaults and bool(point.options),
+                may_equal_defaults=point.may_equal_defaults and bool(point.option_names),
                 drawn_ratio=point.known_ratio,
                 is_chosen=fix.is_chosen(point),
-                is_defaults=not point.options,
+                is_defaults=not point.option_names,
             )
         )
     return tuple(drawn)

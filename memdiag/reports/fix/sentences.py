@@ -55,7 +55,7 @@ def fix_answer(fix: Fix) -> str:
         passed = f"{time_limit_text(fix.command)} passed before the original itself was measured"
         return f"{model}: nothing was verified, since {passed}{at}."
     start = f"{model}: {_budget_words(fix, chosen)}"
-    if not chosen.options:
+    if not chosen.option_names:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
         if not fix.is_conclusive and not (fix.budget and chosen.fits):
             return (
@@ -297,7 +297,7 @@ def _budget_words(fix: Fix, chosen: Point) -> str:
 
 def _tried_outcomes_text(fix: Fix) -> str:
     """Return what became of the changes, with how many or the name of a single one."""
-    tried = [point for point in fix.points if point.options]
+    tried = [point for point in fix.points if point.option_names]
     problems = Counter(point_problem_text(point) for point in tried if point.problem)
     often = ", most often" if problems.total() > 1 else ""
     reason = "".join(f"{often}: {problem}" for problem, _ in problems.most_common(1))
@@ -312,7 +312,7 @@ def _tried_outcomes_text(fix: Fix) -> str:
         for point in saving
         if point.ratio is None
         if not point.offered
-        if any({*slow.options} < {*point.options} for slow in slower)
+        if any({*slow.option_names} < {*point.option_names} for slow in slower)
     ]
     others = [*unusable, *undecided, *slower, *offered, *containing]
     idle = [point for point in tried if point not in others]
@@ -365,7 +365,7 @@ def _search_end_clause(fix: Fix) -> str:
 def _single_offer_advice(fix: Fix, point: Point) -> str:
     """Return how to compare the latency of `point`, which is the only one that is offered."""
     model = shlex.quote(plain(fix.model)) + dim_option(fix.dimensions)
-    names = ["rewrites" if name == REWRITE else name for name in point.options]
+    names = ["rewrites" if name == REWRITE else name for name in point.option_names]
     start = _unlimited_command(fix.command) or f"memdiag fix {model}"
     again = f"run {start} --only {','.join(names)}"
     return f". To compare its latency, and get its program if it is fast enough, {again}"

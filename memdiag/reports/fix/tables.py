@@ -28,8 +28,8 @@ def is_point_listed(fix: Fix, point: Point) -> bool:
     They list the Pareto front, the defaults, the chosen point, and points that save memory but
     whose latency was not compared.
     """
-    is_chosen = point.options == fix.chosen
-    return point.on_front or not point.options or is_chosen or point.offered
+    is_chosen = point.option_names == fix.chosen
+    return point.on_front or not point.option_names or is_chosen or point.offered
 
 
 def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Table:
@@ -65,7 +65,7 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
 
 
 def _point_rank(fix: Fix, point: Point) -> tuple[bool, ...]:
-    is_needed = point.options == fix.chosen or not point.options
+    is_needed = point.option_names == fix.chosen or not point.option_names
     is_compared = point.ratio is not None
     return not is_needed, not point.offered, not is_point_listed(fix, point), not is_compared
 
@@ -85,7 +85,12 @@ def _tried_point_row(fix: Fix, point: Point, peak: str, steady: str) -> Row:
         problem=point_problem_text(point),
     )
     sizes = (
-        (figures.peak_bytes, figures.steady_bytes, figures.anonymous_bytes, figures.file_bytes)
+        (
+            figures.peak_bytes,
+            figures.steady_bytes,
+            figures.anonymous_bytes,
+            figures.file_and_shared_bytes,
+        )
         if figures
         else (None, None, None, None)
     )
@@ -149,10 +154,10 @@ def _named_change_results(fix: Fix, name: str) -> Iterator[str]:
             what = f"{plain(remedy.name)} " if name == remedy.rule else ""
             reason = _reason_with_weights(remedy, fix.remedies)
             yield f"{what}{_STATUS_WORDS[remedy.status]}: {reason}"
-    alone = next((point for point in fix.points if point.options == (name,)), None)
+    alone = next((point for point in fix.points if point.option_names == (name,)), None)
     if alone is not None:
         yield _single_option_result(fix, alone)
-    elif any(name in point.options for point in fix.points):
+    elif any(name in point.option_names for point in fix.points):
         yield "measured together with others only"
     elif name in fix.untried:
         yield "not tried: the search ended before"
@@ -169,7 +174,7 @@ def _single_option_result(fix: Fix, point: Point) -> str:
     if point.ratio is None:
         what = "saves memory, but its latency was not compared" if point.offered else "not kept"
         return f"{what} ({change})"
-    is_chosen = point.options == fix.chosen
+    is_chosen = point.option_names == fix.chosen
     remark = _point_remark(point, fix.max_slowdown, is_chosen=is_chosen) or "verified"
     return f"{remark}: {change}, latency {_point_latency_text(point)}"
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memdiag.growth.wording import slope_text
+from memdiag.growth.growth_sentences import slope_text
 from memdiag.records.growth import Growth
 from memdiag.reports.growth.owners import (
     OwnerSeries,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import sub
 
+from memdiag.growth.growth_sentences import MIN_PATTERN_BYTES, OWNER_LABELS
 from memdiag.growth.verdict import compared_moments
-from memdiag.growth.wording import MIN_PATTERN_BYTES, OWNER_LABELS
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import GROWING_OWNERS, GrowingOwner, Growth, Moment, kinds_of
 from memdiag.reports.table import Cell, Column, Row, Table

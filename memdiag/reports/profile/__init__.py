@@ -147,11 +147,11 @@ def _host_document(profile: Profile, first: Sequence[Block]) -> Document:
 
 def _advice_blocks(profile: Profile) -> list[Block]:
     """Return the result, why, what to do, and what the memory consists of."""
-    found = profile_advice(profile)
+    advice = profile_advice(profile)
     return [
-        SentenceBlock(title="Result", text=found.result, detail=Detail.ANSWER),
-        SentenceBlock(title="Why", text=found.reason, detail=Detail.ANSWER),
-        SentenceBlock(title="Steady", text=found.steady, detail=Detail.ANSWER),
+        SentenceBlock(title="Result", text=advice.result, detail=Detail.ANSWER),
+        SentenceBlock(title="Why", text=advice.reason, detail=Detail.ANSWER),
+        SentenceBlock(title="Steady", text=advice.steady, detail=Detail.ANSWER),
         *(
             SentenceBlock(
                 title="" if number else "What to do",
@@ -159,7 +159,7 @@ def _advice_blocks(profile: Profile) -> list[Block]:
                 command=step.command,
                 detail=Detail.ANSWER,
             )
-            for number, step in enumerate(found.steps)
+            for number, step in enumerate(advice.steps)
         ),
     ]
 
@@ -268,8 +268,10 @@ def _span_blocks(profile: Profile) -> list[Block]:
 
 def _run_blocks(profile: Profile) -> list[Block]:
     unit = "run" if profile.generation is None else "token"
-    found = runs_summary(profile)
-    texts = [capitalized(text) for text in (found.latency, found.growth, found.retained) if text]
+    summary = runs_summary(profile)
+    texts = [
+        capitalized(text) for text in (summary.latency, summary.growth, summary.retained) if text
+    ]
     blocks: list[Block] = [
         BulletBlock(title=f"{capitalized(unit)}s", texts=texts, detail=Detail.ALL)
     ]
@@ -280,7 +282,7 @@ def _run_blocks(profile: Profile) -> list[Block]:
                 name="runs",
                 script=_TIMELINE_SCRIPT,
                 data=dict,  # the timeline has it
-                alt=f"Latency and resident memory of each {unit}. {found.sentence}",
+                alt=f"Latency and resident memory of each {unit}. {summary.sentence}",
             )
         )
     return blocks

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memdiag.defaults import (
-    DEFAULT_PROVIDERS,
     MMAP_THRESHOLD_VARIABLE,
     PINNED_TEXT,
 )
@@ -455,7 +454,7 @@ def _no_waste_sentence(profile: Profile) -> str:
 
 def _no_rules_reason(profile: Profile) -> str:
     """Return why there are no rules and remedies for the session; empty if there are."""
-    if profile.session.providers[:1] not in ((), DEFAULT_PROVIDERS):
+    if profile.session.providers and not profile.session.prefers_cpu:
         return "The rules for waste are for the CPU provider only."
     if is_older(profile.environment.onnxruntime, OLDEST_PREDICTED_RELEASE):
         return f"No rule was applied: {PREDICTED_RELEASES}."

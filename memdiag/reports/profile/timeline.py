@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memdiag.records.profile import PeakKind, PhaseName, Profile, Samples, Span
+from memdiag.records.profile import UNKNOWN_MEMORY, PeakKind, PhaseName, Profile, Samples, Span
 from memdiag.reports.profile.headline import baseline_memory
 from memdiag.thinning import thinned_indices
 from memdiag.units import format_size
@@ -121,19 +121,16 @@ def profile_timeline(profile: Profile, *, max_points: int = 4000) -> TimelineCha
         seen -= 1  # a process that has ended reads as zero
     kept = thinned_indices(samples.rss_bytes[:seen], max_points)
     anonymous = _complete_column(samples.anonymous_bytes, kept)
-    mapped = _complete_column(samples.file_bytes, kept)
+    mapped = _complete_column(samples.file_and_shared_bytes, kept)
     split = anonymous is not None and mapped is not None
     shared = (
         _complete_column(samples.shared_bytes, kept) if samples.shared_bytes and split else None
     )
-    base = baseline_memory(profile)
-    base_file, base_shared = None, 0
-    if split and base is not None and base.file_bytes is not None:
-        base_file, base_shared = base.file_bytes, base.shared_bytes or 0
+    base = (baseline_memory(profile) if split else None) or UNKNOWN_MEMORY
+    base_file, base_shared = base.file_and_shared_bytes, 0
     if mapped is not None and shared is not None:
         mapped = tuple(size - part for size, part in zip(mapped, shared, strict=True))
-    elif base_file is not None:
-        base_file, base_shared = base_file + base_shared, 0
+        base_file, base_shared = base.file_bytes, base.shared_bytes or 0
     return TimelineChart(
         t_s=tuple(samples.t_s[i] for i in kept),
         rss_bytes=tuple(samples.rss_bytes[i] for i in kept),

@@ -2,13 +2,13 @@
 
 import shlex
 
-from memdiag.growth.recorded_growth import RecordedGrowth
-from memdiag.growth.wording import (
+from memdiag.growth.growth_sentences import (
     CALIBRATION_ADVICE,
     CALIBRATORS_KEEP,
     OTHER_PROFILERS,
     is_calibrator,
 )
+from memdiag.growth.recorded_growth import RecordedGrowth
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun
 from memdiag.reports.run.names import number_ranges_text

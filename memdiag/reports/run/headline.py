@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from memdiag.growth.recorded_growth import RecordedGrowth, recorded_growth, rise_at_rest
+from memdiag.process_end import end_text
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import (
     ProcessXray,
@@ -353,18 +354,10 @@ def _exit_sentence(recording: ProgramRun) -> str:
     code = recording.exit_code
     if not code:
         return ""
-    if code > 0:
-        return f"The program ended with exit code {code}."
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    if name == "SIGKILL" and recording.group is not None and recording.group.oom_kills:
-        return (
-            "The program was ended by SIGKILL: its control group reached the memory limit, and the"
-            " kernel killed it."
-        )
-    return f"The program was ended by {name}."
+    reason = ""
+    if code == -signal.SIGKILL and recording.group is not None and recording.group.oom_kills:
+        reason = ": its control group reached the memory limit, and the kernel killed it"
+    return f"The program {end_text(code)}{reason}."
 
 
 def session_remarks(recording: ProgramRun) -> tuple[str, ...]:

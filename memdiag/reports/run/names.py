@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from memdiag.growth.wording import is_calibrator
+from memdiag.growth.growth_sentences import is_calibrator
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.text import plain, shortened
 from memdiag.units import format_size

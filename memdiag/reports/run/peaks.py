@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from memdiag.growth.wording import is_calibrator
+from memdiag.growth.growth_sentences import is_calibrator
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Phase
 from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from memdiag.defaults import DEFAULT_PROVIDERS
-from memdiag.growth.wording import CALIBRATORS_HAVE, is_calibrator
+from memdiag.growth.growth_sentences import CALIBRATORS_HAVE, is_calibrator
 from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.attribution import ARENA_IN_USE_NAME
 from memdiag.records.run import ProcessXray, ProgramFinding, ProgramRun, ProgramSession

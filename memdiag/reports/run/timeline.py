@@ -79,7 +79,7 @@ class ProcessLane:
     """The memory of a process, as columns of equal length, and its sessions.
 
     Attributes:
-        anonymous_bytes, file_bytes: None if the system does not split the resident set.
+        anonymous_bytes, file_and_shared_bytes: None if the system does not split the resident set.
         peak_bytes: the largest resident set, between the samples too if the system reports it.
         rows: the number of rows of the bars.
         left_out: the number of sessions that have no bar.
@@ -91,7 +91,7 @@ class ProcessLane:
     rss_bytes: tuple[int, ...]
     peak_bytes: int
     anonymous_bytes: tuple[int, ...] | None
-    file_bytes: tuple[int, ...] | None
+    file_and_shared_bytes: tuple[int, ...] | None
     bars: tuple[SessionBar, ...]
     rows: int
     left_out: int
@@ -253,7 +253,7 @@ def _process_lane(
         rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
         peak_bytes=process.peak_rss_bytes,
         anonymous_bytes=_complete_samples(samples.anonymous_bytes, kept),
-        file_bytes=_complete_samples(samples.file_bytes, kept),
+        file_and_shared_bytes=_complete_samples(samples.file_and_shared_bytes, kept),
         bars=tuple(bars),
         rows=max((bar.row + 1 for bar in bars), default=0),
         left_out=len(sessions) - len(bars),

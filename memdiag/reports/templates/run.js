@@ -102,14 +102,14 @@
           x: t, y: values.map(by), yaxis: axis, name, type: "scatter", mode: "lines", line: { width: 0, shape: "hv" }, fillcolor: color,
           stackgroup: `lane${axis}`, hoverinfo: "skip", showlegend: isFirst, legendgroup: name,
         });
-        if (lane.anonymous_bytes && lane.file_bytes) {
-          list.push(area(lane.file_bytes, "file-backed", c.file), area(lane.anonymous_bytes, "anonymous", c.anonymous));
+        if (lane.anonymous_bytes && lane.file_and_shared_bytes) {
+          list.push(area(lane.file_and_shared_bytes, "file-backed", c.file), area(lane.anonymous_bytes, "anonymous", c.anonymous));
         } else list.push(area(lane.rss_bytes, "resident", c.anonymous));
         isFirst = false;
         list.push({
           x: t, y: lane.rss_bytes.map(by), yaxis: axis, type: "scatter", mode: "lines", showlegend: false, name: `process ${lane.pid}`, line: { width: 1, color: c.ink, shape: "hv" },
           customdata: lane.t_s.map((moment, i) => {
-            const split = lane.file_bytes && lane.anonymous_bytes ? `<br>anonymous ${size(lane.anonymous_bytes[i])}, file-backed ${size(lane.file_bytes[i])}` : "";
+            const split = lane.file_and_shared_bytes && lane.anonymous_bytes ? `<br>anonymous ${size(lane.anonymous_bytes[i])}, file-backed ${size(lane.file_and_shared_bytes[i])}` : "";
             return `<b>${size(lane.rss_bytes[i])}</b> in process ${lane.pid}<br>at ${time(moment)}${split}`;
           }), hovertemplate: "%{customdata}<extra></extra>",
         });

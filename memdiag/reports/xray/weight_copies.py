@@ -13,6 +13,7 @@ from memdiag.records.attribution import (
     CopyKind,
     Unidentifiable,
 )
+from memdiag.records.device import DeviceCopy, DeviceXray
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import mebibyte_decimals, plain, shortened
 from memdiag.reports.xray.memory_owners import percent_text, rounded_mebibytes
@@ -296,10 +297,10 @@ def verification_summary(attribution: Attribution) -> str:
     return " ".join(sentences)
 
 
-def unlocated_sentences(attribution: Attribution) -> tuple[str, ...]:
+def unlocated_sentences(xray: Attribution | DeviceXray) -> tuple[str, ...]:
     """Return a sentence for each reason why weights could not be located."""
     groups: dict[str, list[Unidentifiable]] = {}
-    for group in attribution.indistinct:
+    for group in xray.indistinct:
         groups.setdefault(group.reason, []).append(group)
     return tuple(_unlocated_sentence(reason, same) for reason, same in groups.items())
 
@@ -349,10 +350,8 @@ def _copy_row(copies: Sequence[Copy]) -> CopyRow:
     first = copies[0]
     return CopyRow(
         kind=first.kind,
-        label=_copy_label(first),
-        parameters=", ".join(
-            f"{plain(key)} {plain(value)}" for key, value in first.parameters.items()
-        ),
+        label=copy_label(first),
+        parameters=parameters_text(first),
         count=len(copies),
         size_bytes=sum(copy.bytes for copy in copies),
         resident_bytes=sum(copy.resident_bytes for copy in copies),
@@ -364,9 +363,15 @@ def _copy_row(copies: Sequence[Copy]) -> CopyRow:
     )
 
 
-def _copy_label(copy: Copy) -> str:
+def copy_label(copy: Copy | DeviceCopy) -> str:
+    """Return the kind and the layout of a copy in words."""
     layout = plain(copy.layout.replace("_", " "))
     return layout if layout.startswith(copy.kind) else f"{copy.kind} ({layout})"
+
+
+def parameters_text(copy: Copy | DeviceCopy) -> str:
+    """Return the parameters of the layout of a copy; empty if it has none."""
+    return ", ".join(f"{plain(key)} {plain(value)}" for key, value in copy.parameters.items())
 
 
 def _copy_backing_text(copy: Copy) -> str:

@@ -24,7 +24,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="constant-to-initializer",
     summary="make initializers of large Constant nodes",
-    rules=("constant-nodes",),
     arithmetic="same",
 )
 

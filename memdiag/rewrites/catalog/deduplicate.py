@@ -19,7 +19,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="deduplicate",
     summary="let all nodes read one of several identical weights, and drop the others",
-    rules=("identical-weights", "weight-in-branches"),
     arithmetic="reordered",
 )
 

@@ -23,7 +23,6 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 REWRITE = Rewrite(
     name="defer-expand",
     summary="read the small operand of an Expand, Tile or Cast, and expand only elements in use",
-    rules=("folding-grows",),
     arithmetic="same",
 )
 

@@ -42,7 +42,6 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 REWRITE = Rewrite(
     name="dequantize-to-matmulnbits",
     summary="store quantized weights for MatMulNBits, as the runtime makes them at load",
-    rules=("dequantized-matmul",),
     arithmetic="reordered",
 )
 

@@ -24,7 +24,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="drop-unused",
     summary="remove weights that no output depends on, and the nodes that read them",
-    rules=("unused-weights",),
     arithmetic="same",
 )
 

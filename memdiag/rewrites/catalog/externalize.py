@@ -13,13 +13,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="externalize",
     summary="move the weights to an aligned data file next to the model",
-    rules=(
-        "constant-nodes",
-        "embedded-weights",
-        "external-data-unused",
-        "sparse-densified",
-        "typed-fields",
-    ),
     arithmetic="same",
 )
 

@@ -25,7 +25,6 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 REWRITE = Rewrite(
     name="flush-denormals",
     summary="set denormal weights to zero, a change of at most 1.18e-38 for each float",
-    rules=("denormal-weights",),
     arithmetic="changed",
     safe=False,
 )

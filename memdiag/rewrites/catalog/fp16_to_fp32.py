@@ -28,7 +28,6 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 REWRITE = Rewrite(
     name="fp16-to-fp32",
     summary="store half-precision weights as fp32, with the casts that the CPU provider inserts",
-    rules=("half-precision-cast", "folding-grows"),
     arithmetic="reordered",
 )
 

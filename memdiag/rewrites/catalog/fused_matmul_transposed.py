@@ -25,7 +25,6 @@ from memdiag.rewrites.transposed_products import (
 REWRITE = Rewrite(
     name="fused-matmul-transposed",
     summary="multiply by the weight as it is stored, with onnxruntime's FusedMatMul",
-    rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
 

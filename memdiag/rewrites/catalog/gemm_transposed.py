@@ -26,7 +26,6 @@ from memdiag.rewrites.transposed_products import (
 REWRITE = Rewrite(
     name="gemm-transposed",
     summary="multiply by the weight as it is stored, with Gemm and transB=1",
-    rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
 

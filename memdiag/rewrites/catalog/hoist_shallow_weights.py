@@ -16,7 +16,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="hoist-shallow-weights",
     summary="move the weights of branches and loop bodies, but of none within another",
-    rules=("subgraph-weights", "weight-in-branches"),
     arithmetic="reordered",
 )
 

@@ -20,7 +20,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="hoist-subgraph-weights",
     summary="move the weights of branches and loop bodies to the main graph",
-    rules=("subgraph-weights", "weight-in-branches"),
     arithmetic="reordered",
 )
 

@@ -15,7 +15,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="inputs-without-initializers",
     summary="remove weights from the graph's inputs, so that they are constants",
-    rules=("overridable-weights",),
     arithmetic="reordered",
 )
 

@@ -36,7 +36,6 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 REWRITE = Rewrite(
     name="keep-unfolded",
     summary="list a small constant of the node as an input too, so that it is not folded",
-    rules=("folding-grows",),
     arithmetic="reordered",
 )
 

@@ -19,7 +19,6 @@ from memdiag.rewrites.transposed_products import merge_problem, stored_pair
 REWRITE = Rewrite(
     name="merge-transposed",
     summary="gather from the stored transpose along its other axis, and drop the matrix",
-    rules=("stored-transpose",),
     arithmetic="same",
 )
 

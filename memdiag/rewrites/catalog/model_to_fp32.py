@@ -34,7 +34,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="model-to-fp32",
     summary="compute the whole model in fp32, with casts at fp16 inputs and outputs",
-    rules=("half-precision-cast",),
     arithmetic="reordered",
 )
 

@@ -25,12 +25,6 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 REWRITE = Rewrite(
     name="overridable-weight",
     summary="list the weight as an input too, so that it is neither folded nor packed",
-    rules=(
-        "shared-weight-transposed",
-        "stored-transpose",
-        "original-kept",
-        "packed-mapped-weights",
-    ),
     arithmetic="reordered",
 )
 

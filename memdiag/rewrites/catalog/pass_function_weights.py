@@ -25,7 +25,6 @@ from memdiag.units import format_size
 REWRITE = Rewrite(
     name="pass-function-weights",
     summary="make a function's weights initializers of the main graph, and give them to its calls",
-    rules=("constant-nodes",),
     arithmetic="same",
 )
 

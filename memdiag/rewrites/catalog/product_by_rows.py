@@ -29,7 +29,6 @@ from memdiag.rewrites.transposed_products import (
 REWRITE = Rewrite(
     name="product-by-rows",
     summary="multiply by the unpacked weight, in the form that is faster for the rows there are",
-    rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
 

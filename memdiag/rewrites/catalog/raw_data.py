@@ -25,7 +25,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="raw-data",
     summary="store weights as bytes instead of one number an element",
-    rules=("typed-fields",),
     arithmetic="same",
 )
 

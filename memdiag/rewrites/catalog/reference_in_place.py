@@ -15,7 +15,6 @@ from memdiag.rewrites.saving import IN_PLACE_ALIGNMENT, is_aligned
 REWRITE = Rewrite(
     name="reference-in-place",
     summary="refer to the weights where they are in the original file",
-    rules=("embedded-weights",),
     arithmetic="same",
 )
 

@@ -17,7 +17,6 @@ from memdiag.rewrites.rewrite import Rewrite
 REWRITE = Rewrite(
     name="remove-identities",
     summary="let what reads a weight through Identity read the weight itself",
-    rules=("weight-under-two-names",),
     arithmetic="same",
 )
 

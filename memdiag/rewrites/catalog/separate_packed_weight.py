@@ -35,7 +35,6 @@ from memdiag.rewrites.transposed_products import (
 REWRITE = Rewrite(
     name="separate-packed-weight",
     summary="let products read an initializer of their own over the same bytes, to be packed",
-    rules=("shared-weight-transposed", "stored-transpose", "original-kept"),
     arithmetic="reordered",
 )
 

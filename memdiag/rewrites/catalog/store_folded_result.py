@@ -39,7 +39,6 @@ from memdiag.temporary_names import own_prefix
 REWRITE = Rewrite(
     name="store-folded-result",
     summary="store the result of a chain of nodes that reads only constants as a weight",
-    rules=("folding-peak",),
     arithmetic="reordered",
 )
 

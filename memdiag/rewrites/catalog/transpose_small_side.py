@@ -27,7 +27,6 @@ from memdiag.rewrites.transposed_products import (
 REWRITE = Rewrite(
     name="transpose-small-side",
     summary="transpose the input and the product instead of the weight",
-    rules=("shared-weight-transposed", "stored-transpose"),
     arithmetic="reordered",
 )
 

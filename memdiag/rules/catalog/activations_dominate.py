@@ -53,7 +53,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if sizes.assumed:
         return
-    constant_bytes = sum(weight.nbytes for weight in ctx.model_file.weights)
+    constant_bytes = ctx.model_file.weight_bytes
     constant_bytes += sum(fold.nbytes for fold in ctx.folds if fold.stays)
     max_bytes = max(_MIN_ACTIVATION_BYTES, constant_bytes)
     if not ctx.activations_may_exceed(max_bytes, sizes.of):

@@ -42,8 +42,8 @@ from collections.abc import Iterator
 from memdiag.ort.activations import ActivationPeak, DimensionSizes, choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
+from memdiag.rules.finding_words import free_dimensions_text
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import free_dimensions_text
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -64,7 +64,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if not sizes.of:
         return
-    weight_bytes = sum(weight.nbytes for weight in ctx.model_file.weights)
+    weight_bytes = ctx.model_file.weight_bytes
     min_bytes = (
         max(_MIN_ARENA_GROWTH_BYTES, _MIN_ASSUMED_SHARE * weight_bytes)
         if sizes.assumed

@@ -45,8 +45,8 @@ from memdiag.model.readers import WeightReader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names
 
 RULE = Rule(
     code="MD501",

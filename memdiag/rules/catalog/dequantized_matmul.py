@@ -57,8 +57,8 @@ from memdiag.ort.packed_dequantization import (
 from memdiag.ort.prepacking import nbits_blocks
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import NodeInScope, counted_weights, is_or_are, node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import NodeInScope, counted_weights, is_or_are, node_names
 from memdiag.units import KIB, MIB, format_size
 
 RULE = Rule(

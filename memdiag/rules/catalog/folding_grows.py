@@ -61,8 +61,8 @@ from memdiag.ort.session_constants import (
 )
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import common_graph, node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import common_graph, node_names
 from memdiag.units import KIB, MIB, format_size, some_of
 
 RULE = Rule(

@@ -32,8 +32,8 @@ from heapq import nlargest
 
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
+from memdiag.rules.finding_words import is_or_are, node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import is_or_are, node_names
 from memdiag.units import MIB, format_size, some_of
 
 RULE = Rule(

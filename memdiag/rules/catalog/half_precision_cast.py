@@ -58,8 +58,8 @@ from memdiag.ort.prepacking import PackedBuffer, packed_buffer
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
+from memdiag.rules.finding_words import counted_weights, free_dimensions_text, is_or_are, node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted_weights, free_dimensions_text, is_or_are, node_names
 from memdiag.units import KIB, MIB, counted, format_size, some_of
 
 RULE = Rule(

@@ -39,7 +39,7 @@ from memdiag.ort.session_constants import LoadedWeight, merge_equal
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
-from memdiag.rules.equal_weights import (
+from memdiag.rules.equal_weight_groups import (
     MIN_EQUAL_BYTES,
     WeightGroup,
     count_resident,
@@ -50,8 +50,8 @@ from memdiag.rules.equal_weights import (
     mergeable_groups,
 )
 from memdiag.rules.expected_copies import expected_copies
+from memdiag.rules.finding_words import some_weights
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_weights
 from memdiag.units import format_size
 
 RULE = Rule(

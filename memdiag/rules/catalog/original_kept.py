@@ -42,8 +42,8 @@ from memdiag.ort.session_constants import LoadedWeight, PackedUse
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
+from memdiag.rules.finding_words import node_names, some_weights
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names, some_weights
 from memdiag.units import KIB, format_size, some_of
 
 RULE = Rule(

@@ -36,8 +36,8 @@ from memdiag.ort.predicted_session import direct_readers
 from memdiag.ort.releases import OVERRIDABLE_CAST_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names
 from memdiag.units import MIB, format_size, some_of
 
 RULE = Rule(

@@ -39,8 +39,8 @@ from memdiag.ort.prepacking import PackedBuffer
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import counted_weights, is_or_are, node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted_weights, is_or_are, node_names
 from memdiag.units import KIB, MIB, format_size, some_of
 
 RULE = Rule(

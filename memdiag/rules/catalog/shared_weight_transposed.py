@@ -59,8 +59,8 @@ from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
+from memdiag.rules.finding_words import common_graph, node_names, some_weights
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import common_graph, node_names, some_weights
 from memdiag.units import KIB, format_size, some_of
 
 RULE = Rule(

@@ -32,8 +32,8 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import SPARSE_KEPT_SINCE
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import is_or_are
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import is_or_are
 from memdiag.units import MIB, counted, format_size, some_of
 
 RULE = Rule(

@@ -36,7 +36,11 @@ from memdiag.ort.session_constants import LoadedWeight, packed_buffers
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.rules.equal_weights import MIN_EQUAL_BYTES, direct_reader_names, is_listed_by_name
+from memdiag.rules.equal_weight_groups import (
+    MIN_EQUAL_BYTES,
+    direct_reader_names,
+    is_listed_by_name,
+)
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
 from memdiag.units import format_size

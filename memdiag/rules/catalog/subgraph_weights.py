@@ -40,14 +40,14 @@ from memdiag.ort.predicted_session import subgraph_depth
 from memdiag.ort.session_constants import LoadedWeight
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.rules.equal_weights import (
+from memdiag.rules.equal_weight_groups import (
     MIN_EQUAL_BYTES,
     is_in_branches,
     is_listed_by_name,
     mergeable_groups,
 )
+from memdiag.rules.finding_words import some_weights
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_weights
 from memdiag.units import format_size
 
 RULE = Rule(

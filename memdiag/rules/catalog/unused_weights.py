@@ -33,8 +33,8 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import is_or_are, node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import is_or_are, node_names
 from memdiag.units import MIB, counted, format_size, some_of
 
 RULE = Rule(

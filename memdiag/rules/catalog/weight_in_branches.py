@@ -37,7 +37,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_constants import LoadedWeight, merge_equal
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
-from memdiag.rules.equal_weights import (
+from memdiag.rules.equal_weight_groups import (
     MIN_EQUAL_BYTES,
     WeightGroup,
     count_resident,
@@ -47,8 +47,8 @@ from memdiag.rules.equal_weights import (
     is_listed_by_name,
     mergeable_groups,
 )
+from memdiag.rules.finding_words import some_weights
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_weights
 from memdiag.units import format_size
 
 RULE = Rule(

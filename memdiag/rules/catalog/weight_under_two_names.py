@@ -34,14 +34,14 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import packed_buffer
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
+from memdiag.rules.finding_words import node_names
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names
 from memdiag.units import KIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD106",
     name="weight-under-two-names",
-    summary="A weight read under two names by one If, Loop or Scan, which is copied for that",
+    summary="A weight that onnxruntime copies because an If, Loop or Scan reads it under two names",
     remedies=("remove-identities",),
 )
 

@@ -15,7 +15,9 @@ run before it. Before `first_run` and `steady`, the events `cache` (without wait
 addresses of the values that are fed; the first of several has `first`.
 
 In a job that `records_device`, events about the device (see `device`) precede the steps, an error
-as well, and after `end` the session is deleted for a last one, `deleted`.
+as well, and after `end` the session is deleted for a last one, `deleted`. If the field
+`has_device` of `end` is true, the parent may answer it with requests to `copy` address ranges of
+the device, each of which gets an event `device_block`, before it lets us continue.
 
 The file must stay small and import little: all of its memory counts to the measured process.
 It runs under other environments' interpreters too, hence the old-fashioned syntax.
@@ -366,6 +368,17 @@ def later_runs(
     channel.step("steady")
 
 
+def end_runs(channel: ParentChannel, recorder: device.DeviceRecorder | None) -> None:
+    """Report the end, and copy memory of the device as often as the parent asks for it."""
+    channel.send("end", has_device=recorder is not None)
+    answer = channel.receive()
+    while recorder is not None and isinstance(answer, dict):
+        recorder.copy(answer["copy"])
+        answer = channel.receive()
+    if recorder is not None:
+        recorder.end_copies()
+
+
 def trim() -> bool:
     """Return freed heap to the system; return whether the allocators of this process can."""
     symbols = ctypes.CDLL(None)
@@ -427,7 +440,7 @@ def main() -> None:
 
         stage = "trim"
         channel.step("trimmed", possible=trim())
-        channel.step("end")
+        end_runs(channel, recorder)
         if job["records_device"]:
             session = run = cache = None
             if recorder is not None:

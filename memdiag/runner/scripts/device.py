@@ -12,6 +12,9 @@ What a mark says goes to the parent as events without waiting, right before the 
 which the memory is as the mark says: `device_allocations` with what happened since the last mark,
 then `device_mark`. A source that is missing is a `device_missing` event, once, and the name of the
 device a `device_name` event.
+
+At the end the parent may ask for the contents of the device. They are copied into one small block
+of this process, which the parent reads, as often as it asks: neither process ever has all of them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import mmap
 import os
 import time
 
@@ -44,6 +48,8 @@ FLUSH_UNFINISHED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 MAX_BATCH_BYTES = 3500  # of an event's 4096
 MAX_LIBRARY_NAME = 100
 MAX_DEVICE_NAME = 256
+BLOCK_BYTES = 4 << 20  # twice what a search reads at a time, little next to the process
+FROM_DEVICE = 2  # cudaMemcpyDeviceToHost
 
 
 class MemoryActivity(ctypes.Structure):
@@ -170,6 +176,67 @@ def activity_row(activity: MemoryActivity) -> list[Any]:
     ]
 
 
+class DeviceBlock:
+    """Memory of this process, into which memory of the device is copied for the parent to read.
+
+    The pages are pinned by cudaHostRegister, which makes copies faster, and not made by
+    cudaHostAlloc: they stay pages that another process can read.
+
+    Args:
+        runtime: libcudart.
+
+    Attributes:
+        address: the address of the first byte.
+    """
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self._memory = mmap.mmap(-1, BLOCK_BYTES)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._is_pinned = not self._call(
+            "cudaHostRegister", self._pointer, ctypes.c_size_t(BLOCK_BYTES), ctypes.c_uint(0)
+        )
+
+    @property
+    def _pointer(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.address)
+
+    def fill(self, ranges: Sequence[Sequence[int]]) -> int:
+        """Copy each (address, length) of the device to the block, one after the other.
+
+        Returns:
+            The error code of CUDA for the first range that cannot be copied; 0 if all were.
+        """
+        if sum(length for _, length in ranges) > BLOCK_BYTES:
+            raise ValueError("the ranges are larger than the block")
+        target = self.address
+        for address, length in ranges:
+            code = self._call(
+                "cudaMemcpy",
+                ctypes.c_void_p(target),
+                ctypes.c_void_p(address),
+                ctypes.c_size_t(length),
+                ctypes.c_int(FROM_DEVICE),
+            )
+            if code:
+                return code
+            target += length
+        return 0
+
+    def close(self) -> None:
+        """Release the memory, with the contents in it."""
+        if self._is_pinned:
+            self._call("cudaHostUnregister", self._pointer)
+        self._memory.close()
+
+    def _call(self, function: str, *arguments: Any) -> int:
+        code: int = getattr(self._runtime, function)(*arguments)
+        if code:
+            # Otherwise the next call of the runtime that asks for the last error would find this.
+            self._runtime.cudaGetLastError()
+        return code
+
+
 class DeviceRecorder:
     """Reports the device at marks.
 
@@ -196,6 +263,7 @@ class DeviceRecorder:
         self._has_context = False  # asking without one would create it
         self._reported: set[str] = set()
         self._is_named = False
+        self._block: DeviceBlock | None = None
         self._allocations = self._start_allocations(uses_cupti)
 
     def mark(self, name: str, inputs: str = "", is_alive: bool = True) -> None:
@@ -229,6 +297,31 @@ class DeviceRecorder:
             cupti_ns=cupti_ns,
             epoch_ns=epoch_ns,
         )
+
+    def copy(self, ranges: Sequence[Sequence[int]]) -> None:
+        """Copy ranges of the device into a block, and report where it is, or why there is none.
+
+        Args:
+            ranges: address and length of each, together at most `BLOCK_BYTES`.
+        """
+        try:
+            if self._block is None:
+                self._block = DeviceBlock(self._loaded_library("libcudart.so." + self._major))
+            code = self._block.fill(ranges)
+        except OSError:
+            self._send("device_block", address=None, reason="onnxruntime has not loaded libcudart")
+        except AttributeError:
+            reason = "libcudart has no cudaMemcpy or cudaHostRegister"
+            self._send("device_block", address=None, reason=reason)
+        else:
+            reason = f"cudaMemcpy failed with error {code}" if code else ""
+            self._send("device_block", address=None if code else self._block.address, reason=reason)
+
+    def end_copies(self) -> None:
+        """Release what `copy` has used."""
+        if self._block is not None:
+            self._block.close()
+            self._block = None
 
     def _start_allocations(self, uses_cupti: bool) -> AllocationLog | None:
         """Return the log of allocations, started; None without CUPTI."""

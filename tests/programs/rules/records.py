@@ -141,7 +141,7 @@ def process(pid: int = PID, **changes: Any) -> ProgramProcess:
         "onnxruntime": "1.32.0",
         "build": "onnxruntime",
         "python": "3.11.7",
-        "samples": Samples(t_s=(), rss_bytes=(), anonymous_bytes=(), file_bytes=()),
+        "samples": Samples(t_s=(), rss_bytes=(), anonymous_bytes=(), file_and_shared_bytes=()),
         "cpus_allowed": 16.0,
     }
     return ProgramProcess(**{**given, **changes})

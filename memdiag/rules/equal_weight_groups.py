@@ -7,7 +7,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.predicted_session import subgraph_depth
 from memdiag.ort.session_constants import LoadedWeight
 from memdiag.records.weights import Weight
-from memdiag.rules.wording import node_names
+from memdiag.rules.finding_words import node_names
 
 MIN_EQUAL_BYTES = 64 << 10
 """A waste of fewer bytes is not reported, even of many weights together."""

@@ -12,9 +12,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import quantize_static
 from onnxruntime.quantization.calibrate import MinMaxCalibrater
 
-from memdiag.growth.observation import GrowthObservation, KeptValues
-from memdiag.growth.verdict import GrowthJudgement
-from memdiag.growth.wording import (
+from memdiag.growth.growth_sentences import (
     CALIBRATION_ADVICE,
     OWNER_LABELS,
     growth_advice,
@@ -22,6 +20,8 @@ from memdiag.growth.wording import (
     is_of_calibration,
     pattern_note,
 )
+from memdiag.growth.observation import GrowthObservation, KeptValues
+from memdiag.growth.verdict import GrowthJudgement
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import (
     GROWING_OWNERS,

@@ -7,7 +7,7 @@ from memdiag.records.generation import Generation
 from memdiag.records.profile import Profile
 
 
-def profiled_calls(
+def profiled_sizes(
     profile: Profile, ctx: AnalysisContext, generation: Generation
 ) -> GenerationSizes:
     """Return the calls of the generation of `profile`, whose model is that of `ctx`."""
