@@ -554,7 +554,7 @@ def test_bad_arguments_are_refused(
 
 
 def test_measurements_are_of_the_installed_release(chain: Path) -> None:
-    with pytest.raises(UsageError, match="Leave out --for-onnxruntime"):
+    with pytest.raises(UsageError, match="Leave out for_onnxruntime"):
         memdiag.estimate(chain, for_onnxruntime="1.24.0", measure=True)
 
 

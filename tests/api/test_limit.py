@@ -159,6 +159,7 @@ def test_a_given_limit_above_the_peak_is_not_suggested() -> None:
 
 def test_a_nested_limit_is_named(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text(f"{256 * MIB}\n")
+    (tmp_path / "memory.current").write_text("0\n")
     parent = ParentGroup(folder=tmp_path, version=2)
     search = LimitSearch(FakeTrials(), FakeTrials().measure(None), 1.0)
     record = search.record(parent, subject="m", kind="program", duration_s=1.0)
