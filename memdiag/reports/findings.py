@@ -288,12 +288,13 @@ class RuleTextBlock:
 def rule_documentation(rule: str) -> tuple[RuleTextBlock, ...]:
     """Return the documentation of the rule called `rule`; empty if there is no such rule.
 
-    A record may be from another version of memdiag, which has other rules.
+    A record may be from another version of memdiag, which has other rules, or be damaged: a name may
+    be too long for a file.
     """
     if not re.fullmatch(r"[a-z0-9-]+", rule):
         return ()
     for folder in _RULE_FOLDERS:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             module = ast.parse((folder / f"{rule.replace('-', '_')}.py").read_text("utf-8"))
             if _has_rule(module):
                 return tuple(rule_text_blocks(ast.get_docstring(module) or ""))

@@ -35,7 +35,7 @@ def test_no_rule_is_left_with_markup(detector: Detector[Any, Any]) -> None:
     assert "##" not in message
 
 
-@pytest.mark.parametrize("name", ["no-such-rule", "rule", "../errors", "", "RULE"])
+@pytest.mark.parametrize("name", ["no-such-rule", "rule", "../errors", "", "RULE", "x" * 300])
 def test_what_is_no_rule_here_has_no_text(name: str) -> None:
     assert rule_documentation(name) == ()
 

@@ -62,7 +62,9 @@ def fix_answer(fix: Fix) -> str:
                 f"{model}: nothing was verified {_search_end_clause(fix)}. The defaults take "
                 f"{sizes}{at}."
             )
-        return f"{start}the defaults are the best that was found ({sizes}{at})."
+        # "the nearest is the defaults" where a budget is not met
+        best = " are the best that was found" if chosen.fits else ""
+        return f"{start}the defaults{best} ({sizes}{at})."
     if fix.write_problem and chosen.fits:
         start += "the new model was not written; with it "
     clause = latency_clause(fix)

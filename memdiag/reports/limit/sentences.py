@@ -141,14 +141,14 @@ def _smaller_limit_text(limit: MemoryLimit) -> str:
             f"In {size} it takes more than three times as long{_ended_phase_clause(point)}, as"
             f" contents of files are dropped and read again all the time{end}"
         )
-    phase = f" in {point.phase}" if point.phase else ""
+    phase = f" in {plain(point.phase)}" if point.phase else ""
     return f"In {size} it fails{phase}: {plain(point.message)}."
 
 
 def _ended_phase_clause(point: LimitPoint) -> str:
     if point.phase == "start":
         return " before the model is loaded (Python and onnxruntime alone need more)"
-    return f" in {point.phase}" if point.phase else ""
+    return f" in {plain(point.phase)}" if point.phase else ""
 
 
 def _counted_parts_text(limit: MemoryLimit) -> str:

@@ -303,7 +303,7 @@ def failed_jobs_by_sentence(
             text = plain(point.sentence)
             for name in (series.address, series.model):  # which often start the sentence
                 text = text.removeprefix(f"{plain(name)}: ")
-            found[text or point.status].append((series, point))
+            found[text or plain(point.status)].append((series, point))
     return sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
 
 
