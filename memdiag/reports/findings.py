@@ -288,8 +288,8 @@ class RuleTextBlock:
 def rule_documentation(rule: str) -> tuple[RuleTextBlock, ...]:
     """Return the documentation of the rule called `rule`; empty if there is no such rule.
 
-    A record may be from another version of memdiag, which has other rules, or be damaged: a name may
-    be too long for a file.
+    A record may be from another version of memdiag, which has other rules, or be damaged: a name
+    may be too long for a file.
     """
     if not re.fullmatch(r"[a-z0-9-]+", rule):
         return ()
