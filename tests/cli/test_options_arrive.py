@@ -245,5 +245,20 @@ def test_an_option_changes_what_is_done(
     assert given != without, f"memdiag {command} ignores {form}"
 
 
+@pytest.mark.parametrize(
+    ("command", "form", "words"),
+    [
+        ("limit", "--at=1GiB", "-- python app.py"),
+        ("limit", "--time-limit=5min", "-- python app.py"),
+        ("leak", "--for=7s", "1"),
+    ],
+)
+def test_an_option_arrives_for_programs_as_well(
+    effect: Callable[..., str], command: str, form: str, words: str
+) -> None:
+    given = effect(command, [form, *words.split()])
+    assert given != effect(command, words.split()), f"memdiag {command} {words} ignores {form}"
+
+
 def test_each_option_has_a_value() -> None:
     assert {name for _, name, form in CASES if "=" in form} >= VALUES.keys()
