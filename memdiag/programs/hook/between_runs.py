@@ -213,7 +213,7 @@ class RunsInFlight:
         """Reset the state in a forked child, which has none of its parent's other threads."""
         self._condition = threading.Condition(threading.Lock())
         self._of_thread = threading.local()
-        self._alive_counts = 0
+        self._under_way = 0
         self._is_stopped = False
         self._longest_s = 0.0
 
@@ -274,8 +274,8 @@ class RunsInFlight:
         with self._condition:
             self._is_stopped = True
             enough_s = min(MAX_WAIT_S, max(MIN_WAIT_S, WAITED_RUNS * self._longest_s))
-            self._condition.wait_for(lambda: not self._alive_counts, enough_s)
-            return self._alive_counts
+            self._condition.wait_for(lambda: not self._under_way, enough_s)
+            return self._under_way
 
     def go_on(self) -> None:
         """Let runs start again."""
@@ -287,14 +287,14 @@ class RunsInFlight:
         with self._condition:
             if self._is_stopped:
                 self._condition.wait_for(lambda: not self._is_stopped, MAX_READING_S)
-            self._alive_counts += 1
+            self._under_way += 1
         return time.perf_counter()
 
     def _end_run(self, began_s: float) -> None:
         with self._condition:
-            self._alive_counts = max(0, self._alive_counts - 1)  # a child may be forked in a run
+            self._under_way = max(0, self._under_way - 1)  # a child may be forked in a run
             self._longest_s = max(self._longest_s, time.perf_counter() - began_s)
-            if self._is_stopped and not self._alive_counts:
+            if self._is_stopped and not self._under_way:
                 self._condition.notify_all()
 
 

@@ -108,7 +108,7 @@ _CHANGE_NO_OUTPUTS = {
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with several sessions in a process at once.
 
-    Processes that create them at the same creation_sites, such as workers, have one finding.
+    Processes that create them at the same places, such as workers, have one finding.
     """
     yield from _repeated_model_findings(recording)
     per_call = {number for each in sessions_per_call(recording) for number in session_numbers(each)}
