@@ -8,7 +8,7 @@ from itertools import islice
 from pkgutil import iter_modules
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from memdiag.errors import UsageError
+from memdiag.errors import UsageError, rule_defect_note
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.paths import path_text
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -135,6 +135,20 @@ def find_by_name(
     if rules:
         raise UsageError(f"{name!r} is a remedy. Name its rule: {' or '.join(rules)}.")
     raise UsageError(f"unknown rule {name!r}. The rules are {names}.")
+
+
+def run_detectors(
+    detectors: Iterable[Detector[Context, Found]], context: Context, subject: str
+) -> tuple[list[Found], list[str]]:
+    """Return the findings of `detectors` in `context`, a `subject`, and a note for each defect."""
+    findings: list[Found] = []
+    notes = []
+    for detector in detectors:
+        try:
+            findings += detector.detect(context)
+        except Exception as error:  # a defect of one rule must not lose the measurement
+            notes.append(rule_defect_note(detector.rule.name, subject, error))
+    return findings, notes
 
 
 def load_detectors(package: str, path: Iterable[str]) -> tuple[Detector[Any, Any], ...]:

@@ -9,14 +9,13 @@ are evidence enough.
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from memdiag.errors import rule_defect_note
 from memdiag.programs.rules.arena_slack import RULE as SLACK
 from memdiag.programs.rules.duplicate_session import RULE as DUPLICATE
 from memdiag.programs.rules.malloc_retained import RULE as RETAINED
 from memdiag.programs.rules.threads_beyond_cpus import RULE as THREADS
 from memdiag.programs.rules.threads_beyond_cpus import callers_slack_bytes
 from memdiag.records.run import ProgramFinding, ProgramRun
-from memdiag.rules.rule import Detector, load_detectors
+from memdiag.rules.rule import Detector, load_detectors, run_detectors
 
 _MIN_EXPLAINED_SHARE = 0.5
 """Share of the slack in arenas of sessions with too many callers from which on these explain it."""
@@ -37,13 +36,7 @@ before it: the creations of sessions leave most of it."""
 
 def program_findings(recording: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
     """Return the findings in `recording`, the largest saving first, and notes."""
-    findings: list[ProgramFinding] = []
-    notes = []
-    for detector in program_detectors():
-        try:
-            findings += detector.detect(recording)
-        except Exception as error:  # a defect of one rule must not lose the recording
-            notes.append(rule_defect_note(detector.rule.name, "program", error))
+    findings, notes = run_detectors(program_detectors(), recording, "program")
     notes += _unchecked_rule_notes(recording)
     return tuple(
         sorted(findings, key=lambda finding: _finding_order(finding, recording, findings))

@@ -7,9 +7,8 @@ it. Its docstring is the documentation of the rule: Markdown, whose first line i
 from functools import cache
 
 from memdiag.device.recording import DeviceRecording
-from memdiag.errors import rule_defect_note
 from memdiag.records.device import DeviceFinding
-from memdiag.rules.rule import Detector, load_detectors
+from memdiag.rules.rule import Detector, load_detectors, run_detectors
 
 DeviceDetector = Detector[DeviceRecording, DeviceFinding]
 
@@ -24,11 +23,5 @@ def device_findings(
     recording: DeviceRecording,
 ) -> tuple[tuple[DeviceFinding, ...], tuple[str, ...]]:
     """Return the findings of all rules in `recording`, the largest first, and notes."""
-    findings: list[DeviceFinding] = []
-    notes = []
-    for detector in device_detectors():
-        try:
-            findings += detector.detect(recording)
-        except Exception as error:  # a defect of one rule must not lose the profile
-            notes.append(rule_defect_note(detector.rule.name, "recording", error))
+    findings, notes = run_detectors(device_detectors(), recording, "recording")
     return tuple(sorted(findings, key=lambda finding: -finding.bytes)), tuple(notes)
