@@ -37,7 +37,7 @@ from memdiag.errors import ArgumentError, ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.config_keys import unknown_key_notes
-from memdiag.ort.runtime import require_runtime
+from memdiag.ort.runtime import release_order, require_runtime
 from memdiag.paths import ORT_SUFFIX, distinct_names
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
@@ -249,7 +249,7 @@ def _runtime_plans(
         *column_plans.version_plans(job, versions, on_progress),
         *column_plans.environment_plans(job, environments),
     ]
-    return sorted(plans, key=lambda plan: runtimes.version_sort_key(plan.label))
+    return sorted(plans, key=lambda plan: release_order(plan.label))
 
 
 def _optimizer_plans(

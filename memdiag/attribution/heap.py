@@ -50,7 +50,7 @@ _MAX_HEAP_CHUNKS = 8_000_000
 _MAX_WALK_ATTEMPTS = 3  # a running process changes its chain during the walk
 
 _GLIBC_FILE_NAME = re.compile(r"libc\.so\.6|libc-2\.\d+\.so")
-_OTHER_ALLOCATORS = {
+_ALLOCATOR_LIBRARIES = {
     "jemalloc": re.compile(r"libjemalloc\b.*"),
     "tcmalloc": re.compile(r"libtcmalloc.*"),
     "mimalloc": re.compile(r"libmimalloc.*"),
@@ -182,7 +182,7 @@ def recognise_allocator(space: AddressSpace) -> str | None:
     A statically linked allocator is not recognised, but its memory does not look like glibc's.
     """
     names = {region.name for region in space.regions if region.file_backed}
-    for allocator, pattern in _OTHER_ALLOCATORS.items():
+    for allocator, pattern in _ALLOCATOR_LIBRARIES.items():
         if any(pattern.fullmatch(name) for name in names):
             return allocator
     return "glibc" if any(_GLIBC_FILE_NAME.fullmatch(name) for name in names) else None

@@ -163,7 +163,7 @@ def explain_steady(
     parts = _xray_causes(old, new, copies, size)
     causes += [part for part in parts if abs(part.bytes) > tolerance]
     for part in sorted(parts, key=lambda part: -abs(part.bytes)):
-        is_left = not _is_whole(causes, size)
+        is_left = not _leaves_at_most(MAX_UNEXPLAINED_SHARE, causes, size)
         if is_left and MAX_UNEXPLAINED_SHARE * abs(size) < abs(part.bytes) <= tolerance:
             causes.append(part)
     return settings.explained(causes, size)
@@ -220,7 +220,7 @@ def explain_peak(
     predicted = _estimated_causes(estimated_peak(before), estimated_peak(after), size)
     causes = _copies_until_peak(copies, before, after, size, tolerance)
     if causes is None:
-        known = _leaves_little(predicted, size)
+        known = _leaves_at_most(MAX_LEFT_SHARE, predicted, size)
         explained = (
             settings.explained(predicted, size, rest=_BEYOND_XRAY)
             if known
@@ -399,7 +399,9 @@ def _better_causes(
     causes: list[_DifferenceCause], predicted: list[_DifferenceCause], size: int
 ) -> list[_DifferenceCause]:
     """Return `causes`, which were measured, or what is predicted if they leave much of `size`."""
-    if _leaves_little(causes, size) or not _leaves_little(predicted, size):
+    if _leaves_at_most(MAX_LEFT_SHARE, causes, size) or not _leaves_at_most(
+        MAX_LEFT_SHARE, predicted, size
+    ):
         return causes
     return predicted
 
@@ -432,14 +434,9 @@ def _is_offset(one: _DifferenceCause, other: _DifferenceCause) -> bool:
     return abs(one.bytes + other.bytes) <= MAX_UNEXPLAINED_SHARE * abs(one.bytes)
 
 
-def _is_whole(causes: Sequence[_DifferenceCause], size: int) -> bool:
+def _leaves_at_most(share: float, causes: Sequence[_DifferenceCause], size: int) -> bool:
     rest = size - sum(cause.bytes for cause in causes)
-    return abs(rest) <= MAX_UNEXPLAINED_SHARE * abs(size)
-
-
-def _leaves_little(causes: Sequence[_DifferenceCause], size: int) -> bool:
-    rest = size - sum(cause.bytes for cause in causes)
-    return abs(rest) <= MAX_LEFT_SHARE * abs(size)
+    return abs(rest) <= share * abs(size)
 
 
 def _mapped_since_start(profile: Profile) -> int:
@@ -548,7 +545,7 @@ class _DifferingSettings(NamedTuple):
             f"{format_size(cause.bytes, signed=True)}, {self.in_words(cause)}"
             for cause in _ordered_causes(causes, size)
         ]
-        if not _is_whole(causes, size):
+        if not _leaves_at_most(MAX_UNEXPLAINED_SHARE, causes, size):
             only = self.as_only_difference()
             why = f", the rest: {only}" if only else f" {rest}"
             left = size - sum(cause.bytes for cause in causes)

@@ -17,8 +17,8 @@ from memdiag.records.comparison import (
     MeasuredSeconds,
     PhaseFigures,
 )
-from memdiag.records.phases import CREATION_PHASES, PHASES, PhaseName
-from memdiag.records.profile import Memory, PeakKind, Profile
+from memdiag.records.phases import PHASES, PhaseName
+from memdiag.records.profile import Memory, PeakKind, Profile, creation_s
 from memdiag.units import plural, some_of
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import median_interval
@@ -115,7 +115,7 @@ def column_figures(profiles: Sequence[Profile]) -> ColumnFigures:
         steady=_measured_bytes([profile.end_above_bytes for profile in profiles]),
         anonymous=_part_growth(profiles, lambda memory: memory.anonymous_bytes),
         file=_part_growth(profiles, lambda memory: memory.file_bytes),
-        load=_measured_seconds([creation_s(profile) for profile in profiles]),
+        load=_measured_seconds([creation_s(profile.phases) for profile in profiles]),
         phases=tuple(
             _phase_figures(name, profiles)
             for name in PHASES
@@ -146,11 +146,6 @@ def column_latency(
         ratio_high=ratio.high if ratio else None,
         pairs=ratio.pairs if ratio else 0,
     )
-
-
-def creation_s(profile: Profile) -> float:
-    """Return the seconds that creating the session took."""
-    return sum(phase.duration_s for phase in profile.phases if phase.name in CREATION_PHASES)
 
 
 def _phase_figures(name: PhaseName, profiles: Sequence[Profile]) -> PhaseFigures:

@@ -20,7 +20,7 @@ from memdiag.comparison.environments import (
 )
 from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.releases import NUMPY_2_SINCE
-from memdiag.ort.runtime import Runtime
+from memdiag.ort.runtime import Runtime, release_order
 from memdiag.runner.child import child_environment
 
 LATEST_VERSION = "latest"
@@ -103,7 +103,7 @@ def registry_versions() -> tuple[str, ...]:
     releases = [word for word in re.split(r"[:,\s]+", line) if _RELEASE_PATTERN.fullmatch(word)]
     if not releases:
         raise ProvisionError(f"{subject}: the registry has none for this Python and platform.")
-    return tuple(sorted(releases, key=version_sort_key))
+    return tuple(sorted(releases, key=release_order))
 
 
 def local_versions() -> tuple[str, ...]:
@@ -113,12 +113,7 @@ def local_versions() -> tuple[str, ...]:
     versions = {
         path.name for path in cached if _RELEASE_PATTERN.fullmatch(path.name) and is_ready(path)
     }
-    return tuple(sorted(versions | {distribution_version() or ""} - {""}, key=version_sort_key))
-
-
-def version_sort_key(version: str) -> tuple[int, ...]:
-    """Return the key that sorts versions by age."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    return tuple(sorted(versions | {distribution_version() or ""} - {""}, key=release_order))
 
 
 def versions_and_environments(

@@ -3,6 +3,7 @@
 import re
 import sysconfig
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -12,6 +13,9 @@ from memdiag.errors import UsageError
 _RELEASE_VERSION = re.compile(
     r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?"
 )
+_BUILD_STAGES = ("dev", "a", "b", "rc")
+"""Builds before a release, as PEP 440 names them, the oldest first."""
+
 _DECLARED_VERSION = re.compile(r"^__version__\s*=\s*['\"](.+?)['\"]", re.MULTILINE)
 
 
@@ -67,6 +71,19 @@ def is_older(version: str | None, release: Runtime) -> bool:
     with suppress(UsageError):
         return Runtime.parse(version or "") < release
     return False
+
+
+@cache
+def release_order(version: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """Return the key that sorts releases by age: nightly builds and candidates before a release."""
+    match = re.match(r"([\d.]*\d)?\.?(dev|a|b|rc)?(.*)", version, re.DOTALL)
+    number, stage, rest = match.groups() if match else ("", None, "")
+    age = _BUILD_STAGES.index(stage) if stage else len(_BUILD_STAGES)
+    return _numbers_in_text(number or ""), age, _numbers_in_text(rest)
+
+
+def _numbers_in_text(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
 def require_runtime(otherwise: str) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from memdiag.defaults import DEFAULT_RUNS, LoadFrom
 from memdiag.model.graph_index import Scope
+from memdiag.model.model_file import FAULT_BYTES
 from memdiag.model.shapes import ModelShapes
 from memdiag.model.tensor_types import shape_with_zeros
 from memdiag.ort.activations import ActivationPeak, LiveValue, SimulatedRun
@@ -34,9 +35,6 @@ from memdiag.records.estimate import (
 )
 from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
 from memdiag.units import MIB
-
-FAULT_BYTES = 64 << 10
-"""Pages that the kernel maps at once around a page of a file that is read: 16 of 4 KiB."""
 
 LARGE_FAULT_BYTES = 2 * MIB
 """The most that Linux maps at once, of a file that was written or read shortly before: the page

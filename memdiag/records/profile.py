@@ -16,6 +16,7 @@ from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.finding import Finding
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
+from memdiag.records.phases import CREATION_PHASES
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
 from memdiag.units import MIB
@@ -200,6 +201,11 @@ class Phase(Record, frozen=True, kw_only=True):
     net_rss_bytes: int
     peak_rss_bytes: int
     peak_kind: PeakKind
+
+
+def creation_s(phases: Iterable[Phase]) -> float:
+    """Return the seconds that creating the session took."""
+    return sum(phase.duration_s for phase in phases if phase.name in CREATION_PHASES)
 
 
 class Span(Record, frozen=True, kw_only=True):

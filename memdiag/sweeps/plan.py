@@ -6,9 +6,9 @@ from itertools import product
 from typing import TypeVar
 
 from memdiag.errors import UsageError
+from memdiag.ort.runtime import release_order
 from memdiag.records.sweep_job import SweepJob
 from memdiag.sweeps.model_sources import ModelSource
-from memdiag.sweeps.summary import release_order
 from memdiag.units import MIB
 
 WEIGHT_COPIES = 3

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from memdiag.errors import RecordError
+from memdiag.ort.runtime import release_order
 from memdiag.records.estimate import PINNED_NOTE
 from memdiag.records.phases import PHASES
 from memdiag.records.sweep import (
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 
 MAX_GROUP_MODELS = 50
 """Models that a group of findings names."""
-
-_BUILD_STAGES = ("dev", "a", "b", "rc")
-"""Builds before a release, as PEP 440 names them, the oldest first."""
 
 _STEPPED_FIGURES: tuple[SteppedFigure, ...] = ("peak", "steady")
 _POINT_COLUMNS = (
@@ -123,19 +119,6 @@ def summarize_sweep(
     if place is None:
         return sweep
     return msgspec.structs.replace(sweep, placement=place(sweep))
-
-
-@cache
-def release_order(version: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """Return the key that sorts releases by age: nightly builds and candidates before a release."""
-    match = re.match(r"([\d.]*\d)?\.?(dev|a|b|rc)?(.*)", version, re.DOTALL)
-    number, stage, rest = match.groups() if match else ("", None, "")
-    age = _BUILD_STAGES.index(stage) if stage else len(_BUILD_STAGES)
-    return _numbers_in_text(number or ""), age, _numbers_in_text(rest)
-
-
-def _numbers_in_text(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
 def _row_batches(

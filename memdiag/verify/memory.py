@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.records.measured_change import Figures
-from memdiag.records.phases import CREATION_PHASES
+from memdiag.records.profile import creation_s
 from memdiag.runner.job import Job
 from memdiag.runner.measured_run import AtSteady, ChildPause, MeasuredRun, Measurement
 from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
@@ -120,7 +120,7 @@ def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> F
         steady_spread_bytes=max(steady) - min(steady),
         anonymous_bytes=round(median(anonymous)),
         file_and_shared_bytes=round(median(files)),
-        load_s=median(map(_creation_s, measurements)),
+        load_s=median(creation_s(measurement.phases) for measurement in measurements),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
         lowest_peak_bytes=min(peaks),
@@ -150,7 +150,3 @@ def _steady_above_baseline(measurement: Measurement) -> tuple[int, int, int]:
         return resident, resident, 0
     anonymous = end.anonymous_bytes - base.anonymous_bytes
     return resident, anonymous, resident - anonymous
-
-
-def _creation_s(measurement: Measurement) -> float:
-    return sum(phase.duration_s for phase in measurement.phases if phase.name in CREATION_PHASES)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.errors import UsageError
-from memdiag.ort.runtime import Runtime, installed_version
+from memdiag.ort.runtime import Runtime, installed_version, release_order
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,11 @@ from memdiag.ort.runtime import Runtime, installed_version
 )
 def test_a_version_is_read(text: str, expected: Runtime) -> None:
     assert Runtime.parse(text) == expected
+
+
+def test_releases_are_in_order_with_candidates_before_their_release() -> None:
+    releases = ["", "1.9.0", "1.10.0", "1.32.0.dev20260101", "1.32.0rc1", "1.32.0", "1.32.0.post1"]
+    assert sorted(reversed(releases), key=release_order) == releases
 
 
 @pytest.mark.parametrize("text", ["", "latest", "1", "1.x", "1.24.4; rm"])

@@ -11,6 +11,7 @@ from memdiag.comparison import runtimes
 from memdiag.comparison.changes import column_changes
 from memdiag.comparison.comparable import ComparableFigures
 from memdiag.errors import ProvisionError
+from memdiag.ort.runtime import release_order
 from memdiag.records.comparison import Bisection, ComparisonColumn, Metric
 from memdiag.runner.job import Job
 
@@ -73,12 +74,8 @@ class VersionSearch:
         named = [
             runtimes.latest_version()[0] if end == runtimes.LATEST_VERSION else end for end in ends
         ]
-        keys = [runtimes.version_sort_key(version) for version in named or known]
-        return [
-            version
-            for version in known
-            if min(keys) <= runtimes.version_sort_key(version) <= max(keys)
-        ]
+        keys = [release_order(version) for version in named or known]
+        return [version for version in known if min(keys) <= release_order(version) <= max(keys)]
 
     def _measure_version(self, version: str) -> ComparisonColumn | None:
         """Return the column of `version`; None if the figure is not known."""
