@@ -19,7 +19,7 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.malloc_threshold import measure_malloc_threshold
 from memdiag.api.options import ProfileOptions, takes_options
-from memdiag.api.profile_analysis import analysis_steps
+from memdiag.api.profile_analysis import context_of_run, explained_profiles
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
@@ -113,18 +113,14 @@ def profile_model(
         if run.measurement.interrupted:
             raise ProfileInterrupted(run.profile)
         result = run.profile
-        add_threshold = partial(measure_malloc_threshold, job=run.job, on_progress=on_progress)
-        add_run_peak = partial(with_run_peak, job=run.job, scratch=scratch)
         try:
-            for add in analysis_steps(
-                result,
-                model_file,
-                config.rules,
-                config.inputs.dims,
-                add_threshold=add_threshold,
-                add_run_peak=add_run_peak if config.run_peak else None,
-            ):
-                result = add(result)
+            result = measure_malloc_threshold(result, run.job, on_progress)
+            ctx = context_of_run(result, model_file, config.inputs.dims)
+            if ctx is not None:
+                for explained in explained_profiles(result, ctx, config.rules):
+                    result = explained
+                if config.run_peak:
+                    result = with_run_peak(result, ctx, run.job, scratch)
         except KeyboardInterrupt as interrupt:
             raise ProfileInterrupted(result) from interrupt
         except ModelError:
@@ -163,8 +159,9 @@ def profile_job(
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = run.profile
-    for add in analysis_steps(result, model_file, RuleSelection(), {}) if takes_xray else ():
-        result = add(result)
+    ctx = context_of_run(result, model_file, {}) if takes_xray else None
+    if ctx is not None:
+        *_, result = explained_profiles(result, ctx, RuleSelection())
     return result
 
 

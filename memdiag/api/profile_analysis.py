@@ -1,7 +1,6 @@
 """Explain a measured profile: estimate, findings, and the rewrites that apply."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -26,50 +25,48 @@ _NO_RULES = (
 )
 
 
-def analysis_steps(
-    profile: Profile,
-    model_file: ModelFile,
-    selection: RuleSelection,
-    dims: Mapping[str, int],
-    *,
-    add_threshold: Callable[[Profile], Profile] | None = None,
-    add_run_peak: Callable[..., Profile] | None = None,
-) -> Iterator[Callable[[Profile], Profile]]:
-    """Yield the steps that explain a measured `profile`: each adds its part to the one before.
+def context_of_run(
+    profile: Profile, model_file: ModelFile, dims: Mapping[str, int]
+) -> AnalysisContext | None:
+    """Return the model under the release of `profile`, at the sizes of its run.
 
-    `add_threshold` measures what a threshold of malloc saves, and `add_run_peak` the peak of a run,
-    each in another child; None to leave it out.
+    None if the release is not known: the child ended before it had imported onnxruntime.
+
+    Args:
+        profile: the measured profile.
+        model_file: its model, open.
+        dims: sizes of free dimensions, for a model that was not run.
     """
     version = profile.environment.onnxruntime
     if version is None:
-        return
-    if add_threshold is not None:
-        yield add_threshold
-    if profile.inputs:
-        dims = _run_sizes(model_file, profile)
-    completed = profile.outcome.completed
-    runtime = Runtime.parse(version)
-    ctx = analysis_context(
+        return None
+    return analysis_context(
         model_file,
-        runtime,
-        dims=dims,
+        Runtime.parse(version),
+        dims=_run_sizes(model_file, profile) if profile.inputs else dims,
         # onnxruntime and the X-ray have read all weights by then.
-        max_read_bytes=None if completed else MAX_READ_BYTES,
+        max_read_bytes=None if profile.outcome.completed else MAX_READ_BYTES,
         block=channel_block(profile.environment.machine),
     )
-    older_release = older_release_note(runtime)
+
+
+def explained_profiles(
+    profile: Profile, ctx: AnalysisContext, selection: RuleSelection
+) -> Iterator[Profile]:
+    """Yield `profile` again after each step that explains it: a caller may stop at any of them."""
+    older_release = older_release_note(ctx.runtime)
     if older_release:
-        yield partial(Profile.with_notes, notes=(older_release,))
+        profile = profile.with_notes((older_release,))
     else:
-        yield partial(with_estimate, ctx=ctx)
-        yield partial(_with_findings, ctx=ctx, selection=selection)
-    if add_run_peak is not None:
-        yield partial(add_run_peak, ctx=ctx)
-    if completed:
-        yield partial(_with_rewrites, model_file=model_file)
+        profile = with_estimate(profile, ctx)
+        yield profile
+        profile = _with_findings(profile, ctx, selection)
+    yield profile
+    if profile.outcome.completed:
+        yield _with_rewrites(profile, ctx.model_file)
 
 
-def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: RuleSelection) -> Profile:
+def _with_findings(profile: Profile, ctx: AnalysisContext, selection: RuleSelection) -> Profile:
     """Return `profile` with the findings of the rules, matched with the measurement."""
     if not profile.session.prefers_cpu:
         return profile.with_notes((_NO_RULES,))
@@ -80,7 +77,7 @@ def _with_findings(profile: Profile, *, ctx: AnalysisContext, selection: RuleSel
     return msgspec.structs.replace(profile, findings=findings).with_notes(notes)
 
 
-def _with_rewrites(profile: Profile, *, model_file: ModelFile) -> Profile:
+def _with_rewrites(profile: Profile, model_file: ModelFile) -> Profile:
     """Return `profile` whose findings name the rewrites that can be applied."""
     if not profile.findings:
         return profile

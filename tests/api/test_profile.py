@@ -19,7 +19,7 @@ import memdiag
 from memdiag.api import profile as profile_module
 from memdiag.api.check import RuleSelection
 from memdiag.api.profile import ProfileInterrupted
-from memdiag.api.profile_analysis import analysis_steps
+from memdiag.api.profile_analysis import context_of_run, explained_profiles
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import ModelError, UsageError
@@ -81,8 +81,9 @@ def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(
     session = msgspec.structs.replace(on_cpu.session, providers=("MyProvider", CPU_PROVIDER))
     other = msgspec.structs.replace(on_cpu, session=session, findings=())
     with open_model(path) as file:
-        for add in analysis_steps(other, file, RuleSelection(), {}):
-            other = add(other)
+        ctx = context_of_run(other, file, {})
+        assert ctx is not None
+        *_, other = explained_profiles(other, ctx, RuleSelection())
     assert other.findings == ()
     assert other.notes[-1].startswith("no rule was applied: ")
 
