@@ -3,6 +3,7 @@
 import os
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
@@ -24,7 +25,7 @@ from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import RunDescription, assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_MIN_BYTES
+from memdiag.defaults import DEFAULT_MIN_BYTES, XrayTime
 from memdiag.errors import MAX_REASON_LENGTH, ModelError
 from memdiag.model.file_state import FileStates
 from memdiag.model.genai_config import named_model
@@ -109,24 +110,24 @@ def profile_model(
     with open_model(model) as model_file, temporary_folder() as scratch:
         original = FileStates(model, model_file.files)
         measurement = _ModelMeasurement(model_file, config, scratch, on_progress, on_near_limit)
-        run = measurement.run()
-        if run.measurement.interrupted:
-            raise ProfileInterrupted(run.profile)
-        result = run.profile
+        measured = measurement.run()
+        result = measured.profile
+        if measured.measurement.interrupted:
+            raise ProfileInterrupted(result)
         try:
-            result = measure_malloc_threshold(result, run.job, on_progress)
+            result = measure_malloc_threshold(result, measured.job, on_progress)
             ctx = context_of_run(result, model_file, config.inputs.dims)
             if ctx is not None:
                 for explained in explained_profiles(result, ctx, config.rules):
                     result = explained
                 if config.run_peak:
-                    result = with_run_peak(result, ctx, run.job, scratch)
+                    result = with_run_peak(result, ctx, measured.job, scratch)
         except KeyboardInterrupt as interrupt:
             raise ProfileInterrupted(result) from interrupt
         except ModelError:
             if not original.changed:
                 raise
-        return run.profile.with_notes((original.sentence,)) if original.changed else result
+        return measured.profile.with_notes((original.sentence,)) if original.changed else result
 
 
 def profile_job(
@@ -153,19 +154,19 @@ def profile_job(
         KeyboardInterrupt: the run was interrupted.
     """
     description = RunDescription(inputs=inputs, dimensions=dimensions)
-    config = ProfileConfig(xray="steady" if takes_xray else "none")
+    xray: XrayTime = "steady" if takes_xray else "none"
     with temporary_folder() as scratch:
-        run = _ModelMeasurement(model_file, config, scratch).run_job(job, description)
-    if run.measurement.interrupted:
+        measured = _measure_job(model_file, job, description, scratch, xray=xray)
+    if measured.measurement.interrupted:
         raise KeyboardInterrupt
-    result = run.profile
+    result = measured.profile
     ctx = context_of_run(result, model_file, {}) if takes_xray else None
     if ctx is not None:
         *_, result = explained_profiles(result, ctx, RuleSelection())
     return result
 
 
-class _JobRun(NamedTuple):
+class MeasuredJob(NamedTuple):
     """A job, what was measured of its run in a child, and its profile without findings."""
 
     job: Job
@@ -173,10 +174,11 @@ class _JobRun(NamedTuple):
     profile: Profile
 
 
+@dataclass(frozen=True)
 class _ModelMeasurement:
     """Measures a model in a child: with usual inputs, and with others if it does not run so.
 
-    Args:
+    Attributes:
         model_file: the model.
         config: how it is run.
         scratch: an empty folder.
@@ -184,61 +186,55 @@ class _ModelMeasurement:
         on_near_limit: called as by `profile_model`.
     """
 
-    def __init__(
-        self,
-        model_file: ModelFile,
-        config: ProfileConfig,
-        scratch: Path,
-        on_progress: Callable[[ChildProgress], None] | None = None,
-        on_near_limit: Callable[[Profile], None] | None = None,
-    ) -> None:
-        self._model_file, self._config, self._scratch = model_file, config, scratch
-        self._on_progress, self._on_near_limit = on_progress, on_near_limit
+    model_file: ModelFile
+    config: ProfileConfig
+    scratch: Path
+    on_progress: Callable[[ChildProgress], None] | None
+    on_near_limit: Callable[[Profile], None] | None
 
-    def run(self) -> _JobRun:
-        """Return the measured run; one that failed if no other inputs are found.
+    def run(self) -> MeasuredJob:
+        """Return the measured job; one that failed if no other inputs are found.
 
         Raises:
-            ProfileInterrupted: Ctrl-C while inputs were searched for, with the failed run.
+            ProfileInterrupted: Ctrl-C while inputs were searched for, with the failed job.
         """
-        generation = self._config.inputs.generation
+        generation = self.config.inputs.generation
         if generation is not None:
-            calls = choose_calls(self._model_file, generation, self._config.inputs)
-            return self._run_inputs(calls.prompt, calls)
+            calls = choose_calls(self.model_file, generation, self.config.inputs)
+            return self._measure(calls.prompt, calls)
         usual = self._usual_inputs()
-        run = self._run_inputs(usual)
-        if not _needs_other_inputs(run.measurement, usual):
-            return run
-        others = self._inputs_that_run(run, usual)
-        return run if others is None else self._run_inputs(others)
+        measured = self._measure(usual)
+        if not _needs_other_inputs(measured.measurement, usual):
+            return measured
+        others = self._inputs_that_run(measured, usual)
+        return measured if others is None else self._measure(others)
 
     def _usual_inputs(self) -> ChosenInputs:
-        if self._config.inputs.runs is None:
+        if self.config.inputs.runs is None:
             return ChosenInputs((), ())
-        return choose_inputs(self._model_file, self._config.inputs)
+        return choose_inputs(self.model_file, self.config.inputs)
 
-    def _inputs_that_run(self, run: _JobRun, usual: ChosenInputs) -> ChosenInputs | None:
-        """Return inputs with which the model runs, which failed in `run`; None without any."""
+    def _inputs_that_run(self, failed: MeasuredJob, usual: ChosenInputs) -> ChosenInputs | None:
+        """Return inputs with which the model runs, as it does not in `failed`; None without any."""
         try:
             others = find_inputs(
-                self._model_file, run.job, self._scratch, self._config.inputs, first=usual
+                self.model_file, failed.job, self.scratch, self.config.inputs, first=usual
             )
         except KeyboardInterrupt as interrupt:
-            raise ProfileInterrupted(run.profile) from interrupt
-        if others is None:
-            return None
-        return _inputs_with_reason(others, usual, run.measurement.outcome.message)
+            raise ProfileInterrupted(failed.profile) from interrupt
+        reason = failed.measurement.outcome.message
+        return None if others is None else _inputs_with_reason(others, usual, reason)
 
-    def _run_inputs(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> _JobRun:
+    def _measure(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> MeasuredJob:
         """Save `inputs`, and measure a child that runs the model with them.
 
         With `calls`, `inputs` are those of the prompt, and the child goes on with the steps.
         """
-        config, scratch = self._config, self._scratch
+        config, scratch = self.config, self.scratch
         feeds = save_inputs(inputs.plans, config.inputs.arrays, scratch / "inputs")
         steps = None if calls is None else save_step_inputs(calls, config.inputs, scratch / "steps")
         job = Job(
-            model=self._model_file.path,
+            model=self.model_file.path,
             session=config.session,
             limits=config.limits,
             feeds=tuple(feeds),
@@ -255,34 +251,51 @@ class _ModelMeasurement:
             command=config.command,
             generation=None if calls is None else calls.record,
         )
-        return self.run_job(job, description)
-
-    def run_job(self, job: Job, description: RunDescription) -> _JobRun:
-        """Measure a child that runs `job`, with X-rays at the moments of the configuration."""
-        when = self._config.xray
-        device = _device_watch(self._model_file, job)
-        xray = None if when == "none" else ChildXray(self._model_file, job, self._scratch, device)
-        assemble = partial(assemble_profile, self._model_file, job, description)
-
-        def save(memory: GroupMemory) -> None:
-            if self._on_near_limit is not None:
-                measured = run.measurement_until_now(near_limit_text(memory))
-                self._on_near_limit(assemble(measured, None, memory))
-
-        group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
-        run = MeasuredRun(
+        return _measure_job(
+            self.model_file,
             job,
-            None if xray is None else xray.read_memory,
-            phase_ends=when == "phases",
-            on_device_event=None if device is None else device.add_event,
-            on_progress=self._on_progress,
-            on_sample=group.update,
+            description,
+            scratch,
+            xray=config.xray,
+            on_progress=self.on_progress,
+            on_near_limit=self.on_near_limit,
         )
-        measured = run.run()
-        attribution = None if xray is None else xray.attribution
-        device_memory = None if device is None else device.memory(measured, attribution)
-        profile = assemble(measured, xray, group.result(), device_memory)
-        return _JobRun(job, measured, profile)
+
+
+def _measure_job(
+    model_file: ModelFile,
+    job: Job,
+    description: RunDescription,
+    scratch: Path,
+    *,
+    xray: XrayTime,
+    on_progress: Callable[[ChildProgress], None] | None = None,
+    on_near_limit: Callable[[Profile], None] | None = None,
+) -> MeasuredJob:
+    """Measure a child that runs `job`, with X-rays at the moments of `xray`."""
+    device = _device_watch(model_file, job)
+    child_xray = None if xray == "none" else ChildXray(model_file, job, scratch, device)
+    assemble = partial(assemble_profile, model_file, job, description)
+    child = MeasuredRun(
+        job,
+        None if child_xray is None else child_xray.read_memory,
+        phase_ends=xray == "phases",
+        on_device_event=None if device is None else device.add_event,
+        on_progress=on_progress,
+    )
+
+    def save_near_limit(memory: GroupMemory) -> None:
+        if on_near_limit is not None:
+            measured = child.measurement_until_now(near_limit_text(memory))
+            on_near_limit(assemble(measured, None, memory))
+
+    # The child is in the control group of this process.
+    group = GroupWatch(memory_group_of(os.getpid()), save_near_limit)
+    measured = child.run(on_sample=group.update)
+    attribution = None if child_xray is None else child_xray.attribution
+    device_memory = None if device is None else device.memory(measured, attribution)
+    profile = assemble(measured, child_xray, group.result(), device_memory)
+    return MeasuredJob(job, measured, profile)
 
 
 def _device_watch(model_file: ModelFile, job: Job) -> "DeviceWatch | None":

@@ -194,7 +194,6 @@ class MeasuredRun:
         on_device_event: called with each event of a child that records its device, the seconds
             since the start, and the reader of `device`, if there is one.
         on_progress: called with the progress of the child.
-        on_sample: called after each sample, with the seconds since the start.
     """
 
     def __init__(
@@ -207,7 +206,6 @@ class MeasuredRun:
         device: DeviceReaderFactory = open_device_reader,
         on_device_event: OnDeviceEvent | None = None,
         on_progress: Callable[[ChildProgress], None] | None = None,
-        on_sample: Callable[[float], None] | None = None,
     ) -> None:
         self._job = job
         self._on_pause = on_pause
@@ -217,7 +215,7 @@ class MeasuredRun:
         self._device_reader: DeviceReader | None = None
         self._on_device_event = on_device_event
         self._on_progress = on_progress
-        self._on_sample = on_sample
+        self._on_sample: Callable[[float], None] | None = None
         # Reported by the child.
         self._versions: dict[str, str] = {}
         self._providers: tuple[str, ...] | None = None
@@ -246,14 +244,19 @@ class MeasuredRun:
         self._last = SpanBoundary(UNKNOWN_MEMORY, None)
         self._progress_s = 0.0  # the time of the next report
 
-    def run(self) -> Measurement:
+    def run(self, *, on_sample: Callable[[float], None] | None = None) -> Measurement:
         """Start the child, and return its measurement when it is done or has ended.
 
         A limit ends it, and so does Ctrl-C, without an exception: see `Measurement.interrupted`.
 
+        Args:
+            on_sample: called after each sample, with the seconds since the start. It may ask for
+                `measurement_until_now`.
+
         Raises:
             MeasurementError: the child's interpreter cannot be started.
         """
+        self._on_sample = on_sample
         # A collection of garbage would be a gap in the samples.
         with collection_disabled(), Child(self._job, self._job.message()) as self._child:
             try:

@@ -292,17 +292,17 @@ def test_after_a_run_that_was_ended_many_weights_are_not_read(
     two_equal_weights: Path, monkeypatch: pytest.MonkeyPatch, may_read: int
 ) -> None:
     data = two_equal_weights.with_name("data")
-    run_job = profile_module._ModelMeasurement.run_job
+    measure_job = profile_module._measure_job
 
     def measured_and_forgotten(*arguments: Any, **options: Any) -> Any:
-        run = run_job(*arguments, **options)
+        measured = measure_job(*arguments, **options)
         with data.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if cached_bytes(data):
             pytest.skip("this file system keeps what it has in memory")
-        return run
+        return measured
 
-    monkeypatch.setattr(profile_module._ModelMeasurement, "run_job", measured_and_forgotten)
+    monkeypatch.setattr(profile_module, "_measure_job", measured_and_forgotten)
     monkeypatch.setattr("memdiag.api.profile_analysis.MAX_READ_BYTES", may_read)
     profile = memdiag.profile(two_equal_weights, memory_limit_bytes=100_000_000)
     assert profile.outcome.status != "completed"

@@ -91,7 +91,7 @@ def replaying(data: Any) -> Callable[..., Any]:
             assert job.records_device
             self._on_event = arguments["on_device_event"]
 
-        def run(self) -> Measurement:
+        def run(self, **arguments: Any) -> Measurement:
             for mark, renamed in zip(data["marks"], child_marks(data), strict=True):
                 reader = recorded_reader(mark, data)
                 for event in events_of(mark, data):

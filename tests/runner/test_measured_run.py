@@ -320,14 +320,13 @@ def test_an_interrupt_at_a_pause_keeps_what_was_measured(fake_job: MakeJob) -> N
 
 def test_a_measurement_until_now_does_not_disturb_the_rest(fake_job: MakeJob) -> None:
     early: list[Measurement] = []
+    child = MeasuredRun(fake_job({"create": [*SESSION, {"sleep": 0.3}]}))
 
     def save(now_s: float) -> None:
-        if not early and run_.measurement_until_now("why").phases[-1].name == "prepack":
-            early.append(run_.measurement_until_now("why"))
+        if not early and child.measurement_until_now("why").phases[-1].name == "prepack":
+            early.append(child.measurement_until_now("why"))
 
-    slow = [*SESSION, {"sleep": 0.3}]
-    run_ = MeasuredRun(fake_job({"create": slow}), on_sample=save)
-    measured = run_.run()
+    measured = child.run(on_sample=save)
     assert measured.outcome.status == "completed"
     (until_then,) = early
     assert (until_then.outcome.status, until_then.outcome.message) == ("killed", "why")
