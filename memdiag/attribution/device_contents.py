@@ -44,7 +44,7 @@ class DeviceContents:
         process: the memory of the process that uses the device, and waits.
         allocations: the sorted address ranges that may be read, each of them in one allocation: no
             copy crosses from one allocation into another.
-        copy: has the process copy ranges into its block; see `runner.measured_run.DeviceAccess`.
+        copy: has the process copy ranges into its block; see `runner.child.Child.copy_from_device`.
 
     Attributes:
         copied_bytes: number of bytes copied so far.

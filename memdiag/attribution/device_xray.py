@@ -29,7 +29,7 @@ def take_device_xray(
         pid: the process, which waits.
         targets: the models to search for.
         allocations: the address ranges on the device to search, each of them in one allocation.
-        copy: has the process copy ranges into its block; see `runner.measured_run.DeviceAccess`.
+        copy: has the process copy ranges into its block; see `runner.child.Child.copy_from_device`.
         arenas: the arenas on the device, as the bookkeeping of the process has them.
 
     Raises:

@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from memdiag.errors import MeasurementError
+from memdiag.errors import MeasurementError, XrayError
 from memdiag.runner import scripts
 from memdiag.runner.job import Job
 from memdiag.runner.log import LogMarker, LogParser, ScriptEvent
 from memdiag.runner.pipe import PipeReader
+from memdiag.units import format_duration
 
 _SCRIPTS_FOLDER = os.path.dirname(scripts.__file__)
 _MAX_EXIT_S = 10.0
 _EVENT_POLL_S = 0.05
+_MAX_COPY_S = 60.0
 TELEMETRY_OFF = {"ORT_DISABLE_TELEMETRY": "1"}
 """Since 1.29 onnxruntime otherwise writes to the home folder and uploads the model's file name."""
 
@@ -143,6 +145,26 @@ class Child:
                 self._limits.deadline.check()
                 raise TimeoutError
         return None
+
+    def copy_from_device(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Have the child copy memory of its device into a block of its own; return its address.
+
+        Args:
+            ranges: (address, length) each, which are copied one after the other.
+
+        Raises:
+            XrayError: the copy failed, took too long, or the child has ended.
+        """
+        self.send({"copy": ranges})
+        deadline = time.monotonic() + _MAX_COPY_S
+        for event in self._events:
+            if event is not None and event.name == "device_block":
+                if event.fields["reason"]:
+                    raise XrayError(event.fields["reason"])
+                return int(event.fields["address"])
+            if time.monotonic() >= deadline:
+                raise XrayError(f"a copy took more than {format_duration(_MAX_COPY_S)}")
+        raise XrayError("the process has ended")
 
     def proceed(self) -> None:
         """Let the child continue from the step at which it waits."""

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memdiag.errors import XrayError
 from memdiag.garbage import collection_disabled
 from memdiag.process_end import end_text, signal_name
 from memdiag.records.profile import (
@@ -51,7 +50,6 @@ from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
-_MAX_COPY_S = 60.0
 _MAX_GAPS = 1_000_000
 
 
@@ -144,8 +142,7 @@ class DeviceAccess(NamedTuple):
     """What is needed to read the memory of the child's device while the child waits.
 
     Attributes:
-        copy: has the child copy ranges, (address, length) each, into a block of its own memory, one
-            after the other, and returns the block's address. It raises `XrayError`.
+        copy: `Child.copy_from_device`.
         regions: the regions of all arenas, by the log, in the order of time.
     """
 
@@ -479,24 +476,13 @@ class MeasuredRun:
     def _read_memory_at_steady(self, *, has_device: bool) -> None:
         log = self._child.log
         trimmed = self._trimmed is not None
-        device = DeviceAccess(self._copy_from_device, tuple(log.regions)) if has_device else None
+        device = (
+            DeviceAccess(self._child.copy_from_device, tuple(log.regions)) if has_device else None
+        )
         steady = AtSteady(
             self._child.pid, log.host_regions, log.evidence(), trimmed, tuple(self._cache), device
         )
         self._read_memory_at(steady)
-
-    def _copy_from_device(self, ranges: Sequence[tuple[int, int]]) -> int:
-        """Do as `DeviceAccess.copy` says."""
-        self._child.send({"copy": ranges})
-        deadline = time.perf_counter() + _MAX_COPY_S
-        for event in self._child.events(_PROGRESS_S):
-            if event is not None and event.name == "device_block":
-                if event.fields["reason"]:
-                    raise XrayError(event.fields["reason"])
-                return int(event.fields["address"])
-            if time.perf_counter() > deadline:
-                raise XrayError(f"a copy took more than {format_duration(_MAX_COPY_S)}")
-        raise XrayError("the process has ended")
 
     def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:
