@@ -1,18 +1,15 @@
 """Run a model in a child process and measure the child: phases, spans, samples, runs, outcome."""
 
-import array
 import copy
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from memdiag.garbage import collection_disabled
 from memdiag.process_end import end_text, signal_name
 from memdiag.records.profile import (
-    UNKNOWN_MEMORY,
     EndCause,
     Memory,
     Outcome,
@@ -38,19 +35,17 @@ from memdiag.runner.log import (
 )
 from memdiag.runner.observer import (
     MemoryReading,
-    Observer,
     ObserverFactory,
     ProcessGone,
     SpanBoundary,
     open_observer,
 )
 from memdiag.runner.phase_tracker import PhaseTracker
-from memdiag.runner.sample_timeline import SampleTimeline
+from memdiag.runner.sampler import Sampler
 from memdiag.units import format_duration, format_limit, format_size
 
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
-_MAX_GAPS = 1_000_000
 
 
 class ChildProgress(NamedTuple):
@@ -231,14 +226,6 @@ class MeasuredRun:
         self._message = ""
         self._cause: EndCause = ""
         self._interrupted = False
-        # Samples: the timeline, the seconds between two, the time and size of the last.
-        self._observer: Observer | None = None
-        self._timeline = SampleTimeline()
-        self._gaps = array.array("d")
-        self._count = 0
-        self._sampled_s = 0.0
-        self._rss_bytes = 0
-        self._last = SpanBoundary(UNKNOWN_MEMORY, None)
         self._progress_s = 0.0  # the time of the next report
 
     def run(self, *, on_sample: Callable[[float], None] | None = None) -> Measurement:
@@ -256,8 +243,10 @@ class MeasuredRun:
         self._on_sample = on_sample
         # A collection of garbage would be a gap in the samples.
         with collection_disabled(), Child(self._job, self._job.message()) as self._child:
-            try:
-                self._start_observing()
+            self._origin, self._origin_epoch = time.perf_counter(), time.time()
+            with closing(Sampler(self._make_observer, self._child.pid)) as self._sampler:
+                first = self._sampler.last_boundary.memory
+                self._phases = PhaseTracker(first, self._job.session.providers)
                 try:
                     self._observe_to_end()
                 except KeyboardInterrupt:
@@ -265,27 +254,11 @@ class MeasuredRun:
                     self._status, self._message = "killed", "interrupted"
                     self._cause = "interrupt"
                 return self._finished_measurement()
-            finally:
-                if self._observer is not None:
-                    self._observer.close()
-                if self._device_reader is not None:
-                    self._device_reader.close()
-
-    def _start_observing(self) -> None:
-        self._origin = time.perf_counter()
-        self._origin_epoch = time.time()
-        try:
-            self._observer = self._make_observer(self._child.pid)
-            self._last = self._observer.boundary()
-        except ProcessGone:
-            # The child has ended already; its output has the reason.
-            self._observer = None
-        self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
-        if self._job.records_device:
-            self._device_reader = self._make_device_reader(self._child.pid)
 
     def _observe_to_end(self) -> None:
         """Let the child run until it is done, has ended, or has reached a limit."""
+        if self._job.records_device:
+            self._device_reader = self._make_device_reader(self._child.pid)
         try:
             self._read_output()
         except _EndOfMeasurement:
@@ -295,6 +268,9 @@ class MeasuredRun:
             deadline = self._elapsed_s() + _LAST_OUTPUT_S
             while not self._child.silent and self._elapsed_s() < deadline:
                 self._child.read(0.05)
+        finally:
+            if self._device_reader is not None:
+                self._device_reader.close()
 
     def measurement_until_now(self, message: str) -> Measurement:
         """Return the measurement up to this moment, as if the child were killed now.
@@ -305,7 +281,7 @@ class MeasuredRun:
         phases = self._phases
         if self._is_timed:
             phases = copy.deepcopy(phases)
-            phases.finish(self._elapsed_s(), self._last_known())
+            phases.finish(self._elapsed_s(), self._sampler.last_known)
         outcome = Outcome(status="killed", phase=self._phases.phase, message=message)
         return self._assembled_measurement(phases, outcome)
 
@@ -315,7 +291,7 @@ class MeasuredRun:
         phase = self._phases.phase
         if self._is_timed:
             self._is_timed = False
-            self._phases.finish(self._elapsed_s(), self._last_known())
+            self._phases.finish(self._elapsed_s(), self._sampler.last_known)
             if not self._interrupted:
                 self._status, self._message, self._cause = self._reason_of_end()
         outcome = Outcome(
@@ -323,16 +299,7 @@ class MeasuredRun:
         )
         return self._assembled_measurement(self._phases, outcome)
 
-    def _last_known(self) -> SpanBoundary:
-        """Return the last reading of the memory, without a high-water mark.
-
-        The memory and the mark of a child that has ended on its own are gone.
-        """
-        last = self._timeline.last
-        return SpanBoundary(self._last.memory if last is None else last.memory, None)
-
     def _assembled_measurement(self, tracker: PhaseTracker, outcome: Outcome) -> Measurement:
-        lag_s = tracker.lag_s
         return Measurement(
             onnxruntime=self._versions.get("onnxruntime"),
             python=self._versions.get("python"),
@@ -340,14 +307,8 @@ class MeasuredRun:
             baseline=self._baseline,
             phases=tracker.phases(),
             spans=tracker.spans(),
-            samples=self._timeline.samples(),
-            sampling=Sampling(
-                method=self._observer.method if self._observer else "psutil",
-                count=self._count,
-                period_s=round(statistics.median(self._gaps), 6) if self._gaps else 0.0,
-                largest_gap_s=round(max(self._gaps, default=0.0), 6),
-                boundary_lag_s=None if lag_s is None else round(lag_s, 6),
-            ),
+            samples=self._sampler.timeline.samples(),
+            sampling=self._sampler.sampling(tracker.lag_s),
             steady=self._steady,
             first_run_s=self._first_run_s,
             runs=tuple(self._runs),
@@ -369,9 +330,8 @@ class MeasuredRun:
     def _read_output(self) -> None:
         """Read log and events of the child, and sample its memory, until its output ends."""
         while True:
-            period_s = self._observer.period_s if self._observer else _PROGRESS_S
             markers: list[LogMarker] = []
-            for item in self._child.read(self._sampled_s + period_s - self._elapsed_s()):
+            for item in self._child.read(self._sampler.next_s - self._elapsed_s()):
                 if isinstance(item, LogMarker):
                     markers.append(item)
                     continue
@@ -379,7 +339,7 @@ class MeasuredRun:
                 markers = []
                 self._apply_event(item)
             self._apply_markers(markers)
-            if self._child.silent or (self._observer is None and self._child.ended):
+            if self._child.silent or (not self._sampler.is_observing and self._child.ended):
                 return
             self._sample_if_due()
 
@@ -526,18 +486,17 @@ class MeasuredRun:
 
     def _measure_trim(self, *, possible: bool) -> None:
         """Measure the memory that malloc returned to the system when the child asked for it."""
-        assert self._observer is not None
         if possible:
-            before = self._last.memory.rss_bytes
-            self._trimmed = max(0, before - self._observer.boundary().memory.rss_bytes)
+            before = self._sampler.last_boundary.memory.rss_bytes
+            after = self._sampler.read_boundary().memory.rss_bytes
+            self._trimmed = max(0, before - after)
 
     def _sample_if_due(self) -> None:
         """Take a sample if one is due, check the limits, and report the progress."""
         now_s = self._elapsed_s()
-        if self._observer is None or now_s < self._sampled_s + self._observer.period_s * 0.5:
+        reading = self._sampler.sample_if_due(now_s, in_timeline=self._is_timed)
+        if reading is None:
             return
-        reading = self._observer.sample()
-        self._add_reading(now_s, reading)
         if self._on_sample is not None:
             self._on_sample(now_s)
         if self._is_timed:
@@ -551,22 +510,11 @@ class MeasuredRun:
 
     def _read_boundary(self) -> tuple[float, SpanBoundary]:
         """Return the time of a boundary and the memory at it, which is a sample as well."""
-        if self._observer is None:
-            raise ProcessGone
-        self._last = boundary = self._observer.boundary()
+        boundary = self._sampler.read_boundary()
         now_s = self._elapsed_s()
-        self._add_reading(now_s, MemoryReading.of(boundary.memory))
+        reading = MemoryReading.of(boundary.memory)
+        self._sampler.add(now_s, reading, in_timeline=self._is_timed)
         return now_s, boundary
-
-    def _add_reading(self, now_s: float, reading: MemoryReading) -> None:
-        """Count a sample, and add it to the timeline."""
-        if self._count and len(self._gaps) < _MAX_GAPS:
-            self._gaps.append(now_s - self._sampled_s)
-        self._count += 1
-        self._sampled_s = now_s
-        self._rss_bytes = reading.rss_bytes
-        if self._is_timed:
-            self._timeline.add(now_s, reading)
 
     def _check_memory(self, rss_bytes: int) -> None:
         """End the measurement if the resident set exceeds the memory limit."""
@@ -583,9 +531,7 @@ class MeasuredRun:
         """End the measurement of a child that has reached a limit, after a last reading."""
         self._status, self._message = status, message
         if self._is_timed:
-            now_s, boundary = self._elapsed_s(), self._last
-            if self._observer is not None:
-                self._last = boundary = self._observer.boundary()
+            now_s, boundary = self._elapsed_s(), self._sampler.read_boundary()
             self._is_timed = False
             self._phases.finish(now_s, boundary)
         raise _EndOfMeasurement
@@ -596,7 +542,8 @@ class MeasuredRun:
             return
         self._progress_s = now_s + _PROGRESS_S
         phase, span = self._phases.phase, self._phases.span
-        self._on_progress(ChildProgress(phase, span, now_s, self._rss_bytes, len(self._runs)))
+        rss_bytes = self._sampler.rss_bytes
+        self._on_progress(ChildProgress(phase, span, now_s, rss_bytes, len(self._runs)))
 
     def _reason_of_end(self) -> tuple[Status, str, EndCause]:
         """Return the status of a child that ended on its own, the reason in words and the cause."""
