@@ -10,13 +10,15 @@ from types import MappingProxyType
 from typing import Any
 
 import memdiag
+from memdiag.api.load import load_profile
 from memdiag.detail import Detail
-from memdiag.errors import ReportError
+from memdiag.errors import RecordError, ReportError
 from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.base import Record
 from memdiag.records.codec import encode, escaped_record
 from memdiag.records.files import save_bytes
 from memdiag.records.finding import Check
+from memdiag.records.profile import Profile
 from memdiag.records.schemas import ReportedRecord
 from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
@@ -135,6 +137,44 @@ class ReportDestination:
         except KeyboardInterrupt:  # it takes less time than the measurement took
             (record_path,) = report.write(record, self._folder, ("json",))
             raise KeyboardInterrupt(_record_place(report, record_path)) from None
+
+
+class ProfileDestinations:
+    """Where a profile is written: an earlier one that completed stays if this one does not.
+
+    Args:
+        folder: the folder of the reports.
+
+    Attributes:
+        early: where the profile is saved early, as the kernel may end this process.
+
+    Raises:
+        ReportError: the folder cannot be created or written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._usual = ReportDestination(folder)
+        self._has_earlier = _has_completed_profile(folder)
+        self.early = self._beside("killed") if self._has_earlier else self._usual
+
+    def destination_of(self, profile: Profile) -> ReportDestination:
+        """Return where the profile at the end of the run is written."""
+        status = profile.outcome.status
+        if self._has_earlier and status != "killed":
+            self.early.remove_early()
+        stays = self._has_earlier and not profile.outcome.completed
+        return self._beside(status) if stays else self._usual
+
+    def _beside(self, status: str) -> ReportDestination:
+        return ReportDestination(self._folder.with_name(f"{self._folder.name}.{status}"))
+
+
+def _has_completed_profile(folder: Path) -> bool:
+    try:
+        return load_profile(folder / "profile.json").outcome.completed
+    except RecordError:
+        return False
 
 
 def _record_place(report: Report[Any], path: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.cli.output import ReportDestination
+from memdiag.cli.output import ProfileDestinations, ReportDestination
 from memdiag.errors import ReportError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
@@ -48,6 +48,31 @@ def test_an_early_record_is_replaced_or_removed(tmp_path: Path) -> None:
     other.remove_early()
     assert not (tmp_path / "other").exists()
     ReportDestination(None).save_early(early)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "profile", "names"),
+    [
+        (None, profiles.failed(), {"out"}),
+        (profiles.failed(), profiles.failed(), {"out"}),
+        (profiles.tied_if(), profiles.tied_if(), {"out"}),
+        (profiles.tied_if(), profiles.failed(), {"out", "out.failed"}),
+        (profiles.tied_if(), profiles.killed(), {"out", "out.killed"}),
+    ],
+    ids=["first", "none completed", "completed", "failed", "killed"],
+)
+def test_an_earlier_profile_that_completed_stays_if_this_one_does_not(
+    tmp_path: Path, earlier: Profile | None, profile: Profile, names: set[str]
+) -> None:
+    folder = tmp_path / "out"
+    if earlier is not None:
+        ReportDestination(folder).write(earlier, ["json"])
+    destinations = ProfileDestinations(folder)
+    destinations.early.save_early(profile)
+    destinations.destination_of(profile).write(profile, ["json"])
+    assert {path.name for path in tmp_path.iterdir()} == names
+    stays = "out" if len(names) == 1 else f"out.{profile.outcome.status}"
+    assert load(tmp_path / stays / "profile.json", Profile) == profile
 
 
 def test_all_files_are_of_one_record_if_two_are_written_at_once(tmp_path: Path) -> None:

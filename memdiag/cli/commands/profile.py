@@ -36,7 +36,6 @@ from memdiag.errors import UsageError
 if TYPE_CHECKING:
     from memdiag.api.budget import BudgetResult
     from memdiag.api.profile_config import ProfileConfig
-    from memdiag.cli.output import ReportDestination
     from memdiag.records.budget import Budget
     from memdiag.records.generation import GenaiConfig
     from memdiag.records.profile import Profile
@@ -95,17 +94,19 @@ def run(options: Namespace) -> int:
     [tool.memdiag] of pyproject.toml choose among them.
     """
     from memdiag.api.budget import refuse_other_configuration
+    from memdiag.cli.output import ProfileDestinations
     from memdiag.model.genai_config import named_model
 
     options.model, genai = named_model(options.model)
     # Decoders of all models for onnxruntime-genai have the same name.
     name = options.model.stem if genai is None else options.model.parent.resolve().name
-    folders = _ProfileFolders(reports_folder(options, "MODEL", name))
+    destinations = ProfileDestinations(reports_folder(options, "MODEL", name))
     budget = _chosen_budget(options)
     config = _chosen_profile_config(options, genai, pinned=budget is not None)
-    result, interrupted = _measure_profile(options, config, budget, folders.save_early)
+    save_early = destinations.early.save_early
+    result, interrupted = _measure_profile(options, config, budget, save_early)
     profile = result.profile
-    destination = folders.destination_of(profile)
+    destination = destinations.destination_of(profile)
     if interrupted and profile.outcome.completed:
         # Measured, but not wholly examined: a user who interrupts does not wait for reports.
         (record_path,) = destination.write(profile, ("json",))
@@ -118,42 +119,6 @@ def run(options: Namespace) -> int:
         return _print_profile_result(
             result, status, written, format=options.format, detail=options.detail
         )
-
-
-class _ProfileFolders:
-    """Where a profile is written: an earlier one that completed stays if this one does not.
-
-    Args:
-        folder: the folder of the reports.
-
-    Raises:
-        ReportError: it cannot be written.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        from memdiag.cli.output import ReportDestination
-
-        self._folder = folder
-        self._usual = ReportDestination(folder)
-        self._has_earlier = _has_completed_profile(folder)
-        self._early = self._beside("killed") if self._has_earlier else ReportDestination(folder)
-
-    def save_early(self, profile: Profile) -> None:
-        """Save the profile up to now: the kernel may end this process."""
-        self._early.save_early(profile)
-
-    def destination_of(self, profile: Profile) -> ReportDestination:
-        """Return where the profile at the end of the run is written."""
-        status = profile.outcome.status
-        if self._has_earlier and status != "killed":
-            self._early.remove_early()
-        stays = self._has_earlier and not profile.outcome.completed
-        return self._beside(status) if stays else self._usual
-
-    def _beside(self, status: str) -> ReportDestination:
-        from memdiag.cli.output import ReportDestination
-
-        return ReportDestination(self._folder.with_name(f"{self._folder.name}.{status}"))
 
 
 def _chosen_budget(options: Namespace) -> Budget | None:
@@ -209,16 +174,6 @@ def _measure_profile(
         except ProfileInterrupted as interrupt:
             return BudgetResult(profile=interrupt.profile), True
     return result, False
-
-
-def _has_completed_profile(folder: Path) -> bool:
-    from memdiag.api.load import load_profile
-    from memdiag.errors import RecordError
-
-    try:
-        return load_profile(folder / "profile.json").outcome.completed
-    except RecordError:
-        return False
 
 
 def read_budget(text: str | None) -> Budget | None:
