@@ -26,6 +26,35 @@ FOLDING_LIMIT_OPTION: Final = "optimization.constant_folding_max_output_size_in_
 SHRINKAGE_OPTION: Final = "memory.enable_memory_arena_shrinkage"
 """An entry of the options of a run."""
 
+CUDA_PROVIDER_OPTIONS: Final = frozenset(
+    {
+        "arena_extend_strategy",
+        "cudnn_conv1d_pad_to_nc1d",
+        "cudnn_conv_algo_search",
+        "cudnn_conv_use_max_workspace",
+        "device_id",
+        "do_copy_in_default_stream",
+        "enable_cuda_graph",
+        "enable_cudnn",
+        "external_data_loader_reading_threads",
+        "fuse_conv_bias",
+        "gpu_external_alloc",
+        "gpu_external_empty_cache",
+        "gpu_external_free",
+        "gpu_mem_limit",
+        "has_user_compute_stream",
+        "prefer_nhwc",
+        "sdpa_kernel",
+        "tunable_op_enable",
+        "tunable_op_max_tuning_duration_ms",
+        "tunable_op_tuning_enable",
+        "use_ep_level_unified_stream",
+        "use_tf32",
+        "user_compute_stream",
+    }
+)
+"""The options that the CUDA provider of onnxruntime 1.31.1 has. No session option has such a name."""
+
 _TRUTH_BY_TEXT = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 _MAX_CODE_LINE_LENGTH = 71  # of 79, since calls may be indented by 8
 

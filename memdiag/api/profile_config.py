@@ -10,12 +10,12 @@ from typing import Any
 from memdiag.api.arguments import check_names, child_process_limits, generation_config, input_config
 from memdiag.api.check import RuleSelection
 from memdiag.api.options import ProfileOptions, options_with_defaults
-from memdiag.defaults import CPU_PROVIDER, PINNED_ENVIRONMENT, XrayTime
-from memdiag.errors import UsageError
+from memdiag.defaults import CPU_PROVIDER, CUDA_PROVIDER, PINNED_ENVIRONMENT, XrayTime
+from memdiag.errors import ArgumentError, UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import InputConfig, Limits, SessionConfig
-from memdiag.session_options import LEVEL_OPTION, optimization_level
+from memdiag.session_options import CUDA_PROVIDER_OPTIONS, LEVEL_OPTION, optimization_level
 
 _LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 """Session options that memdiag sets itself, as it reads the log."""
@@ -147,13 +147,20 @@ def check_session_options(session_options: Mapping[str, str | int]) -> dict[str,
     """Return the SessionOptions attributes and config entries by name, as texts.
 
     Raises:
-        UsageError: an option cannot be set, there is no such level, or a value is no text.
+        UsageError: an option cannot be set or is one of a provider, there is no such level, or a
+            value is no text.
     """
     options = {name: _option_text(value) for name, value in session_options.items()}
     for name in _LOG_OPTIONS:
         if name in options:
             raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
     _check_option_texts("session_options", options)
+    for name in options:
+        if name in CUDA_PROVIDER_OPTIONS:
+            raise ArgumentError(
+                f"{name} is an option of the CUDA provider, not of the session. Pass"
+                f" {CUDA_PROVIDER}:{name} in {{provider_options}} instead."
+            )
     if LEVEL_OPTION in options:
         optimization_level(options[LEVEL_OPTION])
     return options

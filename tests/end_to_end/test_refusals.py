@@ -29,6 +29,10 @@ REFUSALS: list[tuple[str, str]] = [
     ("profile m.onnx --runs=0", "--runs must be at least 1"),
     ("profile m.onnx --session-option=logid=me", "session option logid cannot be set"),
     (
+        "profile m.onnx --session-option=gpu_mem_limit=1",
+        "Pass CUDAExecutionProvider:gpu_mem_limit in --provider-option instead",
+    ),
+    (
         "profile m.onnx --session-option=graph_optimization_level=most",
         "Choose from disable_all, basic",
     ),
