@@ -77,20 +77,31 @@ def test_an_option_is_not_called_unknown_where_the_session_did_not_list_any() ->
         (str(100 * MIB), {}, False),
         (str(2**64 - 1), {}, False),
         ("no number", {}, False),
+        ("0", {}, False),  # no limit
         (str(MIB), OUTSIDE_ARENA, False),  # the limit is the arena's
     ],
 )
-def test_a_limit_below_the_weights_is_found(
+def test_a_limit_below_the_weights_is_found_if_no_session_was_created(
     limit: str, entries: dict[str, str], is_found: bool
 ) -> None:
     recording = with_session(
-        provider_options={"gpu_mem_limit": limit}, entries=entries, weight_bytes=100 * MIB
+        providers=None,
+        provider_options={"gpu_mem_limit": limit},
+        entries=entries,
+        weight_bytes=100 * MIB,
     )
     findings = list(device_memory_limit_below_weights.detect(recording))
     assert len(findings) == is_found
     if is_found:
         assert findings[0].bytes == 1
-        assert "100 MiB, so that the session cannot be created" in findings[0].message
+        assert findings[0].message.endswith("100 MiB, and the weights of the file take 100 MiB.")
+
+
+def test_a_limit_with_which_the_session_was_created_is_not_found() -> None:
+    recording = with_session(
+        providers=(CUDA, CPU), provider_options={"gpu_mem_limit": "1"}, weight_bytes=MIB
+    )
+    assert not list(device_memory_limit_below_weights.detect(recording))
 
 
 WARNING = f"Failed to create {CUDA}. Require cuDNN 9.* and CUDA 13.*."

@@ -2,8 +2,12 @@
 
 ## Why it costs
 
-The limit is that of the arena, which has the weights. The session cannot be created:
-"Available memory of 33554432 is smaller than requested bytes of 67108864".
+The limit is that of the arena, which has the weights. If those on the GPU do not fit, the session
+cannot be created: "Available memory of 33554432 is smaller than requested bytes of 67108864".
+
+The weights are those of the file. Weights that no node reads, that constant folding replaces, or
+that nodes on the CPU read are not on the GPU, so the limit may not be the reason: the error of the
+session says it.
 
 ## What to do
 
@@ -13,7 +17,8 @@ limit.
 
 ## Not reported
 
-Limits that leave room for the weights and too little for the values of a run.
+Sessions that were created, whose weights fit. A limit of 0, which is none. Limits that leave room
+for the weights and too little for the values of a run.
 """
 
 from collections.abc import Iterator
@@ -34,17 +39,21 @@ _WEIGHTS_OUTSIDE_ARENA = "session.use_device_allocator_for_initializers"
 
 
 def detect(recording: DeviceRecording) -> Iterator[DeviceFinding]:
-    """Yield a finding if the limit of the arena is below the weights that it has to hold."""
+    """Yield a finding if no session was created and the arena's limit is below the weights."""
     session = recording.session
-    if session is None or session.entries.get(_WEIGHTS_OUTSIDE_ARENA) == "1":
+    if session is None or session.providers is not None:
+        return
+    if session.entries.get(_WEIGHTS_OUTSIDE_ARENA) == "1":
         return
     text = session.provider_options.get(_MEMORY_LIMIT, "")
-    if text.isdecimal() and int(text) < recording.weight_bytes:
+    limit_bytes = int(text) if text.isdecimal() else 0
+    if 0 < limit_bytes < recording.weight_bytes:
         yield DeviceFinding(
             rule=RULE.code,
             name=RULE.name,
-            message=f"{_MEMORY_LIMIT} is {format_size(int(text))}. The weights alone take"
-            f" {format_size(recording.weight_bytes)}, so that the session cannot be created.",
-            bytes=recording.weight_bytes - int(text),
+            message=f"The session was not created. {_MEMORY_LIMIT} is {format_size(limit_bytes)},"
+            f" and the weights of the file take {format_size(recording.weight_bytes)}.",
+            detail="Weights that no node on the GPU reads do not count to the limit.",
+            bytes=recording.weight_bytes - limit_bytes,
             session_options={_WEIGHTS_OUTSIDE_ARENA: "1"},
         )
