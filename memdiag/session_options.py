@@ -53,7 +53,7 @@ CUDA_PROVIDER_OPTIONS: Final = frozenset(
         "user_compute_stream",
     }
 )
-"""The options that the CUDA provider of onnxruntime 1.31.1 has. No session option has such a name."""
+"""What the CUDA provider of onnxruntime 1.31.1 has. No session option has such a name."""
 
 _TRUTH_BY_TEXT = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 _MAX_CODE_LINE_LENGTH = 71  # of 79, since calls may be indented by 8

@@ -25,7 +25,7 @@ from memdiag.units import MIB
 PAGE_BYTES = 2 * MIB
 """The unit in which the driver takes memory of the device for allocations."""
 
-_PAGED_KINDS = frozenset({"device", "array"})
+_DEVICE_KINDS = frozenset({"device", "array"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,34 +34,27 @@ class LiveAllocations:
 
     Attributes:
         allocations: the events that made them, in the order of time.
-        pool_sizes: the bytes of each memory pool after the last event in it, by address.
+        page_bytes: the bytes of all pages with allocations, without memory pools.
+        pool_bytes: the bytes that each memory pool takes on the device, by its address.
+        bytes_by_library: the bytes on the device by the library that asked for them.
     """
 
     allocations: tuple[AllocationEvent, ...]
-    pool_sizes: dict[int, int]
+    page_bytes: int
+    pool_bytes: dict[int, int]
+    bytes_by_library: dict[str, int]
 
     @property
     def on_device(self) -> tuple[AllocationEvent, ...]:
         """The allocations in memory of the device, without variables of loaded code."""
         return tuple(
-            allocation for allocation in self.allocations if allocation.kind in _PAGED_KINDS
+            allocation for allocation in self.allocations if allocation.kind in _DEVICE_KINDS
         )
 
     @property
     def device_bytes(self) -> int:
         """The bytes of the allocations on the device, as they were asked for."""
         return sum(allocation.bytes for allocation in self.on_device)
-
-    @property
-    def page_bytes(self) -> int:
-        """The bytes of all pages with allocations, without memory pools."""
-        pages = {
-            page
-            for allocation in self.on_device
-            if _is_paged(allocation)
-            for page in _pages(allocation)
-        }
-        return len(pages) * PAGE_BYTES
 
     @property
     def held_bytes(self) -> int:
@@ -72,22 +65,15 @@ class LiveAllocations:
     def rounding_bytes(self) -> int:
         """The bytes of pages that no allocation has."""
         return self.page_bytes - sum(
-            allocation.bytes for allocation in self.on_device if _is_paged(allocation)
+            allocation.bytes for allocation in self.on_device if _is_outside_pools(allocation)
         )
-
-    @property
-    def pool_bytes(self) -> dict[int, int]:
-        """The bytes that each memory pool takes on the device, by its address."""
-        live = Counter[int]()
-        for allocation in self.on_device:
-            if allocation.pool_address is not None:
-                live[allocation.pool_address] += allocation.bytes
-        return {pool: max(size, live[pool]) for pool, size in self.pool_sizes.items()}
 
     @property
     def free_pool_bytes(self) -> int:
         """The bytes of memory pools that no allocation has."""
-        live = sum(allocation.bytes for allocation in self.on_device if not _is_paged(allocation))
+        live = sum(
+            allocation.bytes for allocation in self.on_device if not _is_outside_pools(allocation)
+        )
         return sum(self.pool_bytes.values()) - live
 
     @property
@@ -103,10 +89,6 @@ class LiveAllocations:
         return sum(
             allocation.bytes for allocation in self.allocations if allocation.kind == "static"
         )
-
-    def bytes_by_library(self) -> dict[str, int]:
-        """Return the bytes on the device by the library that asked for them."""
-        return _bytes_by_library(self.on_device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,16 +165,17 @@ def _intervals(
         while index < len(events) and events[index].seconds <= start.seconds:
             replay.apply(events[index])
             index += 1
-        before = replay.live().bytes_by_library()
+        before = replay.bytes_by_library()
         start_bytes = peak_bytes = replay.held_bytes
         peak_seconds, peak_by_library = start.seconds, before
         while index < len(events) and events[index].seconds <= end.seconds:
             replay.apply(events[index])
-            if replay.held_bytes > peak_bytes:
-                peak_bytes, peak_seconds = replay.held_bytes, events[index].seconds
-                peak_by_library = replay.live().bytes_by_library()
+            held_bytes = replay.held_bytes
+            if held_bytes > peak_bytes:
+                peak_bytes, peak_seconds = held_bytes, events[index].seconds
+                peak_by_library = replay.bytes_by_library()
             index += 1
-        after = replay.live().bytes_by_library()
+        after = replay.bytes_by_library()
         yield AllocationInterval(
             start=start,
             end=end,
@@ -207,25 +190,39 @@ def _intervals(
 
 @dataclass(slots=True)
 class _Replay:
-    """The state after some events.
+    """The state after some events, with its sums, so that no event needs a pass over all.
 
     Attributes:
         alive: the allocations by their address.
         page_uses: the number of allocations that touch each page.
         pool_sizes: the bytes of each pool after the last event in it.
         pool_live: the bytes of live allocations in each pool.
+        library_live: the bytes of live allocations of each library.
     """
 
     alive: dict[int, AllocationEvent] = field(default_factory=dict)
     page_uses: Counter[int] = field(default_factory=Counter)
     pool_sizes: dict[int, int] = field(default_factory=dict)
     pool_live: Counter[int] = field(default_factory=Counter)
+    library_live: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def page_bytes(self) -> int:
+        """The bytes of all pages with allocations, without memory pools."""
+        return len(self.page_uses) * PAGE_BYTES
 
     @property
     def held_bytes(self) -> int:
-        """As `LiveAllocations.held_bytes`, without a pass over all allocations."""
-        pools = sum(max(size, self.pool_live[pool]) for pool, size in self.pool_sizes.items())
-        return len(self.page_uses) * PAGE_BYTES + pools
+        """The bytes that allocations and memory pools take on the device."""
+        return self.page_bytes + sum(self.pool_bytes().values())
+
+    def pool_bytes(self) -> dict[int, int]:
+        """Return the bytes that each memory pool takes on the device, by its address."""
+        return {pool: max(size, self.pool_live[pool]) for pool, size in self.pool_sizes.items()}
+
+    def bytes_by_library(self) -> dict[str, int]:
+        """Return the bytes on the device by the library that asked for them."""
+        return {library: size for library, size in self.library_live.items() if size}
 
     def apply(self, event: AllocationEvent) -> None:
         """Allocate or release. What was allocated before the recording is released unnoticed."""
@@ -236,18 +233,22 @@ class _Replay:
         if not event.is_release:
             self.alive[event.address] = event
             self._count(event, 1)
-        if event.pool_address is not None and event.kind in _PAGED_KINDS:
+        if event.pool_address is not None and event.kind in _DEVICE_KINDS:
             self.pool_sizes[event.pool_address] = event.pool_bytes
 
     def live(self) -> LiveAllocations:
         """Return the present state."""
         return LiveAllocations(
-            allocations=tuple(self.alive.values()), pool_sizes=dict(self.pool_sizes)
+            allocations=tuple(self.alive.values()),
+            page_bytes=self.page_bytes,
+            pool_bytes=self.pool_bytes(),
+            bytes_by_library=self.bytes_by_library(),
         )
 
     def _count(self, event: AllocationEvent, change: int) -> None:
-        if event.kind not in _PAGED_KINDS:
+        if event.kind not in _DEVICE_KINDS:
             return
+        self.library_live[event.library] += change * event.bytes
         if event.pool_address is not None:
             self.pool_live[event.pool_address] += change * event.bytes
             return
@@ -257,7 +258,7 @@ class _Replay:
                 del self.page_uses[page]
 
 
-def _is_paged(event: AllocationEvent) -> bool:
+def _is_outside_pools(event: AllocationEvent) -> bool:
     return event.pool_address is None
 
 
@@ -265,13 +266,6 @@ def _pages(event: AllocationEvent) -> range:
     """Return the numbers of the pages that an allocation touches."""
     end = event.address + event.bytes
     return range(event.address // PAGE_BYTES, -(-end // PAGE_BYTES))
-
-
-def _bytes_by_library(events: Iterable[AllocationEvent]) -> dict[str, int]:
-    sizes = Counter[str]()
-    for event in events:
-        sizes[event.library] += event.bytes
-    return dict(sizes)
 
 
 def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

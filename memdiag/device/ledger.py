@@ -310,7 +310,7 @@ def _library_rows(live: LiveAllocations | None) -> Iterator[LedgerRow]:
     """Yield the rows of libraries, memory pools and rounding."""
     if live is None:
         return
-    by_library = live.bytes_by_library()
+    by_library = live.bytes_by_library
     for owner in ("cublas", "cudnn"):
         names = [name for name in by_library if _owner_of(name) == owner]
         yield ledger_row(owner, sum(by_library[name] for name in names), "exact")

@@ -1,12 +1,12 @@
 """What a process has on the device over time, from each allocation and release."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
 
-from memdiag.device.allocations import held_bytes_over_time, live_allocations
-from memdiag.device.recording import DeviceMark, DeviceRecording
+from memdiag.device.allocations import held_bytes_over_time
+from memdiag.device.recording import DeviceRecording
 from memdiag.records.device import DeviceTimeline
 from memdiag.thinning import thinned_indices
 
@@ -28,26 +28,20 @@ def device_timeline(
     if recording.allocations is None or not marks:
         return None
     events = [event for event in recording.allocations if event.seconds <= marks[-1].seconds]
-    rows = [
-        *zip((event.seconds for event in events), held_bytes_over_time(events), strict=True),
-        *((mark.seconds, _held_bytes(recording, mark)) for mark in marks),
-    ]
+    times = [event.seconds for event in events]
+    held_after = [0, *held_bytes_over_time(events)]
+    held_at_marks = [held_after[bisect_right(times, mark.seconds)] for mark in marks]
+    ends = [mark.seconds for mark in marks]
+    rows = [*zip(times, held_after[1:], strict=True), *zip(ends, held_at_marks, strict=True)]
     rows.sort(key=lambda row: row[0])
     kept = [rows[index] for index in thinned_indices([held for _, held in rows], MAX_POINTS)]
-    ends = [mark.seconds for mark in marks]
-    contexts = [_context_bytes(recording, mark) for mark in marks]
-    times = np.interp([seconds for seconds, _ in kept], ends, elapsed_s[: len(ends)])
+    contexts = [
+        None if mark.used_bytes is None else mark.used_bytes - held
+        for mark, held in zip(marks, held_at_marks, strict=True)
+    ]
+    kept_s = np.interp([seconds for seconds, _ in kept], ends, elapsed_s[: len(ends)])
     return DeviceTimeline(
-        t_s=tuple(round(float(seconds), 6) for seconds in times),
+        t_s=tuple(round(float(seconds), 6) for seconds in kept_s),
         allocated_bytes=tuple(held for _, held in kept),
         context_bytes=tuple(contexts[bisect_left(ends, seconds)] for seconds, _ in kept),
     )
-
-
-def _held_bytes(recording: DeviceRecording, mark: DeviceMark) -> int:
-    return live_allocations(recording.allocations or (), mark.seconds).held_bytes
-
-
-def _context_bytes(recording: DeviceRecording, mark: DeviceMark) -> int | None:
-    """Return the memory at `mark` that no allocation takes; None if it was not read."""
-    return None if mark.used_bytes is None else mark.used_bytes - _held_bytes(recording, mark)

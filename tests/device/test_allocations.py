@@ -71,7 +71,7 @@ def test_the_allocations_at_each_mark_are_those_of_the_records(name: str) -> Non
         assert live.device_bytes == sum(record[4] for record in records)
         assert live.page_bytes == live.held_bytes == len(raw_pages(records)) * PAGE
         assert live.rounding_bytes == live.page_bytes - live.device_bytes
-        for library, size in live.bytes_by_library().items():
+        for library, size in live.bytes_by_library.items():
             assert size == raw_bytes_of(records, library)
 
 
