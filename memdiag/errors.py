@@ -87,9 +87,11 @@ def defect_reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH]
 
 
+def defect_note(failure: str, error: Exception) -> str:
+    """Return the note on a defect: `failure` is a clause such as ``the ledger failed``."""
+    return f"{failure}, which is a defect of memdiag. Please report it ({defect_reason(error)})"
+
+
 def rule_defect_note(rule: str, subject: str, error: Exception) -> str:
     """Return the note that `rule` failed on `subject`, such as ``model``."""
-    return (
-        f"rule {rule} failed on this {subject}, which is a defect of memdiag. Please report it"
-        f" ({defect_reason(error)})"
-    )
+    return defect_note(f"rule {rule} failed on this {subject}", error)

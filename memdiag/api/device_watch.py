@@ -1,7 +1,8 @@
 """The memory of a profile's child on a GPU, from what the child reports of it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from memdiag.attribution.device_xray import take_device_xray
 from memdiag.attribution.search_target import SearchTarget
@@ -20,7 +21,7 @@ from memdiag.device.recording import (
 from memdiag.device.recording_builder import RecordingBuilder
 from memdiag.device.runtime_allocations import runtime_ranges
 from memdiag.device.timeline import device_timeline
-from memdiag.errors import XrayError
+from memdiag.errors import XrayError, defect_note
 from memdiag.model.model_file import ModelFile
 from memdiag.records.attribution import Attribution
 from memdiag.records.device import Device, DeviceMemory, DeviceXray, MissingSource
@@ -30,6 +31,8 @@ from memdiag.runner.device_memory import NO_READER_REASON, DeviceReader
 from memdiag.runner.job import Job
 from memdiag.runner.log import ScriptEvent
 from memdiag.runner.measured_run import AtSteady, Measurement
+
+T = TypeVar("T")
 
 
 class DeviceWatch:
@@ -101,7 +104,13 @@ class DeviceWatch:
         """
         if not self._elapsed_s:
             return None
-        recording = self._recording(measured, attribution)
+        try:
+            recording = self._recording(measured, attribution)
+        except Exception as error:  # a defect must not lose the measurement of the host
+            return DeviceMemory(
+                device=Device(name=self._builder.device_name),
+                notes=(defect_note("the recording of the GPU failed", error),),
+            )
         return device_memory(recording, self._elapsed_s, measured.outcome.message)
 
     def _recording(self, measured: Measurement, attribution: Attribution | None) -> DeviceRecording:
@@ -150,23 +159,39 @@ def device_memory(
 ) -> DeviceMemory:
     """Return the memory on the device that `recording` shows.
 
+    A part that cannot be computed because of a defect is missing, and a note says why: it must not
+    lose the others, nor the measurement of the host.
+
     Args:
         recording: the recording of a process.
         elapsed_s: when each of its marks was, in seconds since the start of the child.
         error: the error with which the process ended; empty without one.
     """
+    defects: list[str] = []
+
+    def computed(name: str, compute: Callable[[], T], without: T) -> T:
+        try:
+            return compute()
+        except Exception as defect:
+            defects.append(defect_note(f"{name} of the GPU failed", defect))
+            return without
+
     mark = recording.mark_at_rest or recording.last_mark_in_use
     findings, notes = device_findings(recording)
     return DeviceMemory(
         device=recording.device,
-        ledger=None if mark is None else device_ledger(recording, mark),
-        phases=merged_phases(device_phases(recording)),
+        ledger=computed(
+            "the ledger", lambda: None if mark is None else device_ledger(recording, mark), None
+        ),
+        phases=computed("the phases", lambda: merged_phases(device_phases(recording)), ()),
         findings=findings,
         xray=recording.xray,
-        timeline=device_timeline(recording, elapsed_s),
-        failure=out_of_memory_text(recording, error),
+        timeline=computed("the timeline", lambda: device_timeline(recording, elapsed_s), None),
+        failure=computed(
+            "the explanation of the error", lambda: out_of_memory_text(recording, error), ""
+        ),
         missing=recording.missing,
-        notes=notes,
+        notes=(*notes, *defects),
     )
 
 

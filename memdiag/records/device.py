@@ -235,7 +235,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
         timeline: the memory over time; None without CUPTI.
         failure: for an error of the device, who had its memory then; empty otherwise.
         missing: the sources that reported nothing.
-        notes: sentences on rules that failed.
+        notes: sentences on what failed because of a defect of memdiag.
     """
 
     device: Device

@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import memdiag
+from memdiag.api import device_watch
+from memdiag.api.device_watch import device_memory
+from memdiag.device.recording_builder import RecordingBuilder
 from memdiag.records.device import DeviceMemory
 from memdiag.records.profile import Profile
+from tests.device.recorded_sessions import failed_in_last_run, recorded
 from tests.runner.conftest import RUNTIME
 from tests.runner.test_device_script import CUDART, CUPTI, compiled
 
@@ -79,6 +84,46 @@ def test_an_error_for_lack_of_memory_is_explained(model: Path) -> None:
     made = profile(model, {**ON_DEVICE, "run": [{"raise": message}]})
     assert made.outcome.message.startswith("Available memory")
     assert device_of(made).failure.startswith("onnxruntime asked for 2.0 MiB where gpu_mem_limit")
+
+
+PARTS: dict[str, tuple[str, Any]] = {
+    "device_ledger": ("ledger", None),
+    "device_phases": ("phases", ()),
+    "device_timeline": ("timeline", None),
+    "out_of_memory_text": ("failure", ""),
+}
+
+
+@pytest.mark.parametrize("function", PARTS)
+def test_a_defect_in_one_part_is_a_note_and_the_other_parts_stay(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = failed_in_last_run(recorded("dense_default"))
+    elapsed_s = [mark.seconds for mark in recording.marks]
+    whole = device_memory(recording, elapsed_s, "out of memory")
+    monkeypatch.setattr(device_watch, function, _fail)
+    memory = device_memory(recording, elapsed_s, "out of memory")
+    (note,) = memory.notes
+    assert "a defect of memdiag" in note
+    assert "ZeroDivisionError: wrong" in note
+    name, missing = PARTS[function]
+    assert getattr(whole, name) != missing
+    changes = {name: missing, "notes": memory.notes}
+    assert memory == msgspec.structs.replace(whole, **changes)
+
+
+def test_a_defect_in_the_recording_does_not_lose_the_measurement_of_the_host(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordingBuilder, "recording", _fail)
+    made = profile(model, ON_DEVICE, xray="none")
+    (note,) = device_of(made).notes
+    assert note.startswith("the recording of the GPU failed, which is a defect of memdiag.")
+    assert made.peak_rss_bytes > 0
+
+
+def _fail(*arguments: Any, **options: Any) -> None:
+    raise ZeroDivisionError("wrong")
 
 
 def test_a_profile_on_the_cpu_has_no_device(model: Path) -> None:
