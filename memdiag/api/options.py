@@ -296,8 +296,8 @@ class DeviceOptions(ProviderOptions, EnvironmentOptions, total=False):
         SharedOption(
             "--gpu-context",
             "SIZE",
-            "What the context and code of a process take on the GPU, as memdiag profile measures"
-            " them (default: those of an H100).",
+            "What the context and code of a process take on the GPU, as memdiag profile --xray none"
+            " measures them (default: those of an H100).",
         ),
     ]
 

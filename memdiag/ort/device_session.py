@@ -30,8 +30,8 @@ from memdiag.units import KIB, MIB
 RECORDED_DEVICE = "NVIDIA H100 80GB HBM3"
 """The device whose constants these are."""
 
-RECORDED_CONTEXT_BYTES = 559 * MIB
-"""Context and code of a process whose allocations CUPTI records, which takes 12 to 16 MiB of it."""
+RECORDED_CONTEXT_BYTES = 545 * MIB
+"""Context and code of a process without CUPTI, which would take 12 to 16 MiB more."""
 
 HANDLES = 2
 """Handles of cuBLAS, and of cuDNN, of a session."""

@@ -10,12 +10,14 @@ import onnx
 import pytest
 from onnx import helper
 
+from memdiag.device.ledger import context_bytes_after_deletion
 from memdiag.device.recording import DeviceRecording
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import ArenaStrategy, RegionSizes
 from memdiag.ort.device_session import (
     CUBLAS_WORKSPACE_BYTES,
+    RECORDED_CONTEXT_BYTES,
     DeviceSession,
     DeviceSettings,
     convolution_copies,
@@ -27,7 +29,7 @@ from memdiag.records.device import Ledger
 from memdiag.units import KIB, MIB
 from tests.device.raw_records import raw_mark
 from tests.device.recorded_models import FLOAT, MODELS, Values, model_of, recorded_model
-from tests.device.recorded_sessions import NAMES, raw, recorded
+from tests.device.recorded_sessions import NAMES, RECORDED_WITHOUT_CUPTI, raw, recorded
 
 RELEASE = Runtime.parse("1.31.1")
 RETURNING_REGIONS = ("conv_shrink", "resnet50_best")  # with shrinkage the doubling begins again
@@ -99,6 +101,13 @@ def recorded_settings(name: str) -> DeviceSettings:
     return DeviceSettings(
         strategy=strategy_of(recorded(name)), has_own_weights=name.endswith("devalloc")
     )
+
+
+@pytest.mark.parametrize("name", RECORDED_WITHOUT_CUPTI)
+def test_the_context_is_that_of_a_process_without_cupti(name: str) -> None:
+    context = context_bytes_after_deletion(recorded(name))
+    assert context is not None
+    assert pytest.approx(context, abs=MIB) == RECORDED_CONTEXT_BYTES
 
 
 WITHOUT_CONVOLUTIONS = [
