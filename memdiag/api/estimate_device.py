@@ -12,7 +12,7 @@ from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.options import DeviceEstimateOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import check_provider_options, session_config
 from memdiag.defaults import CUDA_PROVIDER
-from memdiag.errors import UsageError
+from memdiag.errors import ArgumentError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import ArenaStrategy
@@ -81,8 +81,8 @@ def estimate_device(
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
-        UsageError: an argument does not fit the model, another provider comes first, an option has
-            no such value, or there is no such release, or it is older than 1.24.
+        UsageError: an argument does not fit the model or is negative, another provider comes first,
+            an option has no such value, or there is no such release, or it is older than 1.24.
     """
     started = time.perf_counter()
     path = model_path(model)
@@ -91,7 +91,9 @@ def estimate_device(
     session = session_config(values)
     _check_providers(session)
     if fit_bytes is not None and fit_bytes <= 0:
-        raise UsageError("--fit must be greater than 0.")
+        raise ArgumentError("{fit_bytes} must be greater than 0.")
+    if values["context_bytes"] is not None and values["context_bytes"] < 0:
+        raise ArgumentError("{context_bytes} must be 0 or greater.")
     config = _DeviceConfig(
         dims=dims or {},
         session=session,

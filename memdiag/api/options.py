@@ -351,7 +351,7 @@ class SweepOptions(RunCountOptions, TimeoutOptions, total=False):
     ]
 
 
-class CommandOptions(ProfileOptions, SweepOptions, total=False):
+class CommandOptions(ProfileOptions, SweepOptions, DeviceOptions, total=False):
     """Options of commands, which may add to a sentence, and have other defaults."""
 
     time_limit_s: Annotated[

@@ -157,7 +157,8 @@ def test_options_without_a_known_effect_are_named(folder: Path) -> None:
         ({"providers": ["TensorrtExecutionProvider"]}, "TensorrtExecutionProvider: what it takes"),
         ({"providers": ["CPUExecutionProvider", CUDA]}, "CPUExecutionProvider: what it takes"),
         ({"providers": []}, "No provider: what it takes"),
-        ({"fit_bytes": 0}, "--fit must be greater"),
+        ({"fit_bytes": 0}, "fit_bytes must be greater than 0."),
+        ({"context_bytes": -1}, "context_bytes must be 0 or greater."),
         ({"provider_options": {"Other": {"a": "b"}}}, "Other has options"),
         (
             {"provider_options": {CUDA: {"arena_extend_strategy": "kOther"}}},

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from memdiag.cli.app import command_module, command_parser, parse_options
+from memdiag.cli.options import flag_of
 from memdiag.errors import UsageError
 
 FOR_GPU = "--provider CUDAExecutionProvider"
@@ -28,3 +29,7 @@ def test_an_option_for_the_other_memory_is_refused(words: str, message: str) -> 
     options = parse_options(command_parser("estimate", module), ["m.onnx", *words.split()])
     with pytest.raises(UsageError, match=re.escape(message)):
         module.run(options)
+
+
+def test_messages_on_the_context_name_its_option() -> None:
+    assert flag_of("context_bytes") == "--gpu-context"

@@ -58,6 +58,7 @@ REFUSALS: list[tuple[str, str]] = [
     ("estimate m.onnx --dim tokens=9..1", "9..1 is not a range of sizes"),
     ("estimate m.onnx --dim nothing=1", "unknown dimension 'nothing'"),
     ("estimate m.onnx --fit much", "is not a size"),
+    ("estimate m.onnx --provider CUDAExecutionProvider --fit 0", "--fit must be greater than 0"),
     ("estimate m.onnx --session-option enable_mem_pattern=2", "must be true or false"),
     ("estimate m.onnx --for-onnxruntime new", "is not a version of onnxruntime"),
     ("fix missing.onnx", NO_FILE),
