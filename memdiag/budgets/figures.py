@@ -202,7 +202,11 @@ def _why_not_on_device(profile: Profile, name: str) -> str:
     if device.ledger is None:
         reason = device.missing_reason("cudaMemGetInfo")
         return f"the memory on the GPU was not read{f' ({reason})' if reason else ''}"
-    return f"the peak on the GPU is not known without CUPTI ({device.missing_reason('CUPTI')})"
+    reason = device.missing_reason("CUPTI")
+    if reason:
+        return f"the peak on the GPU is not known without CUPTI ({reason})"
+    reason = device.missing_reason("cudaMemGetInfo")
+    return f"the memory on the GPU was not read after each step{f' ({reason})' if reason else ''}"
 
 
 def phase_of_figure(profile: Profile, name: str) -> PhaseName | None:

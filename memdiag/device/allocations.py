@@ -150,10 +150,9 @@ def held_bytes_over_time(events: Iterable[AllocationEvent]) -> Iterator[int]:
 
 
 def allocation_intervals(recording: DeviceRecording) -> tuple[AllocationInterval, ...]:
-    """Return the intervals between the marks of `recording`; none without CUPTI."""
-    if recording.allocations is None:
-        return ()
-    return tuple(_intervals(recording.allocations, recording.marks))
+    """Return the intervals between the marks of `recording` until which allocations are known."""
+    marks = [mark for mark in recording.marks if recording.has_allocations_at(mark)]
+    return tuple(_intervals(recording.allocations or (), marks))
 
 
 def _intervals(

@@ -126,14 +126,14 @@ def other_process_bytes(recording: DeviceRecording, mark: DeviceMark) -> int | N
 
 
 def _live_at(recording: DeviceRecording, mark: DeviceMark) -> LiveAllocations | None:
-    if recording.allocations is None:
+    if not recording.has_allocations_at(mark):
         return None
-    return live_allocations(recording.allocations, mark.seconds)
+    return live_allocations(recording.allocations or (), mark.seconds)
 
 
 def _remaining_rows(recording: DeviceRecording, mark: DeviceMark, rest: int) -> Iterator[LedgerRow]:
     """Yield the rows of what is in no list of allocations: `rest` bytes."""
-    is_coarse = recording.allocations is None
+    is_coarse = not recording.has_allocations_at(mark)
     # Without CUPTI nothing but its bookkeeping tells the arena apart.
     is_arena_in_rest = is_coarse and _device_chunks(mark) is None
     context = context_bytes_after_deletion(recording)
@@ -343,10 +343,10 @@ def _notes(
     if live is None:
         reason = recording.missing_reason("CUPTI")
         yield (
-            "The memory of libraries such as cuBLAS is not told apart, as CUPTI reported no"
+            "The memory of libraries such as cuBLAS is not told apart, as CUPTI did not report all"
             f" allocations{f': {reason}' if reason else ''}."
         )
-        return
-    yield CUPTI_NOTE
-    if any(allocation.kind == "managed" for allocation in live.allocations):
+    if recording.allocations is not None:
+        yield CUPTI_NOTE
+    if live is not None and any(allocation.kind == "managed" for allocation in live.allocations):
         yield MANAGED_NOTE

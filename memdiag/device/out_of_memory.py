@@ -43,7 +43,9 @@ def _request_sentence(message: str) -> str:
 def _holders_sentence(recording: DeviceRecording) -> str:
     """Return who had what at the peak before the error; empty without CUPTI."""
     intervals = allocation_intervals(recording)
-    if not intervals or not intervals[-1].peak_by_library:
+    if not intervals or intervals[-1].end != recording.marks[-1]:
+        return ""
+    if not intervals[-1].peak_by_library:
         return ""
     sizes = Counter[str]()
     for library, size in intervals[-1].peak_by_library.items():

@@ -6,7 +6,7 @@ that those of the second mark are the most that an interval can have had.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, zip_longest
 
 import msgspec
 
@@ -17,11 +17,9 @@ from memdiag.records.device import DevicePhase
 
 def device_phases(recording: DeviceRecording) -> tuple[DevicePhase, ...]:
     """Return the phases between the marks of `recording`."""
-    intervals = allocation_intervals(recording) or (None,) * max(0, len(recording.marks) - 1)
-    return tuple(
-        _phase(start, end, interval)
-        for (start, end), interval in zip(pairwise(recording.marks), intervals, strict=True)
-    )
+    # Allocations are known until some mark, so that the first phases have an interval each.
+    intervals = zip_longest(pairwise(recording.marks), allocation_intervals(recording))
+    return tuple(_phase(start, end, interval) for (start, end), interval in intervals)
 
 
 def merged_phases(phases: Iterable[DevicePhase]) -> tuple[DevicePhase, ...]:

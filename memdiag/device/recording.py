@@ -129,18 +129,21 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
         start_epoch_s: the start of the recording, in seconds since 1970.
         marks: the readings, in the order of time.
         allocations: the allocations and releases in the order of time; None without CUPTI.
+        allocations_end_s: the time of the last mark before CUPTI lost some of them; None if they
+            are complete.
         regions: the regions of all arenas by the log, in the order of time.
         reservations: what arenas of devices reserved outside their regions, by the log.
         weights: the weights of the model.
         session: its session; None if it is not known.
         xray: its weights by their contents, at `mark_at_rest`; None if contents were not compared.
-        missing: the sources that reported nothing.
+        missing: the sources that reported nothing, or not until the end.
     """
 
     device: Device
     start_epoch_s: float
     marks: tuple[DeviceMark, ...]
     allocations: tuple[AllocationEvent, ...] | None
+    allocations_end_s: float | None = None
     regions: tuple[ArenaRegion, ...] = ()
     reservations: tuple[ArenaReservation, ...] = ()
     weights: tuple[ModelWeight, ...] = ()
@@ -157,6 +160,12 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
     def device_regions(self) -> tuple[ArenaRegion, ...]:
         """The regions of the arena in the memory of the device."""
         return tuple(region for region in self.regions if region.memory == DEVICE_ARENA)
+
+    def has_allocations_at(self, mark: DeviceMark) -> bool:
+        """Return whether all allocations and releases until `mark` are known."""
+        if self.allocations is None:
+            return False
+        return self.allocations_end_s is None or mark.seconds <= self.allocations_end_s
 
     def regions_opened_between(self, start: DeviceMark, end: DeviceMark) -> list[ArenaRegion]:
         """Return the regions by which the device's arena grew between two marks."""
@@ -189,7 +198,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
         return None
 
     def missing_reason(self, source: DeviceSource) -> str:
-        """Return why `source` reported nothing; empty if it did report."""
+        """Return why `source` did not report until the end; empty if it did."""
         return next((missing.reason for missing in self.missing if missing.source == source), "")
 
 

@@ -15,7 +15,7 @@ from memdiag.device.recording import (
     ModelWeight,
     RequestedSession,
 )
-from memdiag.records.device import Device, DeviceXray, MissingSource
+from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
 from memdiag.runner.log import ArenaRegion, ArenaReservation, ScriptEvent
 
 _KINDS: Mapping[int, MemoryKind] = {
@@ -47,6 +47,7 @@ class RecordingBuilder:
         self._marks: list[DeviceMark] = []
         self._allocations: list[AllocationEvent] = []
         self._missing: list[MissingSource] = []
+        self._allocations_end_s: float | None = None
         self._start_epoch_ns: int | None = None
         self._start_cupti_ns: int | None = None
         self._rows: list[Sequence[Any]] = []
@@ -70,8 +71,7 @@ class RecordingBuilder:
             case "device_allocations":
                 self._rows += fields["rows"]
             case "device_missing":
-                missing = MissingSource(source=fields["source"], reason=fields["reason"])
-                self._missing.append(missing)
+                self._add_missing(fields["source"], fields["reason"])
             case "device_name":
                 self.device_name = fields["name"]
             case "device_options":
@@ -82,11 +82,9 @@ class RecordingBuilder:
 
     @property
     def allocations(self) -> tuple[AllocationEvent, ...] | None:
-        """The allocations and releases until now; None without CUPTI."""
-        if any(missing_source.source == "CUPTI" for missing_source in self._missing):
-            return None
-        # CUPTI may report one after a later one.
-        return tuple(sorted(self._allocations, key=lambda event: event.seconds))
+        """The allocations and releases until now; None without CUPTI, or if it lost some."""
+        is_missing = any(missing_source.source == "CUPTI" for missing_source in self._missing)
+        return None if is_missing else self._sorted_allocations()
 
     def recording(
         self,
@@ -116,7 +114,10 @@ class RecordingBuilder:
             device=device,
             start_epoch_s=(self._start_epoch_ns or 0) * _NS,
             marks=self._marks_with_arenas(arenas),
-            allocations=self.allocations,
+            allocations=(
+                self.allocations if self._allocations_end_s is None else self._sorted_allocations()
+            ),
+            allocations_end_s=self._allocations_end_s,
             regions=tuple(regions),
             reservations=tuple(reservations),
             weights=tuple(weights),
@@ -124,6 +125,26 @@ class RecordingBuilder:
             xray=xray,
             missing=(*self._missing, *missing),
         )
+
+    def _sorted_allocations(self) -> tuple[AllocationEvent, ...]:
+        # CUPTI may report one after a later one.
+        return tuple(sorted(self._allocations, key=lambda event: event.seconds))
+
+    def _add_missing(self, source: DeviceSource, reason: str) -> None:
+        """Note that `source` does not report at the next mark, nor later."""
+        last = self._last_mark_with(source)
+        last_mark = "" if last is None else last.name
+        self._missing.append(MissingSource(source=source, reason=reason, last_mark=last_mark))
+        if source == "CUPTI" and last is not None:
+            self._allocations_end_s = last.seconds
+
+    def _last_mark_with(self, source: DeviceSource) -> DeviceMark | None:
+        """Return the last mark at which `source` reported; None if it did at none."""
+        if source == "CUPTI":
+            marks = [] if self._start_cupti_ns is None else self._marks
+        else:
+            marks = [mark for mark in self._marks if mark.used_bytes is not None]
+        return marks[-1] if marks else None
 
     def _add_mark(
         self, fields: Mapping[str, Any], process_bytes: int | None, nvml_used_bytes: int | None

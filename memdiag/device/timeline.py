@@ -17,14 +17,20 @@ MAX_POINTS = 4000
 def device_timeline(
     recording: DeviceRecording, elapsed_s: Sequence[float]
 ) -> DeviceTimeline | None:
-    """Return the timeline until the session is deleted; None without CUPTI.
+    """Return the timeline until the session is deleted, or until CUPTI lost an allocation.
+
+    None without CUPTI.
 
     Args:
         recording: the recording.
         elapsed_s: when each of its marks was, on the clock of the timeline. That clock stands still
             while memdiag reads the memory of the process.
     """
-    marks = [mark for mark in recording.marks if mark != recording.mark_after_deletion]
+    marks = [
+        mark
+        for mark in recording.marks
+        if mark != recording.mark_after_deletion and recording.has_allocations_at(mark)
+    ]
     if recording.allocations is None or not marks:
         return None
     events = [event for event in recording.allocations if event.seconds <= marks[-1].seconds]

@@ -47,15 +47,17 @@ class Device(Record, frozen=True, kw_only=True):
 
 
 class MissingSource(Record, frozen=True, kw_only=True):
-    """A source that reported nothing.
+    """A source that reported nothing, or nothing more from some moment on.
 
     Attributes:
         source: the source.
         reason: why, as a clause: ``the library libcupti was not found``.
+        last_mark: the name of the last moment at which it reported; empty if it never did.
     """
 
     source: DeviceSource
     reason: str
+    last_mark: str = ""
 
 
 class LedgerRow(Record, frozen=True, kw_only=True):
@@ -85,7 +87,7 @@ class Ledger(Record, frozen=True, kw_only=True):
         mark: the name of the moment.
         used_bytes: what cudaMemGetInfo reports as used: the sum of all rows.
         rows: the owners.
-        is_coarse: whether libraries are one row, as CUPTI reported nothing.
+        is_coarse: whether libraries are one row, as CUPTI did not report all allocations.
         notes: sentences on what the figures contain.
     """
 
@@ -234,7 +236,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
         xray: the weights on it after the last run; None if contents were not compared.
         timeline: the memory over time; None without CUPTI.
         failure: for an error of the device, who had its memory then; empty otherwise.
-        missing: the sources that reported nothing.
+        missing: the sources that reported nothing, or not until the end.
         notes: sentences on what failed because of a defect of memdiag.
     """
 
@@ -255,12 +257,14 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
 
     @property
     def peak_bytes(self) -> int | None:
-        """The exact peak; None without CUPTI, or if the memory was not read."""
-        peaks = [phase.peak_bytes for phase in self.phases if phase.peak_bytes is not None]
-        if self.ledger is None or not peaks:
+        """The exact peak; None without CUPTI for all runs, or if the memory was not read."""
+        # The deletion of the session only releases.
+        phases = [phase for phase in self.phases if phase.name != "deleted"]
+        peaks = [phase.peak_bytes for phase in phases if phase.peak_bytes is not None]
+        if self.ledger is None or not peaks or len(peaks) < len(phases):
             return None
         return max(peaks) - self.ledger.bytes_of("other_processes")
 
     def missing_reason(self, source: DeviceSource) -> str:
-        """Return why `source` reported nothing; empty if it did report."""
+        """Return why `source` did not report until the end; empty if it did."""
         return next((missing.reason for missing in self.missing if missing.source == source), "")

@@ -46,6 +46,12 @@ _PHASE_LABELS = {
     "deleted": "session deleted",
     "failed": "until the error",
 }
+_MARK_TEXTS = {
+    "start": "the start",
+    "session": "session creation",
+    "first run": "the first run",
+    "run": "a later run",
+}
 _MISSING_TEXTS: dict[DeviceSource, str] = {
     "cudaMemGetInfo": "The memory in use on the GPU was not read",
     "CUPTI": "Peaks between the readings, and the memory of each library, are not known",
@@ -276,4 +282,6 @@ def _phase_label(phase: DevicePhase) -> str:
 
 
 def _missing_text(missing: MissingSource) -> str:
-    return f"{_MISSING_TEXTS[missing.source]}: {plain(missing.reason)}."
+    last_mark = missing.last_mark
+    after = f" after {_MARK_TEXTS.get(last_mark, plain(last_mark))}" if last_mark else ""
+    return f"{_MISSING_TEXTS[missing.source]}{after}: {plain(missing.reason)}."

@@ -14,10 +14,11 @@ from onnx import TensorProto, helper
 import memdiag
 from memdiag.api import device_watch
 from memdiag.api.device_watch import device_memory
+from memdiag.device.ledger import CUPTI_NOTE
 from memdiag.device.recording_builder import RecordingBuilder
 from memdiag.records.device import DeviceMemory
 from memdiag.records.profile import Profile
-from tests.device.recorded_sessions import failed_in_last_run, recorded
+from tests.device.recorded_sessions import failed_in_last_run, recorded, with_loss_after
 from tests.runner.conftest import RUNTIME
 from tests.runner.test_device_script import CUDART, CUPTI, compiled
 
@@ -84,6 +85,39 @@ def test_an_error_for_lack_of_memory_is_explained(model: Path) -> None:
     made = profile(model, {**ON_DEVICE, "run": [{"raise": message}]})
     assert made.outcome.message.startswith("Available memory")
     assert device_of(made).failure.startswith("onnxruntime asked for 2.0 MiB where gpu_mem_limit")
+
+
+def test_what_cupti_reported_before_a_loss_is_kept() -> None:
+    recording = recorded("dense_default")
+    elapsed_s = [mark.seconds for mark in recording.marks]
+    whole = device_memory(recording, elapsed_s)
+    memory = device_memory(with_loss_after(recording, "session"), elapsed_s, "out of memory")
+    assert memory.phases[0] == whole.phases[0]
+    assert memory.phases[0].peak_bytes is not None
+    assert {phase.peak_allocated_bytes for phase in memory.phases[1:]} == {None}
+    assert [phase.used_bytes for phase in memory.phases] == [
+        phase.used_bytes for phase in whole.phases
+    ]
+    assert memory.ledger is not None
+    assert memory.ledger.is_coarse
+    assert "it lost 4 records" in memory.ledger.notes[0]
+    assert CUPTI_NOTE in memory.ledger.notes  # it runs until the end
+    assert memory.peak_bytes is None
+    assert memory.timeline is not None
+    assert whole.timeline is not None
+    assert memory.timeline.t_s[-1] < whole.timeline.t_s[-1]
+    assert "Before the error" not in memory.failure
+
+
+def test_a_loss_while_the_session_is_deleted_costs_nothing_before() -> None:
+    recording = recorded("dense_default")
+    elapsed_s = [mark.seconds for mark in recording.marks]
+    last_run = recording.marks[-2].name
+    whole = device_memory(recording, elapsed_s)
+    memory = device_memory(with_loss_after(recording, last_run), elapsed_s)
+    assert memory.ledger == whole.ledger
+    assert memory.peak_bytes == whole.peak_bytes
+    assert memory.timeline == whole.timeline
 
 
 PARTS: dict[str, tuple[str, Any]] = {

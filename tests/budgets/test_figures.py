@@ -69,6 +69,7 @@ def without_phase(name: str) -> Profile:
         (profiles.sampled(), "steady_anonymous", "does not split"),
         (profiles.tied_if(), "device_peak", "did not run on an NVIDIA device"),
         (gpus.on_gpu(has_cupti=False), "device_peak", "without CUPTI (it was not found)"),
+        (gpus.read_until_a_run(), "device_peak", "after each step (it failed with error 700)"),
         (gpus.on_gpu(is_read=False), "device_steady", "was not read (it failed with error 35)"),
     ],
 )

@@ -21,7 +21,7 @@ from memdiag.device.recording import (
     RequestedSession,
 )
 from memdiag.device.recording_builder import RecordingBuilder
-from memdiag.records.device import Device
+from memdiag.records.device import Device, MissingSource
 from memdiag.runner.log import LogParser, ScriptEvent
 from memdiag.runner.scripts.device import event_batches
 
@@ -115,6 +115,13 @@ def without_mark_after_deletion(recording: DeviceRecording) -> DeviceRecording:
     """Return `recording` of a process that ended with its session."""
     marks = [mark for mark in recording.marks if mark.name != "deleted"]
     return msgspec.structs.replace(recording, marks=tuple(marks))
+
+
+def with_loss_after(recording: DeviceRecording, name: str) -> DeviceRecording:
+    """Return `recording` as if CUPTI had lost records after the first mark of that name."""
+    missing = MissingSource(source="CUPTI", reason="it lost 4 records", last_mark=name)
+    end_s = mark_named(recording, name).seconds
+    return msgspec.structs.replace(recording, allocations_end_s=end_s, missing=(missing,))
 
 
 def failed_in_last_run(recording: DeviceRecording) -> DeviceRecording:

@@ -93,10 +93,45 @@ def test_without_cupti_the_clock_is_the_systems_and_allocations_are_not_known() 
     assert recording.marks[1].seconds == pytest.approx(2.5)
 
 
-def test_lost_records_make_all_allocations_unknown() -> None:
-    missing = ScriptEvent("device_missing", {"source": "CUPTI", "reason": "it lost 4 records"})
-    recording = built(marked("start", 0.0), allocating(1.0, 1), missing, marked("session", 2.0))
-    assert recording.allocations is None
+LOSS = ScriptEvent("device_missing", {"source": "CUPTI", "reason": "it lost 4 records"})
+
+
+def test_after_lost_records_allocations_are_known_until_the_mark_before() -> None:
+    recording = built(
+        *(marked("start", 0.0), allocating(1.0, 1), marked("session", 2.0)),
+        *(allocating(3.0, 2), LOSS, marked("first run", 4.0), marked("run", 5.0)),
+    )
+    assert [recording.has_allocations_at(mark) for mark in recording.marks] == (
+        [True, True, False, False]
+    )
+    (missing,) = recording.missing
+    assert missing.last_mark == "session"
+
+
+def test_a_builder_that_lost_records_has_no_allocations_for_a_search() -> None:
+    builder = RecordingBuilder()
+    for event in (marked("start", 0.0), allocating(1.0, 1), LOSS, marked("session", 2.0)):
+        builder.add_event(event)
+    assert builder.allocations is None
+
+
+@pytest.mark.parametrize(
+    ("last_read", "expected"), [("start", ""), ("session", "session"), ("run", "run")]
+)
+def test_a_source_that_fails_late_has_the_last_mark_at_which_it_reported(
+    last_read: str, expected: str
+) -> None:
+    failure = ScriptEvent("device_missing", {"source": "cudaMemGetInfo", "reason": "error 700"})
+    events = []
+    for seconds, name in enumerate(("start", "session", "run")):
+        events.append(marked(name, float(seconds)))
+        if name == last_read:
+            break
+    recording = built(*events, failure, marked("deleted", 3.0, used_bytes=None))
+    assert recording.missing == (
+        MissingSource(source="cudaMemGetInfo", reason="error 700", last_mark=expected),
+    )
+    assert built(failure, marked("start", 0.0)).missing[0].last_mark == ""
 
 
 def test_the_arenas_are_those_of_the_last_mark_with_a_session() -> None:

@@ -104,6 +104,17 @@ def on_gpu(*, has_cupti: bool = True, is_read: bool = True) -> Profile:
     )
 
 
+def read_until_a_run() -> Profile:
+    """Return a profile whose memory on a GPU was read after some runs, and then not again."""
+    memory = on_gpu().device
+    assert memory is not None
+    unread = replaced(memory.phases[0], used_bytes=None, peak_bytes=None)
+    missing = MissingSource(
+        source="cudaMemGetInfo", reason="it failed with error 700", last_mark="run"
+    )
+    return with_memory(replaced(memory, phases=(*memory.phases, unread), missing=(missing,)))
+
+
 def recorded_memory(name: str) -> DeviceMemory:
     """Return the memory on the GPU in a recorded session."""
     return _memory_of(as_in_child(name))

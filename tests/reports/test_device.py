@@ -155,3 +155,19 @@ def test_only_a_gpu_that_was_not_read_is_called_so_unasked(
     profile = gpus.with_memory(DeviceMemory(device=Device(name=""), missing=(missing,)))
     assert ("it is busy" in printed(profile, detail=Detail.USUAL)) is is_printed
     assert "it is busy" in printed(profile, detail=Detail.ALL)
+
+
+@pytest.mark.parametrize(
+    ("last_mark", "text"),
+    [
+        ("", "The memory in use on the GPU was not read: error 700."),
+        ("run", "The memory in use on the GPU was not read after a later run: error 700."),
+        ("first run", "The memory in use on the GPU was not read after the first run: error 700."),
+    ],
+)
+def test_a_source_that_failed_late_is_said_to_have_reported_until_then(
+    last_mark: str, text: str
+) -> None:
+    missing = MissingSource(source="cudaMemGetInfo", reason="error 700", last_mark=last_mark)
+    profile = gpus.with_memory(DeviceMemory(device=Device(name=""), missing=(missing,)))
+    assert text in " ".join(printed(profile, detail=Detail.ALL).split())
