@@ -23,12 +23,19 @@ ORT_BYTES_OPTION: Final = "session.use_ort_model_bytes_directly"
 ORT_MAPPED_OPTION: Final = "session.use_memory_mapped_ort_model"
 ORT_IN_PLACE_OPTION: Final = "session.use_ort_model_bytes_for_initializers"
 FOLDING_LIMIT_OPTION: Final = "optimization.constant_folding_max_output_size_in_bytes"
+OWN_WEIGHTS_OPTION: Final = "session.use_device_allocator_for_initializers"
 SHRINKAGE_OPTION: Final = "memory.enable_memory_arena_shrinkage"
 """An entry of the options of a run."""
 
+ARENA_STRATEGY_OPTION: Final = "arena_extend_strategy"
+"""An option of the CUDA provider."""
+
+DEVICE_LIMIT_OPTION: Final = "gpu_mem_limit"
+"""An option of the CUDA provider: the most bytes that its arena takes; 0 for no limit."""
+
 CUDA_PROVIDER_OPTIONS: Final = frozenset(
     {
-        "arena_extend_strategy",
+        ARENA_STRATEGY_OPTION,
         "cudnn_conv1d_pad_to_nc1d",
         "cudnn_conv_algo_search",
         "cudnn_conv_use_max_workspace",
@@ -41,7 +48,7 @@ CUDA_PROVIDER_OPTIONS: Final = frozenset(
         "gpu_external_alloc",
         "gpu_external_empty_cache",
         "gpu_external_free",
-        "gpu_mem_limit",
+        DEVICE_LIMIT_OPTION,
         "has_user_compute_stream",
         "prefer_nhwc",
         "sdpa_kernel",

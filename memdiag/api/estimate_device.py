@@ -32,18 +32,16 @@ from memdiag.paths import path_text
 from memdiag.records.device import Ledger
 from memdiag.records.device_estimate import DeviceConfiguration, DeviceEstimate, DeviceFit
 from memdiag.runner.job import SessionConfig
-from memdiag.session_options import PATTERN_OPTION, is_on
+from memdiag.session_options import ARENA_STRATEGY_OPTION, OWN_WEIGHTS_OPTION, PATTERN_OPTION, is_on
 from memdiag.units import some_of
 
-_STRATEGY_OPTION = "arena_extend_strategy"
-_OWN_WEIGHTS_OPTION = "session.use_device_allocator_for_initializers"
 _SMALL_WORKSPACE = ":16:8"
 
-_ESTIMATED_OPTIONS = (_OWN_WEIGHTS_OPTION, PATTERN_OPTION)
+_ESTIMATED_OPTIONS = (OWN_WEIGHTS_OPTION, PATTERN_OPTION)
 
 _LESS_MEMORY: Mapping[str, Mapping[str, Any]] = {
-    f"{_STRATEGY_OPTION}=kSameAsRequested": {"strategy": "kSameAsRequested"},
-    f"{_OWN_WEIGHTS_OPTION}=1": {"has_own_weights": True},
+    f"{ARENA_STRATEGY_OPTION}=kSameAsRequested": {"strategy": "kSameAsRequested"},
+    f"{OWN_WEIGHTS_OPTION}=1": {"has_own_weights": True},
     f"{PATTERN_OPTION}=0": {"has_pattern": False},
     f"{CUBLAS_WORKSPACE_VARIABLE}={_SMALL_WORKSPACE}": {
         "cublas_workspace_bytes": cublas_workspace_bytes(_SMALL_WORKSPACE)
@@ -263,10 +261,10 @@ def _device_settings(session: SessionConfig, context_bytes: int | None) -> Devic
         UsageError: an option has no such value.
     """
     provider_options = session.provider_options.get(CUDA_PROVIDER, {})
-    strategy = provider_options.get(_STRATEGY_OPTION, "kNextPowerOfTwo")
+    strategy = provider_options.get(ARENA_STRATEGY_OPTION, "kNextPowerOfTwo")
     if strategy not in get_args(ArenaStrategy):
         raise UsageError(
-            f"{_STRATEGY_OPTION} cannot be {strategy!r}. Choose from"
+            f"{ARENA_STRATEGY_OPTION} cannot be {strategy!r}. Choose from"
             f" {', '.join(get_args(ArenaStrategy))}."
         )
     workspace: int | None = CUBLAS_WORKSPACE_BYTES
@@ -280,7 +278,7 @@ def _device_settings(session: SessionConfig, context_bytes: int | None) -> Devic
         )
     return DeviceSettings(
         strategy=cast("ArenaStrategy", strategy),
-        has_own_weights=is_on(session.options, _OWN_WEIGHTS_OPTION, default=False),
+        has_own_weights=is_on(session.options, OWN_WEIGHTS_OPTION, default=False),
         has_pattern=is_on(session.options, PATTERN_OPTION, default=True),
         cublas_workspace_bytes=workspace,
         context_bytes=RECORDED_CONTEXT_BYTES if context_bytes is None else context_bytes,
@@ -290,7 +288,7 @@ def _device_settings(session: SessionConfig, context_bytes: int | None) -> Devic
 def _ignored_option_notes(session: SessionConfig) -> Iterator[str]:
     """Yield a note on the options that do not change the estimate; none if there are none."""
     provider_options = session.provider_options.get(CUDA_PROVIDER, {})
-    names = [name for name in provider_options if name != _STRATEGY_OPTION]
+    names = [name for name in provider_options if name != ARENA_STRATEGY_OPTION]
     names += [name for name in session.options if name not in _ESTIMATED_OPTIONS]
     names += [name for name in session.environment if name != CUBLAS_WORKSPACE_VARIABLE]
     if names:

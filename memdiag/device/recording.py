@@ -42,7 +42,7 @@ class DeviceMark(Record, frozen=True, kw_only=True):
     """The memory of the device at one moment of the process, at which no model runs.
 
     Attributes:
-        name: the name of the moment, such as ``session`` or ``run 1``.
+        name: the name of the moment, such as ``session``, ``first run`` or ``run``.
         seconds: the time since the start of the recording.
         is_alive: whether the session exists: false before its creation and after its deletion.
         inputs: names the sizes of the inputs that have just run; empty if nothing has.

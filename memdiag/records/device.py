@@ -187,6 +187,7 @@ class DeviceFinding(Record, frozen=True, kw_only=True):
         message: one sentence with the measured figure.
         detail: further sentences; empty if the message says all.
         bytes: the measured size of the waste; 0 for options without effect.
+        owner: the owner in the ledger if the waste is one region of its memory; None for others.
         provider_options, session_options: what ends it, by name.
     """
 
@@ -195,6 +196,7 @@ class DeviceFinding(Record, frozen=True, kw_only=True):
     message: str
     detail: str = ""
     bytes: int = 0
+    owner: DeviceOwner | None = None
     provider_options: dict[str, str] = field(default_factory=dict)
     session_options: dict[str, str] = field(default_factory=dict)
 

@@ -39,7 +39,6 @@ _MAX_FINDINGS = 3
 _MAX_SHORT_OWNERS = 6
 """The sum above has all of them."""
 
-_EMPTY_REGION = "empty-device-region"
 _PHASE_LABELS = {
     "session": "session creation",
     "run": "later runs",
@@ -171,7 +170,7 @@ def _notable_part(findings: Sequence[DeviceFinding], ledger: Ledger) -> str:
     empty_bytes = ledger.bytes_of("empty_arena")
     if empty_bytes >= _MIN_NOTABLE_SHARE * ledger.own_bytes:
         for finding in findings:
-            if finding.name == _EMPTY_REGION:
+            if finding.owner == "empty_arena":
                 return f"{format_size(finding.bytes)} of it are an empty region of the arena"
         return f"{format_size(empty_bytes)} of it are empty parts of the arena"
     largest = max(

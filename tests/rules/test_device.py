@@ -131,7 +131,7 @@ def test_the_growth_is_that_of_the_readings_of_two_equal_runs(name: str) -> None
     )
     (finding,) = findings_of(BLOCK, recorded(name))
     assert finding.bytes == growth
-    assert finding.session_options == {"enable_mem_pattern": "False"}
+    assert finding.session_options == {"enable_mem_pattern": "0"}
 
 
 def test_regions_that_shrinkage_returns_are_no_growth() -> None:

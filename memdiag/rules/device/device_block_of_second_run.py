@@ -27,6 +27,7 @@ from itertools import pairwise
 from memdiag.device.recording import DeviceMark, DeviceRecording
 from memdiag.records.device import DeviceFinding
 from memdiag.rules.rule import Rule
+from memdiag.session_options import PATTERN_OPTION
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -70,5 +71,5 @@ def _growth_findings(
         detail="With memory patterns, all values of such a run are in one block from the second run"
         " on, and the chunks of the first run stay in the arena.",
         bytes=growth,
-        session_options={"enable_mem_pattern": "False"},
+        session_options={PATTERN_OPTION: "0"},
     )

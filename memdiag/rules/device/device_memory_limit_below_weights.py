@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from memdiag.device.recording import DeviceRecording
 from memdiag.records.device import DeviceFinding
 from memdiag.rules.rule import Rule
+from memdiag.session_options import DEVICE_LIMIT_OPTION, OWN_WEIGHTS_OPTION
 from memdiag.units import format_size
 
 RULE = Rule(
@@ -34,26 +35,25 @@ RULE = Rule(
     summary="gpu_mem_limit is below the size of the weights",
 )
 
-_MEMORY_LIMIT = "gpu_mem_limit"
-_WEIGHTS_OUTSIDE_ARENA = "session.use_device_allocator_for_initializers"
-
 
 def detect(recording: DeviceRecording) -> Iterator[DeviceFinding]:
     """Yield a finding if no session was created and the arena's limit is below the weights."""
     session = recording.session
     if session is None or session.providers is not None:
         return
-    if session.entries.get(_WEIGHTS_OUTSIDE_ARENA) == "1":
+    if session.entries.get(OWN_WEIGHTS_OPTION) == "1":
         return
-    text = session.provider_options.get(_MEMORY_LIMIT, "")
+    text = session.provider_options.get(DEVICE_LIMIT_OPTION, "")
     limit_bytes = int(text) if text.isdecimal() else 0
-    if 0 < limit_bytes < recording.weight_bytes:
+    weight_bytes = recording.weight_bytes
+    if 0 < limit_bytes < weight_bytes:
         yield DeviceFinding(
             rule=RULE.code,
             name=RULE.name,
-            message=f"The session was not created. {_MEMORY_LIMIT} is {format_size(limit_bytes)},"
-            f" and the weights of the file take {format_size(recording.weight_bytes)}.",
+            message=f"The session was not created. {DEVICE_LIMIT_OPTION} is"
+            f" {format_size(limit_bytes)}, and the weights of the file take"
+            f" {format_size(weight_bytes)}.",
             detail="Weights that no node on the GPU reads do not count to the limit.",
-            bytes=recording.weight_bytes - limit_bytes,
-            session_options={_WEIGHTS_OUTSIDE_ARENA: "1"},
+            bytes=weight_bytes - limit_bytes,
+            session_options={OWN_WEIGHTS_OPTION: "1"},
         )

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from memdiag.device.recording import DEVICE_ARENA, DeviceRecording
 from memdiag.records.device import DeviceFinding
 from memdiag.rules.rule import Rule
+from memdiag.session_options import ARENA_STRATEGY_OPTION
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -61,5 +62,6 @@ def detect(recording: DeviceRecording) -> Iterator[DeviceFinding]:
             f" of {format_size(requested)}; between runs all of it is empty.",
             detail="The arena doubles with each region. Other values of a run may be in it, too.",
             bytes=size - requested,
-            provider_options={"arena_extend_strategy": "kSameAsRequested"},
+            owner="empty_arena",
+            provider_options={ARENA_STRATEGY_OPTION: "kSameAsRequested"},
         )
