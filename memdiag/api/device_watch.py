@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from memdiag.attribution.device_xray import take_device_xray
 from memdiag.attribution.search_target import SearchTarget
 from memdiag.defaults import CUDA_PROVIDER
@@ -72,13 +74,16 @@ class DeviceWatch:
     ) -> DeviceXray | None:
         """Search the child's device for the weights of `targets`, and store the result.
 
+        A later search has more targets and replaces an earlier one, unless it fails. What both
+        copied, and the time that they took, are added.
+
         Args:
             steady: the moment, at which the child waits.
             targets: the model, and what onnxruntime computed from its weights.
             attribution: the X-ray of the child at this moment, with the arenas on its device.
 
         Returns:
-            The copies; None if their contents cannot be read.
+            The copies; None if their contents cannot be read, now or before.
         """
         if steady.device is None:  # the session does not use it
             return None
@@ -90,9 +95,11 @@ class DeviceWatch:
             self._xray_failure = "no allocation of onnxruntime on the GPU is known"
             return None
         try:
-            self._xray = take_device_xray(steady.pid, targets, ranges, steady.device.copy, arenas)
+            xray = take_device_xray(steady.pid, targets, ranges, steady.device.copy, arenas)
         except XrayError as error:
-            self._xray, self._xray_failure = None, str(error)
+            self._xray_failure = str(error)
+            return self._xray
+        self._xray = xray if self._xray is None else _with_cost_of(self._xray, xray)
         return self._xray
 
     def memory(self, measured: Measurement, attribution: Attribution | None) -> DeviceMemory | None:
@@ -192,6 +199,15 @@ def device_memory(
         ),
         missing=recording.missing,
         notes=(*notes, *defects),
+    )
+
+
+def _with_cost_of(earlier: DeviceXray, later: DeviceXray) -> DeviceXray:
+    """Return `later` with what both searches copied, and the time of both."""
+    return msgspec.structs.replace(
+        later,
+        copied_bytes=earlier.copied_bytes + later.copied_bytes,
+        duration_s=earlier.duration_s + later.duration_s,
     )
 
 

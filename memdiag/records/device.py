@@ -164,9 +164,10 @@ class DeviceXray(Record, frozen=True, kw_only=True):
         copies: the copies in the order of addresses.
         indistinct: weights that were not searched for.
         absent: the weights without a copy in any known layout, those of equal content together.
-        searched_bytes: the size of the memory that was searched.
-        copied_bytes: the bytes that were copied from the device, to search and then to compare.
-        duration_s: the time that it took, in seconds.
+        searched_bytes: the size of the memory that was searched, once or again for fused weights.
+        copied_bytes: the bytes that were copied from the device, to search and then to compare, in
+            all searches.
+        duration_s: the time that all searches took, in seconds.
     """
 
     copies: tuple[DeviceCopy, ...]

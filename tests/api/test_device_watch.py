@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,12 +14,16 @@ from onnx import TensorProto, helper
 
 import memdiag
 from memdiag.api import device_watch
-from memdiag.api.device_watch import device_memory
+from memdiag.api.device_watch import DeviceWatch, device_memory
 from memdiag.device.ledger import CUPTI_NOTE
 from memdiag.device.recording_builder import RecordingBuilder
-from memdiag.records.device import DeviceMemory
+from memdiag.errors import XrayError
+from memdiag.model.model_file import open_model
+from memdiag.records.device import DeviceMemory, DeviceXray
 from memdiag.records.profile import Profile
+from memdiag.runner.job import Job
 from tests.device.recorded_sessions import failed_in_last_run, recorded, with_loss_after
+from tests.reports.gpus import XRAY
 from tests.runner.conftest import RUNTIME
 from tests.runner.test_device_script import CUDART, CUPTI, compiled
 
@@ -118,6 +123,50 @@ def test_a_loss_while_the_session_is_deleted_costs_nothing_before() -> None:
     assert memory.ledger == whole.ledger
     assert memory.peak_bytes == whole.peak_bytes
     assert memory.timeline == whole.timeline
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[DeviceXray | XrayError]:
+    """Return what searches of the device find or raise, one after the other."""
+    results: list[DeviceXray | XrayError] = []
+
+    def search(*arguments: Any) -> DeviceXray:
+        result = results.pop(0)
+        if isinstance(result, XrayError):
+            raise result
+        return result
+
+    monkeypatch.setattr(device_watch, "take_device_xray", search)
+    monkeypatch.setattr(device_watch, "runtime_ranges", lambda *arguments: ((0, 1),))
+    return results
+
+
+def searched_twice(model: Path) -> DeviceXray | None:
+    """Return what two searches of a device at steady state leave."""
+    access = SimpleNamespace(regions=(), copy=None)
+    steady: Any = SimpleNamespace(pid=1, device=access)
+    attribution: Any = SimpleNamespace(device_arenas=())
+    with open_model(model) as model_file:
+        watch = DeviceWatch(model_file, Job(model=model))
+        watch.take_xray(steady, [], attribution)
+        return watch.take_xray(steady, [], attribution)
+
+
+def test_the_cost_of_a_second_search_is_added_to_that_of_the_first(
+    model: Path, searches: list[DeviceXray | XrayError]
+) -> None:
+    second = msgspec.structs.replace(XRAY, copies=())
+    searches += [XRAY, second]
+    assert searched_twice(model) == msgspec.structs.replace(
+        second, copied_bytes=2 * XRAY.copied_bytes, duration_s=2 * XRAY.duration_s
+    )
+
+
+def test_a_second_search_that_fails_keeps_the_first(
+    model: Path, searches: list[DeviceXray | XrayError]
+) -> None:
+    searches += [XRAY, XrayError("it ended")]
+    assert searched_twice(model) == XRAY
 
 
 PARTS: dict[str, tuple[str, Any]] = {
