@@ -14,6 +14,13 @@ BisectedMetric = Literal["peak", "steady", "growth", "load", "latency"]
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
+NVIDIA_PROVIDERS = (
+    CUDA_PROVIDER,
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+)
+"""The execution providers for NVIDIA's devices. The script of the child has a copy."""
+
 DEFAULT_PROVIDERS = (CPU_PROVIDER,)
 DEFAULT_RUNS = 10
 """Number of runs after the first one."""

@@ -29,10 +29,10 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.device import Device, DeviceMemory, DeviceXray, MissingSource
 from memdiag.records.weights import qualified_name
 from memdiag.rules.device import device_findings
-from memdiag.runner.device_memory import NO_READER_REASON, DeviceReader
 from memdiag.runner.job import Job
 from memdiag.runner.log import ScriptEvent
 from memdiag.runner.measured_run import AtSteady, Measurement
+from memdiag.runner.nvml import NO_READER_REASON, DeviceReader
 
 T = TypeVar("T")
 

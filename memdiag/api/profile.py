@@ -33,9 +33,9 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
-from memdiag.runner.device_memory import uses_nvidia_device
 from memdiag.runner.job import Job
 from memdiag.runner.measured_run import ChildProgress, MeasuredRun, Measurement
+from memdiag.runner.nvml import uses_nvidia_device
 from memdiag.runner.temporary import temporary_folder
 from memdiag.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 

@@ -10,7 +10,7 @@ from memdiag.records.attribution import Attribution, Copy, CopyKind
 from memdiag.records.baseline import CopyTotal
 from memdiag.records.phases import GENERATION_PHASES, PHASES, PhaseName
 from memdiag.records.profile import Memory, Profile
-from memdiag.runner.device_memory import uses_nvidia_device
+from memdiag.runner.nvml import uses_nvidia_device
 from memdiag.units import format_size
 
 FigureUnit = Literal["bytes", "count"]

@@ -53,7 +53,7 @@ _LABELS: dict[DeviceOwner, str] = {
     "runtime": "runtime outside the arena",
     "cublas": "cuBLAS",
     "cudnn": "cuDNN",
-    "libraries": "libraries and rounding",
+    "libraries_and_rounding": "libraries and rounding",
     "pools": "empty memory pools",
     "rounding": "rounding",
     "other_processes": "other processes",
@@ -64,7 +64,16 @@ _COARSE_CONTEXT_LABEL = "context, code and libraries"
 _UNREAD_CONTEXT_LABEL = "context, code, libraries and arena"
 _UNREAD_LIBRARIES_LABEL = "arena, libraries and rounding"
 _ALWAYS_SHOWN: frozenset[DeviceOwner] = frozenset(
-    {"context", "weights", "values", "empty_arena", "cublas", "cudnn", "libraries", "rounding"}
+    {
+        "context",
+        "weights",
+        "values",
+        "empty_arena",
+        "cublas",
+        "cudnn",
+        "libraries_and_rounding",
+        "rounding",
+    }
 )
 
 
@@ -144,7 +153,7 @@ def _remaining_rows(recording: DeviceRecording, mark: DeviceMark, rest: int) -> 
     yield ledger_row("context", context, "exact" if is_coarse else "computed")
     label = _UNREAD_LIBRARIES_LABEL if is_arena_in_rest else ""
     yield ledger_row(
-        "libraries" if is_coarse else "unexplained", rest - context, "remainder", label
+        "libraries_and_rounding" if is_coarse else "unexplained", rest - context, "remainder", label
     )
 
 
@@ -315,8 +324,8 @@ def _library_rows(live: LiveAllocations | None) -> Iterator[LedgerRow]:
         names = [name for name in by_library if _owner_of(name) == owner]
         yield ledger_row(owner, sum(by_library[name] for name in names), "exact")
     for name, size in by_library.items():
-        if _owner_of(name) == "library":
-            yield ledger_row("library", size, "exact", name or "unknown library")
+        if _owner_of(name) == "other_library":
+            yield ledger_row("other_library", size, "exact", name or "unknown library")
     yield ledger_row("pools", live.free_pool_bytes, "exact")
     yield ledger_row("rounding", live.rounding_bytes, "computed")
 
@@ -326,12 +335,12 @@ def library_label(library: str) -> str:
     owner = _owner_of(library)
     if owner == "runtime":
         return "onnxruntime"
-    return (library or "unknown library") if owner == "library" else _LABELS[owner]
+    return (library or "unknown library") if owner == "other_library" else _LABELS[owner]
 
 
 def _owner_of(library: str) -> DeviceOwner:
     return next(
-        (owner for prefix, owner in _OWNER_BY_PREFIX if library.startswith(prefix)), "library"
+        (owner for prefix, owner in _OWNER_BY_PREFIX if library.startswith(prefix)), "other_library"
     )
 
 

@@ -17,8 +17,8 @@ DeviceOwner = Literal[
     "runtime",
     "cublas",
     "cudnn",
-    "library",
-    "libraries",
+    "other_library",
+    "libraries_and_rounding",
     "pools",
     "rounding",
     "other_processes",
@@ -68,7 +68,9 @@ class LedgerRow(Record, frozen=True, kw_only=True):
             compared, otherwise as many bytes as the weights have. ``weight_copies``: copies in
             another layout, if contents were compared. ``values``: the other chunks of the arena in
             use: values of runs, the rounding of chunks, and without contents the copies.
-            ``runtime``: onnxruntime's allocations outside its arena.
+            ``runtime``: onnxruntime's allocations outside its arena. ``other_library``: those of
+            a library that is neither onnxruntime nor cuBLAS nor cuDNN. ``libraries_and_rounding``:
+            all libraries in one row, if CUPTI did not report all allocations.
         label: its name in reports.
         bytes: its size. Only the remainder may be negative.
         basis: how the size is known.

@@ -22,7 +22,6 @@ from memdiag.records.profile import (
     Status,
 )
 from memdiag.runner.child import Child
-from memdiag.runner.device_memory import DeviceReader, DeviceReaderFactory, open_device_reader
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
 from memdiag.runner.log import (
@@ -33,6 +32,7 @@ from memdiag.runner.log import (
     LogMarker,
     ScriptEvent,
 )
+from memdiag.runner.nvml import DeviceReader, DeviceReaderFactory, open_device_reader
 from memdiag.runner.observer import (
     MemoryReading,
     ObserverFactory,

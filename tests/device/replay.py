@@ -17,9 +17,9 @@ import memdiag.api.profile
 from memdiag.api.profile_config import ProfileConfig
 from memdiag.records.attribution import DeviceArena
 from memdiag.records.profile import Profile
-from memdiag.runner.device_memory import DeviceReading
 from memdiag.runner.job import InputConfig, Job, SessionConfig
 from memdiag.runner.measured_run import Measurement
+from memdiag.runner.nvml import DeviceReading
 from memdiag.units import MIB
 from tests.device.recorded_sessions import arenas_at_rest, events_of, parsed_log, raw
 from tests.reports import attributions, profiles

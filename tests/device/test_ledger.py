@@ -129,11 +129,11 @@ def test_without_cupti_libraries_and_rounding_are_one_row(name: str) -> None:
     in_use, free = raw_chunks(data)
     assert ledger.is_coarse
     assert ledger.bytes_of("context") == left
-    assert ledger.bytes_of("libraries") == used - left - in_use - free
+    assert ledger.bytes_of("libraries_and_rounding") == used - left - in_use - free
     # The same session with CUPTI: what it has as rows of libraries and rounding.
     finer = at_rest(recorded(name.replace("_nocupti", "_default")))
     split = sum(finer.bytes_of(owner) for owner in ("cublas", "cudnn", "rounding"))
-    assert split == ledger.bytes_of("libraries")
+    assert split == ledger.bytes_of("libraries_and_rounding")
     assert "CUPTI" in ledger.notes[0]
     assert "the recording was made without it" in ledger.notes[0]
     assert CUPTI_NOTE not in ledger.notes
@@ -169,7 +169,7 @@ def test_an_arena_that_was_not_read_is_one_row_and_nothing_of_it_is_zero() -> No
     coarse = recorded("dense_nocupti")
     ledger = device_ledger(coarse, mark_named(coarse, "session"))
     assert ledger is not None
-    assert {row.owner for row in ledger.rows} == {"context", "libraries"}
+    assert {row.owner for row in ledger.rows} == {"context", "libraries_and_rounding"}
 
 
 def test_an_arena_that_has_returned_its_regions_is_empty() -> None:
@@ -270,7 +270,7 @@ def test_chunks_of_another_memory_are_not_the_devices() -> None:
     recording = with_marks("dense_nocupti", arenas=(pinned,))
     ledger = at_rest(msgspec.structs.replace(recording, missing=()))
     assert ledger.bytes_of("empty_arena") == 0
-    assert {row.owner for row in ledger.rows} == {"context", "libraries"}
+    assert {row.owner for row in ledger.rows} == {"context", "libraries_and_rounding"}
 
 
 def test_a_missing_source_has_its_reason() -> None:

@@ -36,7 +36,8 @@ def answer(name: str, ledger: Ledger | None = None) -> str:
 
 def built(*sizes: int) -> Ledger:
     rows = tuple(
-        LedgerRow(owner="library", label="library", bytes=size, basis="exact") for size in sizes
+        LedgerRow(owner="other_library", label="library", bytes=size, basis="exact")
+        for size in sizes
     )
     return Ledger(mark="steady", used_bytes=sum(sizes), rows=rows, is_coarse=False)
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from memdiag.runner.device_memory import NvmlReader, open_device_reader, uses_nvidia_device
+from memdiag.defaults import NVIDIA_PROVIDERS
+from memdiag.runner.nvml import NvmlReader, open_device_reader, uses_nvidia_device
+from memdiag.runner.scripts import child
 
 
 class Nvml:
@@ -115,6 +117,10 @@ def test_providers_of_nvidias_devices_are_known(
     providers: tuple[str, ...], uses_device: bool
 ) -> None:
     assert uses_nvidia_device(providers) is uses_device
+
+
+def test_the_script_of_the_child_knows_the_same_providers() -> None:
+    assert child.DEVICE_PROVIDERS == NVIDIA_PROVIDERS
 
 
 def test_a_reader_is_there_with_package_and_device_only(

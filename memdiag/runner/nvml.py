@@ -9,7 +9,7 @@ that: its context alone takes some.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-_NVIDIA_PROVIDERS = ("CUDA", "Tensorrt", "NvTensorRTRTX")
+from memdiag.defaults import NVIDIA_PROVIDERS
 
 NO_READER_REASON = "the package nvidia-ml-py is not installed, or finds no device"
 
@@ -55,7 +55,7 @@ DeviceReaderFactory = Callable[[int], DeviceReader | None]
 
 def uses_nvidia_device(providers: Sequence[str]) -> bool:
     """Return whether one of the execution `providers` is for NVIDIA's devices."""
-    return any(name.removesuffix("ExecutionProvider") in _NVIDIA_PROVIDERS for name in providers)
+    return any(name in NVIDIA_PROVIDERS for name in providers)
 
 
 def missing_size_reason(sizes: Sequence[int | None]) -> str:
