@@ -25,7 +25,7 @@ from memdiag.records.profile import (
     PhaseAttribution,
     Profile,
 )
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, fallback_text, missing_providers
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.measured_run import Measurement
 from memdiag.runner.phase_tracker import phase_of_peak
@@ -184,12 +184,11 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
     session = job.session
     yield from unknown_key_notes(session.options)
     yield from unknown_run_key_notes(session.run_options, session.providers)
-    missing = [name for name in session.providers if name not in (measured.providers or (name,))]
-    if missing and not job.records_device:  # otherwise it is a finding of the device
-        yield (
-            f"onnxruntime created the session without {', '.join(missing)}: the figures are those"
-            f" of {', '.join(measured.providers or ())}"
-        )
+    providers = measured.providers
+    if providers and not job.records_device:  # otherwise it is a finding of the device
+        missing = missing_providers(session.providers, providers)
+        if missing:
+            yield fallback_text(missing, providers)
     runtime = f"onnxruntime {measured.onnxruntime}"
     optimized = any(span.phase == "initialize" for span in measured.spans)
     transformed = any(span.modified is not None for span in measured.spans)

@@ -6,7 +6,7 @@ The command line, the Python API and the child share the configuration in three 
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from math import inf
@@ -265,3 +265,21 @@ def json_value(value: Any) -> Any:
     if is_dataclass(value):
         return {each.name: json_value(getattr(value, each.name)) for each in fields(value)}
     return value
+
+
+def missing_providers(requested: Sequence[str], providers: Sequence[str]) -> list[str]:
+    """Return which of the `requested` execution providers a session with `providers` lacks."""
+    return [name for name in requested if name not in providers]
+
+
+def fallback_text(missing: Sequence[str], providers: Sequence[str]) -> str:
+    """Return a clause on a session that lacks providers which were asked for.
+
+    Args:
+        missing: the execution providers that it lacks.
+        providers: those that it has.
+    """
+    return (
+        f"onnxruntime created the session without {', '.join(missing)}: it runs on"
+        f" {', '.join(providers)}"
+    )

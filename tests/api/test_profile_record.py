@@ -30,8 +30,7 @@ def test_a_provider_that_the_session_lacks_is_noted(fake_job: Callable[..., Job]
     asked = fake_job({}, providers=("MyProvider", "CPUExecutionProvider"))
     found = [note for note in measurement_notes(measured, asked) if "without MyProvider" in note]
     assert found == [
-        "onnxruntime created the session without MyProvider: the figures are those of"
-        " CPUExecutionProvider"
+        "onnxruntime created the session without MyProvider: it runs on CPUExecutionProvider"
     ]
     got = replace(measured, providers=asked.session.providers)
     assert not any("without" in note for note in measurement_notes(got, asked))

@@ -122,3 +122,9 @@ def test_a_provider_that_the_session_lacks_is_found_with_the_warning(
             f"onnxruntime created the session without {CUDA}: it runs on {CPU}."
         )
         assert findings[0].detail == f"onnxruntime warned: {WARNING}"
+
+
+def test_several_missing_providers_are_one_finding() -> None:
+    recording = with_session(requested_providers=(CUDA, "Other", CPU), providers=(CPU,))
+    (finding,) = provider_fallback.detect(recording)
+    assert f"without {CUDA}, Other: it runs on {CPU}." in finding.message

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from memdiag.device.recording import DeviceRecording
 from memdiag.records.device import DeviceFinding
 from memdiag.rules.rule import Rule
+from memdiag.runner.job import fallback_text, missing_providers
 
 RULE = Rule(
     code="MD907",
@@ -31,17 +32,18 @@ RULE = Rule(
 
 
 def detect(recording: DeviceRecording) -> Iterator[DeviceFinding]:
-    """Yield a finding for each provider that was asked for and that the session lacks."""
+    """Yield at most one finding: the providers that were asked for and that the session lacks."""
     session = recording.session
     if session is None or session.providers is None:
         return
-    for name in session.requested_providers:
-        if name not in session.providers:
-            warnings = [warning for warning in session.warnings if name in warning]
-            yield DeviceFinding(
-                rule=RULE.code,
-                name=RULE.name,
-                message=f"onnxruntime created the session without {name}: it runs on"
-                f" {', '.join(session.providers)}.",
-                detail=f"onnxruntime warned: {warnings[0]}" if warnings else "",
-            )
+    missing = missing_providers(session.requested_providers, session.providers)
+    if missing:
+        warnings = [
+            warning for warning in session.warnings if any(name in warning for name in missing)
+        ]
+        yield DeviceFinding(
+            rule=RULE.code,
+            name=RULE.name,
+            message=f"{fallback_text(missing, session.providers)}.",
+            detail=f"onnxruntime warned: {warnings[0]}" if warnings else "",
+        )
