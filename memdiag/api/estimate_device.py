@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack, cast, get_args
 
 from memdiag.api.arguments import OnProgress, check_by_name, ignore_progress, model_path
+from memdiag.api.estimating.estimated_settings import not_considered_notes
 from memdiag.api.estimating.fit import largest_fitting_size, searched_dimensions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.options import DeviceEstimateOptions, options_with_defaults, takes_options
@@ -17,14 +18,13 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import ArenaStrategy
 from memdiag.ort.device_session import (
-    CUBLAS_WORKSPACE_BYTES,
-    CUBLAS_WORKSPACE_VARIABLE,
     RECORDED_CONTEXT_BYTES,
     RECORDED_DEVICE,
+    SMALL_CUBLAS_WORKSPACE,
+    SMALL_CUBLAS_WORKSPACE_BYTES,
     DeviceSession,
     DeviceSettings,
     convolution_copies,
-    cublas_workspace_bytes,
 )
 from memdiag.ort.releases import newer_release_note, release_to_predict
 from memdiag.ort.runtime import Runtime
@@ -33,9 +33,6 @@ from memdiag.records.device import Ledger
 from memdiag.records.device_estimate import DeviceConfiguration, DeviceEstimate, DeviceFit
 from memdiag.runner.job import SessionConfig
 from memdiag.session_options import ARENA_STRATEGY_OPTION, OWN_WEIGHTS_OPTION, PATTERN_OPTION, is_on
-from memdiag.units import some_of
-
-_SMALL_WORKSPACE = ":16:8"
 
 _ESTIMATED_OPTIONS = (OWN_WEIGHTS_OPTION, PATTERN_OPTION)
 
@@ -43,9 +40,7 @@ _LESS_MEMORY: Mapping[str, Mapping[str, Any]] = {
     f"{ARENA_STRATEGY_OPTION}=kSameAsRequested": {"strategy": "kSameAsRequested"},
     f"{OWN_WEIGHTS_OPTION}=1": {"has_own_weights": True},
     f"{PATTERN_OPTION}=0": {"has_pattern": False},
-    f"{CUBLAS_WORKSPACE_VARIABLE}={_SMALL_WORKSPACE}": {
-        "cublas_workspace_bytes": cublas_workspace_bytes(_SMALL_WORKSPACE)
-    },
+    SMALL_CUBLAS_WORKSPACE: {"cublas_workspace_bytes": SMALL_CUBLAS_WORKSPACE_BYTES},
 }
 """Changes that may take less memory, with the settings that they are."""
 
@@ -108,7 +103,6 @@ def estimate_device(
         onnxruntime=str(config.runtime),
         provider_options=dict(session.provider_options.get(CUDA_PROVIDER, {})),
         options=dict(session.options),
-        environment=dict(session.environment),
         dimensions=predicted.grid.dimensions,
         runs=predicted.runs,
         ledger=predicted.ledger,
@@ -267,20 +261,10 @@ def _device_settings(session: SessionConfig, context_bytes: int | None) -> Devic
             f"{ARENA_STRATEGY_OPTION} cannot be {strategy!r}. Choose from"
             f" {', '.join(get_args(ArenaStrategy))}."
         )
-    workspace: int | None = CUBLAS_WORKSPACE_BYTES
-    config = session.environment.get(CUBLAS_WORKSPACE_VARIABLE)
-    if config is not None:
-        workspace = cublas_workspace_bytes(config)
-    if workspace is None:
-        raise UsageError(
-            f"{CUBLAS_WORKSPACE_VARIABLE} cannot be {config!r}. Give sizes in KiB and numbers of"
-            f" buffers, such as {_SMALL_WORKSPACE}."
-        )
     return DeviceSettings(
         strategy=cast("ArenaStrategy", strategy),
         has_own_weights=is_on(session.options, OWN_WEIGHTS_OPTION, default=False),
         has_pattern=is_on(session.options, PATTERN_OPTION, default=True),
-        cublas_workspace_bytes=workspace,
         context_bytes=RECORDED_CONTEXT_BYTES if context_bytes is None else context_bytes,
     )
 
@@ -290,6 +274,4 @@ def _ignored_option_notes(session: SessionConfig) -> Iterator[str]:
     provider_options = session.provider_options.get(CUDA_PROVIDER, {})
     names = [name for name in provider_options if name != ARENA_STRATEGY_OPTION]
     names += [name for name in session.options if name not in _ESTIMATED_OPTIONS]
-    names += [name for name in session.environment if name != CUBLAS_WORKSPACE_VARIABLE]
-    if names:
-        yield f"not considered: {some_of(names)}"
+    yield from not_considered_notes(names)

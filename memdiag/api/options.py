@@ -288,7 +288,7 @@ class EstimateOptions(GenerationOptions, ConfigOptions, GraphOptions, total=Fals
     """What `memdiag.estimate` assumes."""
 
 
-class DeviceOptions(ProviderOptions, EnvironmentOptions, total=False):
+class DeviceOptions(ProviderOptions, total=False):
     """What an estimate of the memory on a GPU assumes."""
 
     context_bytes: Annotated[

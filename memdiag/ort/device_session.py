@@ -10,7 +10,6 @@ are not known for this provider: the values that they save are counted. Weights 
 order of the file; the runtime has them in a hash table, which moves the sum by a few MiB.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,13 +36,15 @@ HANDLES = 2
 """Handles of cuBLAS, and of cuDNN, of a session."""
 
 CUBLAS_WORKSPACE_BYTES = 64 * MIB
-"""The workspace of a cuBLAS handle without `CUBLAS_WORKSPACE_VARIABLE`."""
+"""The workspace of a cuBLAS handle."""
 
-CUBLAS_WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+SMALL_CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG=:16:8"
+"""A variable of the environment: a handle's workspace is 8 buffers of 16 KiB."""
+
+SMALL_CUBLAS_WORKSPACE_BYTES = 8 * 16 * KIB
 
 _CUBLAS_HANDLE_BYTES = (1024, 128 * KIB)
 _CUDNN_HANDLE_BYTES = (25_344, 4)
-_WORKSPACE_BUFFERS = re.compile(r":(\d{1,9}):(\d{1,9})", re.ASCII)
 
 _FIRST_CONSTANT_KEY, _FIRST_INPUT_KEY = 1 << 40, 1 << 41
 """Keys in the arena that no request of a run has."""
@@ -66,16 +67,6 @@ class DeviceSettings:
     has_pattern: bool = True
     cublas_workspace_bytes: int = CUBLAS_WORKSPACE_BYTES
     context_bytes: int = RECORDED_CONTEXT_BYTES
-
-
-def cublas_workspace_bytes(config: str) -> int | None:
-    """Return the workspace of a cuBLAS handle with this `CUBLAS_WORKSPACE_VARIABLE`.
-
-    ``:4096:2`` is two buffers of 4096 KiB. None if the text is not made of such parts.
-    """
-    if not re.fullmatch(f"({_WORKSPACE_BUFFERS.pattern})+", config):
-        return None
-    return sum(int(size) * KIB * int(count) for size, count in _WORKSPACE_BUFFERS.findall(config))
 
 
 def no_scratch(node: ExecutedNode, types: TypesByName, opset: int) -> list[int]:

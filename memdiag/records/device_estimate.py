@@ -53,7 +53,6 @@ class DeviceEstimate(SavableRecord, frozen=True, kw_only=True):
         onnxruntime: the release that it is for.
         provider_options: the options of the CUDA provider, as given.
         options: session options by name, as given.
-        environment: variables of the environment, as given.
         dimensions: the free dimensions, with the sizes of the first runs.
         runs: the sizes of the runs by name, in order; each is run several times.
         ledger: the owners after these runs, without working memory of convolutions.
@@ -71,7 +70,6 @@ class DeviceEstimate(SavableRecord, frozen=True, kw_only=True):
     onnxruntime: str
     provider_options: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
     dimensions: tuple[Dimension, ...] = ()
     runs: tuple[dict[str, int], ...]
     ledger: Ledger

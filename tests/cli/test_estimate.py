@@ -14,7 +14,6 @@ FOR_GPU = "--provider CUDAExecutionProvider"
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--env A=b", "--env is for --provider CUDAExecutionProvider."),
         ("--gpu-context 1GiB", "--gpu-context is for --provider CUDAExecutionProvider."),
         ("--provider-option P:a=b", "--provider-option is for --provider CUDAExecutionProvider."),
         (f"{FOR_GPU} --measure", "--measure is for the memory of the host."),

@@ -129,10 +129,7 @@ and of choices each other one is tried."""
 
 NEEDED_WITH = {
     ("leak", "--pause"): "",
-    **{
-        ("estimate", name): "--provider P"
-        for name in ("--provider-option", "--env", "--gpu-context")
-    },
+    **{("estimate", name): "--provider P" for name in ("--provider-option", "--gpu-context")},
     ("profile", "--update-baseline"): "--baseline baseline.json",
     ("profile", "--provider-option"): "--provider P",
     ("limit", "--for"): "",

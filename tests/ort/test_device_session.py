@@ -18,10 +18,10 @@ from memdiag.ort.arena import ArenaStrategy, RegionSizes
 from memdiag.ort.device_session import (
     CUBLAS_WORKSPACE_BYTES,
     RECORDED_CONTEXT_BYTES,
+    SMALL_CUBLAS_WORKSPACE_BYTES,
     DeviceSession,
     DeviceSettings,
     convolution_copies,
-    cublas_workspace_bytes,
 )
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.scratch import ScratchSizes
@@ -254,22 +254,6 @@ def test_a_value_of_unknown_size_is_counted(tmp_path: Path) -> None:
         assert device.unknown_values({"n": 4}) == 1
 
 
-@pytest.mark.parametrize(
-    ("config", "size"),
-    [
-        (":16:8", 128 * KIB),
-        (":4096:2", 8 * MIB),
-        (":4096:2:16:8", 8 * MIB + 128 * KIB),
-        (":0:0", 0),
-        ("", None),
-        ("16:8", None),
-        (":16", None),
-        (":16:8 ", None),
-    ],
-)
-def test_the_workspace_of_cublas_is_the_sum_of_its_buffers(config: str, size: int | None) -> None:
-    assert cublas_workspace_bytes(config) == size
-
-
 def test_without_the_variable_a_handle_has_64_mib() -> None:
     assert DeviceSettings().cublas_workspace_bytes == CUBLAS_WORKSPACE_BYTES == 64 * MIB
+    assert SMALL_CUBLAS_WORKSPACE_BYTES == 128 * KIB

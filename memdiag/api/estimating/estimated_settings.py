@@ -1,6 +1,6 @@
 """The configuration of a session, as far as an estimate considers it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from memdiag.ort.loading import OrtFile
 from memdiag.ort.session_estimate import EstimatedSettings
@@ -65,9 +65,14 @@ def ignored_option_notes(session: SessionConfig | Session) -> Iterator[str]:
     """Yield a note on the options that do not change an estimate; none if there are none."""
     others = [name for name in session.options if name not in _ESTIMATED_OPTIONS]
     others += [name for name in session.disabled_optimizers if name != FOLDING_OPTIMIZER]
-    if others:
-        is_one = len(others) == 1
+    yield from not_considered_notes(others)
+
+
+def not_considered_notes(names: Sequence[str]) -> Iterator[str]:
+    """Yield a note that the options `names` do not change an estimate; none without names."""
+    if names:
+        is_one = len(names) == 1
         yield (
-            f"{some_of(others)} {'is' if is_one else 'are'} not considered: the estimate is the"
+            f"{some_of(names)} {'is' if is_one else 'are'} not considered: the estimate is the"
             f" same without {'it' if is_one else 'them'}"
         )

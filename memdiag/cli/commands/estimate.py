@@ -1,6 +1,7 @@
 """``memdiag estimate``: predict the memory of a session, without running the model."""
 
 from argparse import ArgumentParser, Namespace
+from typing import Any
 
 from memdiag.api.options import DeviceEstimateOptions, DeviceOptions, EstimateOptions
 from memdiag.cli import EXIT_CLEAN
@@ -24,7 +25,7 @@ ARGUMENTS = "MODEL"
 _OPTIONS_FOR_HOST = (
     *("no_run", "measure", "feed", "steps", "prefill", "disabled_optimizers", "load_from"),
 )
-_OPTIONS_FOR_GPU = ("provider_options", "environment", "context_bytes")
+_OPTIONS_FOR_GPU = ("provider_options", "context_bytes")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -81,27 +82,33 @@ def run(options: Namespace) -> int:
     With --out, writes estimate.json, report.html, report.md and estimate.png; of a GPU
     device_estimate.json, report.html and report.md. Exit codes: 0; 2 on errors.
     """
-    if read_options(options, DeviceOptions)["providers"] != DEFAULT_PROVIDERS:
-        return _estimate_device(options)
-    refuse_options(options, configure, _OPTIONS_FOR_GPU, "is for --provider CUDAExecutionProvider.")
+    is_on_gpu = read_options(options, DeviceOptions)["providers"] != DEFAULT_PROVIDERS
+    _refuse_options_of_other_memory(options, is_on_gpu=is_on_gpu)
     from memdiag.api.estimate import estimate
+    from memdiag.api.estimate_device import estimate_device
     from memdiag.cli.output import ReportDestination, print_record
     from memdiag.cli.progress import StatusLine
+    from memdiag.records.device_estimate import DeviceEstimate
+    from memdiag.records.estimate import Estimate
     from memdiag.reports.estimate.machine_formats import estimated_resources
     from memdiag.units import parse_size
 
     destination = ReportDestination(options.out)
+    result: Estimate | DeviceEstimate
     with StatusLine(options.model.name) as line:
-        result = estimate(
-            options.model,
-            dims=read_dim_sizes(options.dims),
-            for_onnxruntime=options.for_onnxruntime,
-            fit_bytes=None if options.fit is None else parse_size(options.fit),
-            run=not options.no_run,
-            measure=options.measure,
-            on_progress=line.show,
-            **read_options(options, EstimateOptions),
-        )
+        arguments: dict[str, Any] = {
+            "dims": read_dim_sizes(options.dims),
+            "for_onnxruntime": options.for_onnxruntime,
+            "fit_bytes": None if options.fit is None else parse_size(options.fit),
+            "on_progress": line.show,
+        }
+        if is_on_gpu:
+            arguments |= read_options(options, DeviceEstimateOptions)
+            result = estimate_device(options.model, **arguments)
+        else:
+            arguments |= read_options(options, EstimateOptions)
+            run_model = not options.no_run
+            result = estimate(options.model, run=run_model, measure=options.measure, **arguments)
 
     with destination.written(result) as written:
         print_record(
@@ -114,27 +121,12 @@ def run(options: Namespace) -> int:
     return EXIT_CLEAN
 
 
-def _estimate_device(options: Namespace) -> int:
-    """Predict the memory of a session on a GPU."""
-    from memdiag.api.estimate_device import estimate_device
-    from memdiag.cli.output import ReportDestination, print_record
-    from memdiag.cli.progress import StatusLine
-    from memdiag.units import parse_size
-
+def _refuse_options_of_other_memory(options: Namespace, *, is_on_gpu: bool) -> None:
+    """Raise UsageError for an option that is for the memory of the host or of a GPU alone."""
+    if not is_on_gpu:
+        reason = "is for --provider CUDAExecutionProvider."
+        refuse_options(options, configure, _OPTIONS_FOR_GPU, reason)
+        return
     refuse_options(options, configure, _OPTIONS_FOR_HOST, "is for the memory of the host.")
     if options.format == "k8s":
         raise UsageError("--format k8s is for the memory of the host. Choose another format.")
-    destination = ReportDestination(options.out)
-    with StatusLine(options.model.name) as line:
-        result = estimate_device(
-            options.model,
-            dims=read_dim_sizes(options.dims),
-            for_onnxruntime=options.for_onnxruntime,
-            fit_bytes=None if options.fit is None else parse_size(options.fit),
-            on_progress=line.show,
-            **read_options(options, DeviceEstimateOptions),
-        )
-
-    with destination.written(result) as written:
-        print_record(result, written, format=options.format, detail=options.detail)
-    return EXIT_CLEAN
