@@ -138,6 +138,8 @@ def test_both_themes_follow_the_system_and_paper_is_light(opened: Callable[..., 
     page = drawn(opened(replaced(tied_xray.with_xrays(), findings=(TIED,))))
     light = page.execute_script(background), page.execute_script(ink)
     theme = {"name": "prefers-color-scheme", "value": "dark"}
+    # Chromium tells a page of a change of media when it renders it, which it does in front.
+    page.execute_cdp_cmd("Page.bringToFront", {})
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
     wait_for(lambda: page.execute_script(ink) != light[1])
     assert page.execute_script(background) != light[0]
