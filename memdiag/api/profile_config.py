@@ -148,7 +148,7 @@ def check_session_options(session_options: Mapping[str, str | int]) -> dict[str,
 
     Raises:
         UsageError: an option cannot be set or is one of a provider, there is no such level, or a
-            value is no text.
+            value isn't text.
     """
     options = {name: _option_text(value) for name, value in session_options.items()}
     for name in _LOG_OPTIONS:

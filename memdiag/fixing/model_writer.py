@@ -93,7 +93,7 @@ class ModelWriter:
 
     Raises:
         UsageError: the original would be overwritten.
-        ReportError: the target, or its external data file, exists and is no regular file.
+        ReportError: the target, or its external data file, exists and isn't a regular file.
     """
 
     def __init__(self, model_file: ModelFile, target: Path) -> None:

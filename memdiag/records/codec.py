@@ -194,8 +194,8 @@ def load_any_record(path: Path, kinds: Mapping[str, type[R]]) -> R:
             raise RecordError(
                 f"{path}: not a saved record: {error}. {SAVE_AGAIN_SENTENCE}"
             ) from error
-        beside = [found.name for found in _record_paths(path.parent, kinds)]
-        action = f"Next to it: {', '.join(beside)}." if beside else _ANY_RECORD
+        neighbors = [record.name for record in _record_paths(path.parent, kinds)]
+        action = f"Next to it: {', '.join(neighbors)}." if neighbors else _ANY_RECORD
         raise RecordError(f"{path}: not a saved record, which is JSON. {action}") from error
     if schema not in kinds:
         kind, _, _ = schema.partition("/")

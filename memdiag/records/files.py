@@ -89,7 +89,7 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
     once, one replaces all files of the other.
 
     Raises:
-        ReportError: a file cannot be written, or is no regular file.
+        ReportError: a file cannot be written, or isn't a regular file.
     """
     staged: list[tuple[Path, Path, Path]] = []
     path = Path()

@@ -197,7 +197,8 @@ def effect(
         monkeypatch.chdir(folder)
         np.save("x.npy", np.ones(1))
         np.savez("all.npz", x=np.ones(1))
-        Path("baseline.json").write_text("{}")
+        for baseline in ("baseline.json", "second.json"):
+            Path(baseline).write_text("{}")
         profiles.tied_if().save(Path("saved/profile.json"))
         for function, result in USE_CASES[command].results.items():
             monkeypatch.setattr(f"memdiag.{function}", recorder(function, result))
@@ -255,6 +256,19 @@ def test_an_option_arrives_for_programs_as_well(
 ) -> None:
     given = effect(command, [form, *words.split()])
     assert given != effect(command, words.split()), f"memdiag {command} {words} ignores {form}"
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "others"),
+    [
+        *((command, "m.onnx", "n.onnx") for command in ("check", "estimate", "fix")),
+        ("profile", "--baseline=baseline.json m.onnx", "--baseline=second.json m.onnx"),
+    ],
+)
+def test_another_file_has_another_effect(
+    effect: Callable[..., str], command: str, words: str, others: str
+) -> None:
+    assert effect(command, words.split()) != effect(command, others.split())
 
 
 def test_each_option_has_a_value() -> None:

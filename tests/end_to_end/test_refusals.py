@@ -107,7 +107,7 @@ REFUSALS: list[tuple[str, str]] = [
     ("sweep pipe.toml --out new", NOT_REGULAR),
     ("sweep m.onnx --out store", NOT_REGULAR),
     ("sweep m.onnx --out locked", "No such device"),
-    # What is no regular file is no output.
+    # Only a regular file can be replaced by output.
     ("fix m.onnx -o pipe", "cannot be"),
     ("fix m.onnx -o link", "cannot be"),
     ("fix m.onnx -o folder", "cannot be"),

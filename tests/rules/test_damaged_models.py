@@ -38,7 +38,7 @@ MODELS: dict[str, bytes] = {
     ),
     "three operands": text_model(THREE_OPERANDS, 10, 21).SerializeToString(),
     "a Transpose of nothing": text_model(NOTHING_TRANSPOSED, 10, 21).SerializeToString(),
-    "a domain that is no text": (
+    "a domain that is not text": (
         text_model(FUNCTION, 10, 21).SerializeToString().replace(b"other", b"\xaather")
     ),
 }

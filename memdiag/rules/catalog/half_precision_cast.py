@@ -291,8 +291,8 @@ def _uncast_peak_reduction(cast_weights: list[_CastWeight]) -> int:
     packed = [copy.nbytes for cast in cast_weights for copy in cast.copies if copy.kind != "cast"]
     # One weight after another is packed and freed.
     packing = max(packed, default=0)
-    beside = sum(cast.weight.nbytes for cast in cast_weights if cast.is_kept)
-    return max(casting, sum(wide) + packing + beside) - without
+    kept_bytes = sum(cast.weight.nbytes for cast in cast_weights if cast.is_kept)
+    return max(casting, sum(wide) + packing + kept_bytes) - without
 
 
 def _expected_cast_copies(cast_weights: list[_CastWeight]) -> Iterator[ExpectedCopies]:
