@@ -26,7 +26,7 @@ from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.machine import describe_machine
-from memdiag.runner.measured_run import MeasuredRun
+from memdiag.runner.measured_child import MeasuredChild
 from sample_models import load_recipes
 
 MB = 1e6
@@ -105,7 +105,7 @@ def under_psutil(model: Path) -> Creation:
 
 def under_memdiag(model: Path) -> Creation:
     """Create a session watched by memdiag: the phases from parse to prepack."""
-    measured = MeasuredRun(Job(model=model, runs=None)).run()
+    measured = MeasuredChild(Job(model=model, runs=None)).run()
     phases = [phase for phase in measured.phases if phase.name != "start"]
     peak = max(phase.peak_rss_bytes for phase in measured.phases)
     return Creation(sum(phase.duration_s for phase in phases), peak)
@@ -184,7 +184,7 @@ def spike_part(rounds: int) -> str:
             sampler = threading.Thread(target=_sample_child, args=(peer,))
             sampler.start()
             session = SessionConfig(environment=environment)
-            measured = MeasuredRun(Job(model=Path("none"), session=session, runs=1)).run()
+            measured = MeasuredChild(Job(model=Path("none"), session=session, runs=1)).run()
             sampler.join()
             kernel = int(marks.read_text().split()[0])
         (phase,) = [phase for phase in measured.phases if phase.name == "first_run"]

@@ -31,7 +31,7 @@ from memdiag.records.weights import qualified_name
 from memdiag.rules.device import device_findings
 from memdiag.runner.job import Job
 from memdiag.runner.log import ScriptEvent
-from memdiag.runner.measured_run import AtSteady, Measurement
+from memdiag.runner.measured_child import AtSteady, Measurement
 from memdiag.runner.nvml import NO_READER_REASON, DeviceReader
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import msgspec
 from memdiag.ort.runtime import Runtime
 from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import ChildProgress, MeasuredRun
+from memdiag.runner.measured_child import ChildProgress, MeasuredChild
 from memdiag.tuning.tuning_options import tuning_options
 from memdiag.units import MIB
 
@@ -45,7 +45,7 @@ def measure_malloc_threshold(
     changed = option.added_to(job)
     if changed == job or not option.is_available(Runtime.parse(version)):
         return profile
-    measured = MeasuredRun(changed, on_progress=on_progress).run()
+    measured = MeasuredChild(changed, on_progress=on_progress).run()
     if measured.interrupted:
         raise KeyboardInterrupt
     if measured.steady is None or measured.baseline is None:

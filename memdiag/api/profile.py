@@ -34,7 +34,7 @@ from memdiag.records.dimension import Dimension, dimensions_text
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import ChildProgress, MeasuredRun, Measurement
+from memdiag.runner.measured_child import ChildProgress, MeasuredChild, Measurement
 from memdiag.runner.nvml import uses_nvidia_device
 from memdiag.runner.temporary import temporary_folder
 from memdiag.system.group_memory import GroupWatch, memory_group_of, near_limit_text
@@ -276,7 +276,7 @@ def _measure_job(
     device = _device_watch(model_file, job)
     child_xray = None if xray == "none" else ChildXray(model_file, job, scratch, device)
     assemble = partial(assemble_profile, model_file, job, description)
-    child = MeasuredRun(
+    child = MeasuredChild(
         job,
         None if child_xray is None else child_xray.read_memory,
         phase_ends=xray == "phases",

@@ -27,7 +27,7 @@ from memdiag.records.profile import (
 )
 from memdiag.runner.job import Job, fallback_text, missing_providers
 from memdiag.runner.machine import describe_machine
-from memdiag.runner.measured_run import Measurement
+from memdiag.runner.measured_child import Measurement
 from memdiag.runner.phase_tracker import phase_of_peak
 from memdiag.system.cpu_limit import cpu_quota
 from memdiag.units import counted, format_limit

@@ -21,7 +21,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges
-from memdiag.runner.measured_run import AtBaseline, AtPhaseEnd, AtSteady, ChildPause
+from memdiag.runner.measured_child import AtBaseline, AtPhaseEnd, AtSteady, ChildPause
 
 if TYPE_CHECKING:
     from memdiag.api.device_watch import DeviceWatch

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from memdiag.api.sweep import SweepProgress
     from memdiag.cli.live import LiveView
-    from memdiag.runner.measured_run import ChildProgress
+    from memdiag.runner.measured_child import ChildProgress
 
 
 class _ProgressLine(AbstractContextManager["_ProgressLine"]):

@@ -11,7 +11,13 @@ from memdiag.process_end import KILLED_AT_LIMIT
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import AtPhaseEnd, AtSteady, ChildPause, MeasuredRun, Measurement
+from memdiag.runner.measured_child import (
+    AtPhaseEnd,
+    AtSteady,
+    ChildPause,
+    MeasuredChild,
+    Measurement,
+)
 
 _LOADING_PHASES = ("start", *CREATION_PHASES)
 
@@ -55,7 +61,7 @@ class ModelTrials:
         limits = replace(self.job.limits, timeout_s=self.timeout_s)
         job = replace(self.job, limits=limits)
         if self.parent is None:
-            return self._limit_point(limit_bytes, MeasuredRun(job).run(), [])
+            return self._limit_point(limit_bytes, MeasuredChild(job).run(), [])
         self.number += 1
         with LimitedGroup(self.parent, str(self.number), limit_bytes) as group:
             counters: list[GroupCounters] = []
@@ -68,7 +74,7 @@ class ModelTrials:
                     counters.append(group.counters())
 
             job = replace(job, entering=group.entering)
-            measurement = MeasuredRun(job, read, phase_ends=True).run()
+            measurement = MeasuredChild(job, read, phase_ends=True).run()
             end = group.counters()
         return self._limit_point(limit_bytes, measurement, [*counters, end])
 

@@ -19,7 +19,6 @@ from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.sweep import Sweep
-from memdiag.records.sweep_job import JobResult
 
 RECORD_BY_SCHEMA: dict[str, type[Record]] = {
     "memdiag.attribution-1": Attribution,
@@ -30,7 +29,6 @@ RECORD_BY_SCHEMA: dict[str, type[Record]] = {
     "memdiag.fix-1": Fix,
     "memdiag.gpu-1": DeviceEstimate,
     "memdiag.growth-1": Growth,
-    "memdiag.job-1": JobResult,
     "memdiag.limit-1": MemoryLimit,
     "memdiag.profile-1": Profile,
     "memdiag.run-1": ProgramRun,

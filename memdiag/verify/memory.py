@@ -8,7 +8,7 @@ from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.records.measured_change import Figures
 from memdiag.records.profile import creation_s
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import AtSteady, ChildPause, MeasuredRun, Measurement
+from memdiag.runner.measured_child import AtSteady, ChildPause, MeasuredChild, Measurement
 from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
 
 MAX_TRIES = 2
@@ -88,7 +88,7 @@ def _measurement_with_unread(job: Job) -> tuple[Measurement, int]:
         if isinstance(pause, AtSteady):
             unread = unread_row_bytes(pause.pid, tables)
 
-    measurement = MeasuredRun(job, read if tables else None).run()
+    measurement = MeasuredChild(job, read if tables else None).run()
     return measurement, unread
 
 

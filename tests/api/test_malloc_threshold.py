@@ -35,7 +35,7 @@ class FakeRun:
 @pytest.fixture(autouse=True)
 def fake_run(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeRun.jobs = []
-    monkeypatch.setattr(module, "MeasuredRun", FakeRun)
+    monkeypatch.setattr(module, "MeasuredChild", FakeRun)
 
 
 def retaining(retained: int, steady: int = 200, allocator: str | None = "glibc") -> Profile:

@@ -397,7 +397,7 @@ def test_ctrl_c_after_the_measurement_keeps_it_and_all_earlier_steps(
 def test_what_cannot_be_honoured_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("memdiag.api.profile.MeasuredRun", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr("memdiag.api.profile.MeasuredChild", lambda *_: pytest.fail("it was run"))
     with pytest.raises(UsageError) as refused:
         memdiag.profile(saved(tmp_path, PLAIN), **arguments)
     assert message in str(refused.value)

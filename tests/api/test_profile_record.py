@@ -16,7 +16,7 @@ from memdiag.api.profile_record import (
 from memdiag.model.model_file import open_model
 from memdiag.records.profile import Run
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import MeasuredRun
+from memdiag.runner.measured_child import MeasuredChild
 from memdiag.units import MIB
 from tests.reports import profiles
 from tests.reports.control_groups import group
@@ -26,7 +26,7 @@ __all__ = ["fake_job"]
 
 
 def test_a_provider_that_the_session_lacks_is_noted(fake_job: Callable[..., Job]) -> None:
-    measured = MeasuredRun(fake_job({})).run()
+    measured = MeasuredChild(fake_job({})).run()
     asked = fake_job({}, providers=("MyProvider", "CPUExecutionProvider"))
     found = [note for note in measurement_notes(measured, asked) if "without MyProvider" in note]
     assert found == [
@@ -43,7 +43,7 @@ def test_peaks_are_called_sampled_only_where_the_child_reached_its_baseline(
     has_begun: bool, fake_job: Callable[..., Job]
 ) -> None:
     job = fake_job({})
-    measured = MeasuredRun(job).run()
+    measured = MeasuredChild(job).run()
     phases = tuple(msgspec.structs.replace(phase, peak_kind="sampled") for phase in measured.phases)
     seen = replace(measured, phases=phases, baseline=measured.baseline if has_begun else None)
     notes = [note for note in measurement_notes(seen, job) if "high-water mark" in note]
@@ -64,7 +64,7 @@ def test_a_kill_at_the_limit_of_the_control_group_is_called_so(
     job = fake_job({"create": [{"signal": signal}]})
     model = helper.make_model(helper.make_graph([], "g", [], []))
     onnx.save(model, tmp_path / "m.onnx")
-    measured = MeasuredRun(job).run()
+    measured = MeasuredChild(job).run()
     assert measured.outcome.status == "killed"
     with open_model(tmp_path / "m.onnx") as file:
         description = RunDescription(inputs=(), dimensions=())
@@ -78,7 +78,7 @@ def test_a_kill_at_the_limit_of_the_control_group_is_called_so(
 def test_the_growth_of_a_token_is_that_of_the_steps(fake_job: Callable[..., Job]) -> None:
     planned = profiles.generated().generation
     assert planned is not None
-    measured = MeasuredRun(fake_job({})).run()
+    measured = MeasuredChild(fake_job({})).run()
     runs = tuple(Run(latency_s=0.1, rss_bytes=MIB + 3000 * step) for step in range(5001))
     many = _measured_generation(planned, replace(measured, runs=runs, cache_bytes=7))
     assert many is not None

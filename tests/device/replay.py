@@ -18,7 +18,7 @@ from memdiag.api.profile_config import ProfileConfig
 from memdiag.records.attribution import DeviceArena
 from memdiag.records.profile import Profile
 from memdiag.runner.job import InputConfig, Job, SessionConfig
-from memdiag.runner.measured_run import Measurement
+from memdiag.runner.measured_child import Measurement
 from memdiag.runner.nvml import DeviceReading
 from memdiag.units import MIB
 from tests.device.recorded_sessions import arenas_at_rest, events_of, parsed_log, raw
@@ -44,7 +44,7 @@ def replayed_profile(
     data = raw(name)
     if xray:
         assert data["arenas"]["objects"]
-    monkeypatch.setattr(memdiag.api.profile, "MeasuredRun", replaying(data))
+    monkeypatch.setattr(memdiag.api.profile, "MeasuredChild", replaying(data))
     monkeypatch.setattr(memdiag.api.profile, "ChildXray", xray_of(data))
     session = SessionConfig(
         providers=(CUDA, CPU),
@@ -84,7 +84,7 @@ def model_with_weights(weights: list[Any], path: Path) -> Path:
 
 
 def replaying(data: Any) -> Callable[..., Any]:
-    """Return a class like `MeasuredRun`, whose child did what was recorded."""
+    """Return a class like `MeasuredChild`, whose child did what was recorded."""
 
     class ReplayedRun:
         def __init__(self, job: Job, on_moment: Any = None, **arguments: Any) -> None:

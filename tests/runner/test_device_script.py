@@ -16,7 +16,7 @@ from memdiag.device.recording_builder import RecordingBuilder
 from memdiag.records.device import Device
 from memdiag.runner.job import Job
 from memdiag.runner.log import ScriptEvent
-from memdiag.runner.measured_run import MeasuredRun
+from memdiag.runner.measured_child import MeasuredChild
 from memdiag.runner.scripts import child, device
 
 ALLOCATE, RELEASE = 1, 2
@@ -528,7 +528,7 @@ def compiled(source: str, library: Path, **constants: int) -> Path:
 
 def device_events(job: Job) -> list[ScriptEvent]:
     events: list[ScriptEvent] = []
-    measured = MeasuredRun(
+    measured = MeasuredChild(
         job, on_device_event=lambda event, elapsed_s, reader: events.append(event)
     ).run()
     assert measured.outcome.status == "completed", measured.outcome
@@ -576,7 +576,7 @@ def test_an_error_of_a_run_is_preceded_by_the_memory_then(fake_job: Callable[...
     script = {"run": [{"raise": "out of memory"}], "providers": ["CUDAExecutionProvider"]}
     events: list[ScriptEvent] = []
     job = fake_job(script, records_device=True)
-    measured = MeasuredRun(job, on_device_event=lambda event, *_: events.append(event)).run()
+    measured = MeasuredChild(job, on_device_event=lambda event, *_: events.append(event)).run()
     assert measured.outcome.message == "out of memory"
     marks = [(mark["name"], mark["is_alive"]) for mark in marks_of(events)]
     assert marks == [("start", False), ("session", True), ("failed", True)]
@@ -585,7 +585,7 @@ def test_an_error_of_a_run_is_preceded_by_the_memory_then(fake_job: Callable[...
 def test_an_error_of_the_creation_leaves_no_session(fake_job: Callable[..., Job]) -> None:
     events: list[ScriptEvent] = []
     job = fake_job({"create": [{"raise": "out of memory"}]}, records_device=True)
-    MeasuredRun(job, on_device_event=lambda event, *_: events.append(event)).run()
+    MeasuredChild(job, on_device_event=lambda event, *_: events.append(event)).run()
     marks = [(mark["name"], mark["is_alive"]) for mark in marks_of(events)]
     assert marks == [("start", False), ("failed", False)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from memdiag.growth.model_runs import ModelRuns, RunPlan
 from memdiag.runner.job import Feed, Job
-from memdiag.runner.measured_run import MeasuredRun
+from memdiag.runner.measured_child import MeasuredChild
 from memdiag.runner.session_server import SessionServer
 
 RUNS = 6
@@ -54,23 +54,23 @@ def distinct(runs: list[list[int]]) -> int:
 def test_a_measured_child_gets_other_contents_in_each_run(
     job: Job, feed: MakeFeed, feeds_file: Path
 ) -> None:
-    assert MeasuredRun(replace(job, feeds=(feed(),))).run().outcome.status == "completed"
+    assert MeasuredChild(replace(job, feeds=(feed(),))).run().outcome.status == "completed"
     runs = recorded(feeds_file)
     # The first run has the contents that were saved.
     assert runs[0] == IDS.tolist()
     assert len(runs) == distinct(runs) == RUNS + 1
     assert {value for values in runs for value in values} <= {*range(10)}
     # Another process gets the same, in the same order.
-    MeasuredRun(replace(job, feeds=(feed(),))).run()
+    MeasuredChild(replace(job, feeds=(feed(),))).run()
     assert recorded(feeds_file) == runs
     # Inputs that may not vary are identical.
-    MeasuredRun(replace(job, feeds=(feed(None),))).run()
+    MeasuredChild(replace(job, feeds=(feed(None),))).run()
     assert recorded(feeds_file) == [IDS.tolist()] * (RUNS + 1)
 
 
 def test_each_of_several_sets_varies_by_itself(job: Job, feed: MakeFeed, feeds_file: Path) -> None:
     sets = ((feed(),), (feed(None, start=1),))
-    MeasuredRun(replace(job, feeds=sets[0], later_feeds=sets)).run()
+    MeasuredChild(replace(job, feeds=sets[0], later_feeds=sets)).run()
     first, *later = recorded(feeds_file)
     assert first == IDS.tolist()
     assert later[1::2] == [(IDS + 1).tolist()] * (RUNS // 2)

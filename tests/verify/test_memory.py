@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 from memdiag.errors import MeasurementError
 from memdiag.records.profile import Outcome
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import MeasuredRun, Measurement
+from memdiag.runner.measured_child import MeasuredChild, Measurement
 from memdiag.verify import memory
 
 
@@ -27,13 +27,13 @@ def job(tmp_path: Path) -> Job:
 def test_ctrl_c_is_not_taken_for_a_model_that_fails(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = MeasuredRun.run
+    run = MeasuredChild.run
 
-    def interrupted(self: MeasuredRun) -> Measurement:
+    def interrupted(self: MeasuredChild) -> Measurement:
         return replace(run(self), interrupted=True)
 
     assert memory.measure_once(job).measurement.outcome.status == "completed"
-    monkeypatch.setattr(MeasuredRun, "run", interrupted)
+    monkeypatch.setattr(MeasuredChild, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         memory.measure_interleaved([job], 3)
 
@@ -45,13 +45,13 @@ def test_a_process_that_was_killed_once_is_started_again(
     reason = "killed by the system (SIGKILL; …)"
     killed = Outcome(status="killed", phase="start", message=reason, cause="sigkill")
     pending = [killed] * kills
-    run = MeasuredRun.run
+    run = MeasuredChild.run
 
-    def measured(self: MeasuredRun) -> Measurement:
+    def measured(self: MeasuredChild) -> Measurement:
         seen = run(self)
         return replace(seen, outcome=pending.pop()) if pending else seen
 
-    monkeypatch.setattr(MeasuredRun, "run", measured)
+    monkeypatch.setattr(MeasuredChild, "run", measured)
     if completes:
         assert memory.measure_once(job).measurement.outcome.status == "completed"
     else:
@@ -74,6 +74,6 @@ def test_weights_on_a_tmpfs_count_as_mapped() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = Path(folder, "m.onnx")
         onnx.save(model, path, save_as_external_data=True, location="m.onnx.data")
-        seen = memory.MeasuredProcess(MeasuredRun(Job(model=path, runs=1)).run())
+        seen = memory.MeasuredProcess(MeasuredChild(Job(model=path, runs=1)).run())
         figures = memory.median_figures([seen], disk_bytes=1)
     assert figures.file_and_shared_bytes > 7 << 20

@@ -173,7 +173,7 @@ class _EndOfMeasurement(Exception):
     """Raised when the measurement ends; the status and the message are set before."""
 
 
-class MeasuredRun:
+class MeasuredChild:
     """A child that runs `job` while it is measured.
 
     Args:

@@ -13,13 +13,13 @@ import pytest
 from memdiag.errors import MeasurementError
 from memdiag.records.profile import Phase, PhaseName
 from memdiag.runner.job import Job
-from memdiag.runner.measured_run import (
+from memdiag.runner.measured_child import (
     AtBaseline,
     AtPhaseEnd,
     AtSteady,
     ChildPause,
     ChildProgress,
-    MeasuredRun,
+    MeasuredChild,
     Measurement,
 )
 from memdiag.runner.observer import PsutilObserver
@@ -68,7 +68,7 @@ def quietly(job: Job) -> Measurement:
     """Measure until each boundary was seen at once, as it is unless another process has our CPU."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        measured = MeasuredRun(job).run()
+        measured = MeasuredChild(job).run()
         if (measured.sampling.boundary_lag_s or 0.0) < MAX_NEIGHBOUR_S:
             return measured
         time.sleep(0.5)  # who has our CPU may have it for some seconds
@@ -97,14 +97,14 @@ def test_each_phase_has_the_memory_that_it_took(fake_job: MakeJob) -> None:
 
 @pytest.mark.measures
 def test_samples_come_every_millisecond_and_end_with_the_last_run(fake_job: MakeJob) -> None:
-    measured = MeasuredRun(fake_job({"create": [{"sleep": 0.3}], "run": []})).run()
+    measured = MeasuredChild(fake_job({"create": [{"sleep": 0.3}], "run": []})).run()
     assert measured.sampling.method == "proc"
     assert measured.sampling.period_s <= 0.001
     assert measured.samples.t_s[-1] <= measured.spans[-1].end_s
 
 
 def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
-    measured = MeasuredRun(fake_job({"run": [{"keep": 8}, {"spike": 15}]})).run()
+    measured = MeasuredChild(fake_job({"run": [{"keep": 8}, {"spike": 15}]})).run()
     first, _, last = measured.runs
     assert near(last.rss_bytes - first.rss_bytes, 16)  # growth from run to run
     ends = [run.end_s for run in measured.runs if run.end_s is not None]
@@ -121,7 +121,7 @@ def test_each_run_has_its_own_peak_and_its_time(fake_job: MakeJob) -> None:
 
 
 def test_no_run_stops_after_session_creation(fake_job: MakeJob) -> None:
-    measured = MeasuredRun(
+    measured = MeasuredChild(
         fake_job({"create": SESSION, "run": [{"raise": "it ran"}]}, runs=None)
     ).run()
     assert measured.outcome.status == "completed"
@@ -132,7 +132,7 @@ def test_no_run_stops_after_session_creation(fake_job: MakeJob) -> None:
 
 def test_an_error_of_the_runtime_is_an_outcome_with_its_phase(fake_job: MakeJob) -> None:
     script = [*SESSION[:6], {"raise": "node X\n failed"}]
-    measured = MeasuredRun(fake_job({"create": script})).run()
+    measured = MeasuredChild(fake_job({"create": script})).run()
     assert measured.outcome.status == "failed"
     assert measured.outcome.phase == "constant_fold"
     assert measured.outcome.message == "node X failed"
@@ -151,7 +151,7 @@ def test_a_child_that_dies_leaves_the_profile_up_to_then(
     fake_job: MakeJob, last: dict[str, object], ending: tuple[str, str], words: str
 ) -> None:
     script = [*SESSION[:7], {"sleep": 0.02}, {"say": "terminate called"}, last]
-    measured = MeasuredRun(fake_job({"create": script})).run()
+    measured = MeasuredChild(fake_job({"create": script})).run()
     assert (measured.outcome.status, measured.outcome.cause) == ending
     assert measured.outcome.phase == "constant_fold"
     assert words in measured.outcome.message
@@ -162,7 +162,7 @@ def test_a_child_that_dies_leaves_the_profile_up_to_then(
 
 def test_a_child_that_hangs_is_ended_and_leaves_no_process(fake_job: MakeJob) -> None:
     script = [*SESSION[:4], {"sleep": 600}]
-    measured = MeasuredRun(fake_job({"create": script}, timeout_s=5.0)).run()
+    measured = MeasuredChild(fake_job({"create": script}, timeout_s=5.0)).run()
     assert measured.outcome.status == "timeout"
     assert measured.outcome.phase == "optimize"
     assert running_scripts() == []
@@ -170,7 +170,7 @@ def test_a_child_that_hangs_is_ended_and_leaves_no_process(fake_job: MakeJob) ->
 
 def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
     script = [*SESSION[:4], {"keep": 300}, {"sleep": 600}]
-    measured = MeasuredRun(fake_job({"create": script}, memory_limit_bytes=200 * MB)).run()
+    measured = MeasuredChild(fake_job({"create": script}, memory_limit_bytes=200 * MB)).run()
     assert measured.outcome.status == "limit"
     assert measured.outcome.phase == "optimize"
     assert "first reading above the limit of 191 MiB (200 MB), " in measured.outcome.message
@@ -179,7 +179,7 @@ def test_a_child_above_its_limit_is_ended(fake_job: MakeJob) -> None:
 
 def test_a_spike_above_the_limit_counts_even_if_no_sample_saw_it(fake_job: MakeJob) -> None:
     job = fake_job({"create": SESSION}, memory_limit_bytes=80 * MB)
-    measured = MeasuredRun(job).run()
+    measured = MeasuredChild(job).run()
     assert measured.outcome.status == "limit"
     assert measured.outcome.phase in ("constant_fold", "optimize")
 
@@ -198,7 +198,7 @@ def test_a_spike_above_the_limit_counts_even_if_no_sample_saw_it(fake_job: MakeJ
 def test_a_child_without_the_runtime_fails_at_its_start(
     fake_job: MakeJob, script: dict[str, object], options: dict[str, Path], message: str
 ) -> None:
-    outcome = MeasuredRun(fake_job(script, **options)).run().outcome
+    outcome = MeasuredChild(fake_job(script, **options)).run().outcome
     assert (outcome.status, outcome.phase) == ("failed", "start")
     assert message in outcome.message
 
@@ -207,7 +207,7 @@ def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -
     job = fake_job({}, python=Path("/no/such/python"))
     for entering in ((), ("/bin/sh", "-c", 'exec "$@"', "sh")):
         with pytest.raises(MeasurementError, match="cannot be started as a Python interpreter"):
-            MeasuredRun(replace(job, entering=entering)).run()
+            MeasuredChild(replace(job, entering=entering)).run()
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_the_child_and_keeps_what_was_seen(fake_job: MakeJob) -> Non
         if progress.phase == "optimize":
             os.kill(os.getpid(), signal.SIGINT)
 
-    measured = MeasuredRun(job, on_progress=interrupt).run()
+    measured = MeasuredChild(job, on_progress=interrupt).run()
     assert measured.interrupted
     assert (measured.outcome.status, measured.outcome.cause) == ("killed", "interrupt")
     assert measured.outcome.phase == "optimize"
@@ -231,9 +231,9 @@ def test_the_child_dies_with_its_parent(fake_job: MakeJob) -> None:
     code = f"""
 import pathlib
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.runner.measured_run import MeasuredRun
+from memdiag.runner.measured_child import MeasuredChild
 session = SessionConfig(environment={dict(job.session.environment)!r})
-MeasuredRun(Job(model=pathlib.Path("m"), session=session)).run()
+MeasuredChild(Job(model=pathlib.Path("m"), session=session)).run()
 """
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
         wait_until(lambda: running_scripts(parent.pid))
@@ -245,7 +245,7 @@ MeasuredRun(Job(model=pathlib.Path("m"), session=session)).run()
 def test_progress_tells_the_phases_in_order_and_warnings_are_kept(fake_job: MakeJob) -> None:
     seen: list[ChildProgress] = []
     script = {"create": [*SESSION, {"warn": "an odd weight"}]}
-    measured = MeasuredRun(
+    measured = MeasuredChild(
         fake_job(script, memory_limit_bytes=2000 * MB), on_progress=seen.append
     ).run()
     assert measured.outcome.status == "completed"  # below its limit
@@ -258,7 +258,7 @@ def test_progress_tells_the_phases_in_order_and_warnings_are_kept(fake_job: Make
 
 def test_without_proc_figures_are_sampled_and_said_to_be(fake_job: MakeJob) -> None:
     steps = [{"log": "Initializing session."}, {"sleep": 0.05}, {"keep": 30}, {"sleep": 0.1}]
-    measured = MeasuredRun(fake_job({"create": steps}), observer=PsutilObserver).run()
+    measured = MeasuredChild(fake_job({"create": steps}), observer=PsutilObserver).run()
     assert measured.sampling.method == "psutil"
     assert {found.peak_kind for found in measured.phases} == {"sampled"}
     optimize = phase(measured, "optimize")
@@ -278,7 +278,7 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
     ]
     job = fake_job({"create": [{"log": line} for line in log_lines]})
     pauses: list[ChildPause] = []
-    measured = MeasuredRun(job, pauses.append).run()
+    measured = MeasuredChild(job, pauses.append).run()
     assert measured.outcome.status == "completed"
     first, last = pauses
     assert isinstance(first, AtBaseline)
@@ -299,7 +299,7 @@ def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> Non
             ended.append(pause.phase)
 
     job = fake_job({"create": SESSION, "run": []})
-    measured = MeasuredRun(job, on_pause, phase_ends=True).run()
+    measured = MeasuredChild(job, on_pause, phase_ends=True).run()
     assert measured.outcome.status == "completed"
     phases = ["parse", "optimize", "constant_fold", "initialize", "prepack", "first_run"]
     assert list(dict.fromkeys(ended)) == phases
@@ -311,7 +311,7 @@ def test_an_interrupt_at_a_pause_keeps_what_was_measured(fake_job: MakeJob) -> N
         if isinstance(pause, AtPhaseEnd) and pause.phase == "prepack":
             os.kill(os.getpid(), signal.SIGINT)
 
-    measured = MeasuredRun(fake_job({"create": SESSION}), on_pause, phase_ends=True).run()
+    measured = MeasuredChild(fake_job({"create": SESSION}), on_pause, phase_ends=True).run()
     assert measured.interrupted
     assert measured.outcome.status == "killed"
     assert "prepack" in [phase.name for phase in measured.phases]
@@ -320,7 +320,7 @@ def test_an_interrupt_at_a_pause_keeps_what_was_measured(fake_job: MakeJob) -> N
 
 def test_a_measurement_until_now_does_not_disturb_the_rest(fake_job: MakeJob) -> None:
     early: list[Measurement] = []
-    child = MeasuredRun(fake_job({"create": [*SESSION, {"sleep": 0.3}]}))
+    child = MeasuredChild(fake_job({"create": [*SESSION, {"sleep": 0.3}]}))
 
     def save(now_s: float) -> None:
         if not early and child.measurement_until_now("why").phases[-1].name == "prepack":
