@@ -15,19 +15,16 @@ from memdiag.device.out_of_memory import out_of_memory_text
 from memdiag.device.phases import device_phases, merged_phases
 from memdiag.device.recording import (
     DEVICE_ARENA,
-    ArenaChunks,
     DeviceRecording,
-    ModelWeight,
     RequestedSession,
 )
-from memdiag.device.recording_builder import RecordingBuilder
+from memdiag.device.recording_builder import RecordingBuilder, arena_chunks, model_weights
 from memdiag.device.runtime_allocations import runtime_ranges
 from memdiag.device.timeline import device_timeline
 from memdiag.errors import XrayError, defect_note
 from memdiag.model.model_file import ModelFile
 from memdiag.records.attribution import Attribution
 from memdiag.records.device import Device, DeviceMemory, DeviceXray, MissingSource
-from memdiag.records.weights import qualified_name
 from memdiag.rules.device import device_findings
 from memdiag.runner.job import Job
 from memdiag.runner.log import ScriptEvent
@@ -89,7 +86,7 @@ class DeviceWatch:
             return None
         events = self._builder.allocations
         live = None if events is None else live_allocations(events, math.inf)
-        ranges = runtime_ranges(live, steady.device.regions, _arena_chunks(attribution))
+        ranges = runtime_ranges(live, steady.device.regions, arena_chunks(attribution))
         arenas = [arena for arena in attribution.device_arenas if arena.device == DEVICE_ARENA]
         if not ranges:
             self._xray_failure = "no allocation of onnxruntime on the GPU is known"
@@ -130,11 +127,8 @@ class DeviceWatch:
             ),
             regions=measured.arena_regions,
             reservations=measured.device_reservations,
-            weights=[
-                ModelWeight(name=qualified_name(weight), bytes=weight.nbytes)
-                for weight in self._model_file.weights
-            ],
-            arenas=None if attribution is None else _arena_chunks(attribution),
+            weights=model_weights(self._model_file),
+            arenas=None if attribution is None else arena_chunks(attribution),
             session=self._requested_session(measured),
             xray=self._xray,
             missing=self._missing_sources(attribution),
@@ -209,10 +203,3 @@ def _with_cost_of(earlier: DeviceXray, later: DeviceXray) -> DeviceXray:
         copied_bytes=earlier.copied_bytes + later.copied_bytes,
         duration_s=earlier.duration_s + later.duration_s,
     )
-
-
-def _arena_chunks(attribution: Attribution) -> list[ArenaChunks]:
-    return [
-        ArenaChunks(memory=arena.device, in_use=arena.used_ranges, free=arena.slack_ranges)
-        for arena in attribution.device_arenas
-    ]

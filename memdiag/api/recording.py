@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import memdiag
 from memdiag.errors import MeasurementError, MemdiagError, ReportError, UsageError
 from memdiag.programs.end_requests import END_REQUEST, END_WITH_REPORTS
+from memdiag.programs.hook.device_marks import WITHOUT_CUPTI
 from memdiag.programs.hook.startup import sitecustomize
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PTRACER = 0x59616D61
 _RECORDING_PROCESS = "from memdiag.programs.recording_process import main; main()"
-_HOOK_VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS_VARIABLE)
+_HOOK_VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS_VARIABLE, WITHOUT_CUPTI)
 
 
 class Recording:
@@ -81,6 +82,8 @@ class Recording:
         paths = [sitecustomize.HOOK_STARTUP_FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         os.environ[sitecustomize.ADDRESS_VARIABLE] = address
+        if not self._xray:
+            os.environ[WITHOUT_CUPTI] = "1"
         self._uninstall = _install_hook(address)
         return self
 

@@ -63,6 +63,7 @@ _COMPARED_VALUES_LABEL = "values"
 _COARSE_CONTEXT_LABEL = "context, code and libraries"
 _UNREAD_CONTEXT_LABEL = "context, code, libraries and arena"
 _UNREAD_LIBRARIES_LABEL = "arena, libraries and rounding"
+_UNREAD_RUNTIME_LABEL = "weights, values and arena"
 _ALWAYS_SHOWN: frozenset[DeviceOwner] = frozenset(
     {
         "context",
@@ -163,7 +164,9 @@ def _arena_rows(
     """Yield the rows of what onnxruntime allocated itself: its arena, and weights outside of it."""
     chunks = _device_chunks(mark)
     runtime = _runtime_memory(recording, live, chunks)
-    if chunks is None and runtime.region_bytes == 0:  # the arena has returned all its regions
+    is_unread = chunks is None and recording.regions is None
+    if chunks is None and not is_unread and runtime.region_bytes == 0:
+        # The arena has returned all its regions.
         chunks = ArenaChunks(memory=DEVICE_ARENA, in_use=(), free=())
     if chunks is None:
         if runtime.own_weight_bytes:
@@ -183,7 +186,8 @@ def _arena_rows(
             "unread_arena", max(0, (runtime.region_bytes or 0) - in_use - free), "exact"
         )
         runtime = runtime.without_weights(weights)
-    yield ledger_row("runtime", runtime.other_bytes, "exact")
+    label = _UNREAD_RUNTIME_LABEL if is_unread else ""
+    yield ledger_row("runtime", runtime.other_bytes, "exact", label)
 
 
 def _device_chunks(mark: DeviceMark) -> ArenaChunks | None:

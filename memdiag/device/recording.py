@@ -131,7 +131,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
         allocations: the allocations and releases in the order of time; None without CUPTI.
         allocations_end_s: the time of the last mark before CUPTI lost some of them; None if they
             are complete.
-        regions: the regions of all arenas by the log, in the order of time.
+        regions: the regions of all arenas by the log, in the order of time; None without the log.
         reservations: what arenas of devices reserved outside their regions, by the log.
         weights: the weights of the model.
         session: its session; None if it is not known.
@@ -144,7 +144,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
     marks: tuple[DeviceMark, ...]
     allocations: tuple[AllocationEvent, ...] | None
     allocations_end_s: float | None = None
-    regions: tuple[ArenaRegion, ...] = ()
+    regions: tuple[ArenaRegion, ...] | None = ()
     reservations: tuple[ArenaReservation, ...] = ()
     weights: tuple[ModelWeight, ...] = ()
     session: RequestedSession | None = None
@@ -159,7 +159,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
     @property
     def device_regions(self) -> tuple[ArenaRegion, ...]:
         """The regions of the arena in the memory of the device."""
-        return tuple(region for region in self.regions if region.memory == DEVICE_ARENA)
+        return tuple(region for region in self.regions or () if region.memory == DEVICE_ARENA)
 
     def has_allocations_at(self, mark: DeviceMark) -> bool:
         """Return whether all allocations and releases until `mark` are known."""
@@ -189,13 +189,10 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
 
     @property
     def mark_after_deletion(self) -> DeviceMark | None:
-        """The first mark after the session was deleted; None if there is none."""
-        was_alive = False
-        for mark in self.marks:
-            if was_alive and not mark.is_alive:
-                return mark
-            was_alive = mark.is_alive
-        return None
+        """The first mark after the last session was deleted; None if there is none."""
+        in_use = [index for index, mark in enumerate(self.marks) if mark.is_alive]
+        after = self.marks[in_use[-1] + 1 :] if in_use else ()
+        return after[0] if after else None
 
     def missing_reason(self, source: DeviceSource) -> str:
         """Return why `source` did not report until the end; empty if it did."""

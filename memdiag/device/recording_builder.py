@@ -1,7 +1,9 @@
 """Makes a recording of the events that a measured child sends about its device."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,8 +17,13 @@ from memdiag.device.recording import (
     ModelWeight,
     RequestedSession,
 )
+from memdiag.records.attribution import Attribution
 from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
+from memdiag.records.weights import qualified_name
 from memdiag.runner.log import ArenaRegion, ArenaReservation, ScriptEvent
+
+if TYPE_CHECKING:  # a recorder does not wait for onnx
+    from memdiag.model.model_file import ModelFile
 
 _KINDS: Mapping[int, MemoryKind] = {
     1: "pageable",
@@ -90,7 +97,7 @@ class RecordingBuilder:
         self,
         device: Device,
         *,
-        regions: Sequence[ArenaRegion] = (),
+        regions: Sequence[ArenaRegion] | None = (),
         reservations: Sequence[ArenaReservation] = (),
         weights: Sequence[ModelWeight] = (),
         arenas: Sequence[ArenaChunks] | None = None,
@@ -102,7 +109,7 @@ class RecordingBuilder:
 
         Args:
             device: the device.
-            regions: the regions of all arenas, by the log of the child.
+            regions: the regions of all arenas, by the log of the child; None if it is not known.
             reservations: what its arenas of devices reserved, by the log.
             weights: the weights of its model.
             arenas: its arenas at the last mark with a session; None if they were not read.
@@ -118,7 +125,7 @@ class RecordingBuilder:
                 self.allocations if self._allocations_end_s is None else self._sorted_allocations()
             ),
             allocations_end_s=self._allocations_end_s,
-            regions=tuple(regions),
+            regions=None if regions is None else tuple(regions),
             reservations=tuple(reservations),
             weights=tuple(weights),
             session=session,
@@ -194,3 +201,19 @@ def _allocation(row: Sequence[Any], start_ns: int) -> AllocationEvent:
         pool_address=pool_address,
         pool_bytes=pool_bytes,
     )
+
+
+def arena_chunks(attribution: Attribution) -> list[ArenaChunks]:
+    """Return the arenas of devices that an X-ray of the process has found."""
+    return [
+        ArenaChunks(memory=arena.device, in_use=arena.used_ranges, free=arena.slack_ranges)
+        for arena in attribution.device_arenas
+    ]
+
+
+def model_weights(model_file: ModelFile) -> list[ModelWeight]:
+    """Return the weights of a model."""
+    return [
+        ModelWeight(name=qualified_name(weight), bytes=weight.nbytes)
+        for weight in model_file.weights
+    ]

@@ -91,6 +91,10 @@ def assemble_run(
         earlier_sessions=recorder.earlier_sessions,
         group=group,
     )
+    if any(process.device is not None for process in recorder.processes):
+        from memdiag.programs.device_memory import with_devices  # most programs use none
+
+        run = with_devices(run, recorder)
     findings, notes = program_findings(run)
     return escaped_record(
         msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes))

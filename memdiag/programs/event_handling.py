@@ -134,6 +134,8 @@ class EventHandling:
                     if self._run_pause is not None:
                         process.add_values(event)
                         process.reading_wait_s = self._run_pause.read(process, now_s, event)
+                case events.DeviceEvent():
+                    process.open_device(self._program.open_device_reader).add_event(event, now_s)
                 case events.StderrFiltered():
                     self._pipes.open(process, connection.pass_descriptors())
                 case events.StderrRestored():

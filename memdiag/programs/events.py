@@ -23,6 +23,9 @@ event                sender                       moment                        
 ``released``         ``hook/creation``            the program has released a session  no
 ``stderr_filtered``  ``hook/record_sessions``     before a profile is written         yes
 ``stderr_restored``  ``hook/record_sessions``     after a profile was written         yes
+``device_…``         ``hook/device_marks``        around creations and first runs on  no
+(`DeviceEvent`)                                   a GPU, after some later runs, at
+                                                  the end
 ``exit``             ``hook/sessions``            the process ends                    yes
 ``xray``             ``control.request_xray``     ``memdiag xray FOLDER``             yes
 ===================  ===========================  ==================================  ======
@@ -42,6 +45,7 @@ from typing import Any
 
 from msgspec import Struct, convert, field
 
+from memdiag.records.device import DeviceSource
 from memdiag.records.growth import LargestInput
 
 EventShapes = dict[str, tuple[int, ...]] | None
@@ -248,6 +252,69 @@ class Released(SessionEvent, frozen=True, kw_only=True, tag="released"):
     """The program has released a session."""
 
 
+class DeviceEvent(BaseEvent, frozen=True, kw_only=True):
+    """An event on the memory of a device, as `runner/scripts/device` sends it.
+
+    `memdiag.device.recording_builder` takes it.
+    """
+
+
+class DeviceMarkEvent(DeviceEvent, frozen=True, kw_only=True, tag="device_mark"):
+    """The memory of the device at a moment: before and after steps, after some runs, at the end.
+
+    Attributes:
+        name: the moment: ``start`` before the first session, ``between`` before other creations and
+            first runs, ``session``, ``first run`` and ``run`` after each, or ``end``.
+        session: the number of the session in its process that it belongs to; None for others.
+        inputs: empty, as the inputs of the run are not told.
+        is_alive: whether a session uses the device.
+        used_bytes, total_bytes: what cudaMemGetInfo reports; None if it does not.
+        cupti_ns: the time on the clock of CUPTI; None without it.
+        epoch_ns: the time since 1970.
+    """
+
+    name: str
+    session: int | None
+    inputs: str
+    is_alive: bool
+    used_bytes: int | None
+    total_bytes: int | None
+    cupti_ns: int | None
+    epoch_ns: int
+
+
+class DeviceAllocationsEvent(DeviceEvent, frozen=True, kw_only=True, tag="device_allocations"):
+    """Allocations and releases since the mark before.
+
+    Attributes:
+        rows: see `runner.scripts.device.AllocationLog.take_rows`.
+    """
+
+    rows: list[list[Any]]
+
+
+class DeviceMissingEvent(DeviceEvent, frozen=True, kw_only=True, tag="device_missing"):
+    """A source reports nothing from now on.
+
+    Attributes:
+        source: the source.
+        reason: why.
+    """
+
+    source: DeviceSource
+    reason: str
+
+
+class DeviceNameEvent(DeviceEvent, frozen=True, kw_only=True, tag="device_name"):
+    """The name of the device.
+
+    Attributes:
+        name: its name.
+    """
+
+    name: str
+
+
 class StderrFiltered(BaseEvent, frozen=True, kw_only=True, tag="stderr_filtered"):
     """The log of sessions must be taken out of standard error from now on."""
 
@@ -288,6 +355,10 @@ HookEvent = (
     | RaisedPeak
     | BetweenRuns
     | Released
+    | DeviceMarkEvent
+    | DeviceAllocationsEvent
+    | DeviceMissingEvent
+    | DeviceNameEvent
     | StderrFiltered
     | StderrRestored
     | Exit

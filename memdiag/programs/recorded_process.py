@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
 from memdiag.records.growth import LargestInput
+from memdiag.runner.nvml import DeviceReaderFactory
 from memdiag.runner.observer import Observer, SpanBoundary, open_observer
 from memdiag.runner.sample_timeline import SampleTimeline
 from memdiag.system.cpu_limit import cpus_allowed, thread_count
@@ -16,6 +17,7 @@ from memdiag.system.loaded_runtime import LoadedRuntime
 from memdiag.system.process_tree import ProcessInfo, catches_signal, process_info
 
 if TYPE_CHECKING:
+    from memdiag.programs.recorded_device import RecordedDevice
     from memdiag.programs.recorded_session import RecordedSession
 
 
@@ -58,6 +60,8 @@ class RecordedProcess:
         kept_from: the callers of a run whose value is kept, by description of the value.
         reading_wait_s: the seconds until its next reading between runs; None if there is none.
         handles_sigterm: whether it has had a handler for SIGTERM, as a server has.
+        device: what it has on a GPU; None if it is not known to use one.
+        device_search_rss_bytes: the resident set when a library of CUDA was last searched for.
 
     Raises:
         ProcessGone: it has ended.
@@ -98,6 +102,8 @@ class RecordedProcess:
         self.kept_from: dict[str, tuple[tuple[str, int, str], ...]] = {}
         self.reading_wait_s: float | None = None
         self.handles_sigterm = False
+        self.device: RecordedDevice | None = None
+        self.device_search_rss_bytes = 0
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
@@ -186,10 +192,24 @@ class RecordedProcess:
         for session in self.live_sessions:
             session.release(now_s)
         self.local_sessions, self.logs, self.active = {}, {}, []
+        self._close_device()
+        self.device = None
 
     def session(self, event: events.SessionEvent) -> RecordedSession:
         """Return the session that an event is about."""
         return self.local_sessions[event.session]
+
+    def open_device(self, open_reader: DeviceReaderFactory) -> RecordedDevice:
+        """Return what it has on a GPU, which is recorded from the first call on."""
+        if self.device is None:
+            from memdiag.programs.recorded_device import RecordedDevice  # most programs use none
+
+            self.device = RecordedDevice(open_reader(self.pid))
+        return self.device
+
+    def _close_device(self) -> None:
+        if self.device is not None:
+            self.device.close()
 
     def add_values(self, event: events.BetweenRuns) -> None:
         """Store which inputs and outputs of earlier runs are alive."""
@@ -275,7 +295,8 @@ class RecordedProcess:
         self.close()
 
     def close(self) -> None:
-        """Close the files of the process."""
+        """Close the files of the process, and what reads its device."""
+        self._close_device()
         self._observer.close()
 
 

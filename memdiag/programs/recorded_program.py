@@ -7,6 +7,7 @@ from pathlib import Path
 from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.records.run import HighWaterRun, ProcessXray
+from memdiag.runner.nvml import DeviceReaderFactory, open_device_reader
 from memdiag.runner.sample_timeline import SampleTimeline
 from memdiag.system.group_memory import GroupWatch
 
@@ -22,6 +23,7 @@ class RecordedProgram:
     Args:
         models: the models of processes without the hook; None to find them by their files.
         earlier_sessions: the number of sessions that the first process had at the start.
+        open_device_reader: opens the reader of a process' memory on devices.
 
     Attributes:
         is_watched_only: whether a process was started without the hook, so that its sessions are
@@ -45,11 +47,18 @@ class RecordedProgram:
         cpu_quota: the CPUs that its control groups allow; None without a limit.
     """
 
-    def __init__(self, *, models: Sequence[Path] | None = None, earlier_sessions: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        models: Sequence[Path] | None = None,
+        earlier_sessions: int = 0,
+        open_device_reader: DeviceReaderFactory = open_device_reader,
+    ) -> None:
         self._origin = time.perf_counter()
         self.origin_epoch_s = time.time()
         self.models = models
         self.earlier_sessions = earlier_sessions
+        self.open_device_reader = open_device_reader
         self.is_watched_only = False
         self.processes: list[RecordedProcess] = []
         self.live: dict[int, RecordedProcess] = {}

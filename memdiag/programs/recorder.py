@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from memdiag.programs.device_sampling import DeviceSampling
 from memdiag.programs.end_notes import (
     missing_xray_note,
     released_sessions_note,
@@ -19,6 +20,7 @@ from memdiag.programs.end_notes import (
 )
 from memdiag.programs.event_handling import EventHandling
 from memdiag.programs.event_socket import EventSocket
+from memdiag.programs.hook.device_marks import WITHOUT_CUPTI
 from memdiag.programs.process_sampling import SAMPLE_S, ProcessSampling
 from memdiag.programs.proportional_sets import ProportionalSets
 from memdiag.programs.recorded_program import RecordedProgram
@@ -35,6 +37,7 @@ from memdiag.programs.xrays.process_xrays import ProcessXrays
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import XrayReason
 from memdiag.runner.child import RECORDING_ADDRESS
+from memdiag.runner.nvml import DeviceReaderFactory, open_device_reader
 from memdiag.runner.temporary import remove_stale
 from memdiag.system.cpu_limit import cpu_quota
 from memdiag.system.group_memory import GroupWatch, memory_group_of
@@ -64,6 +67,7 @@ class Recorder(RecordedProgram):
         ignored: the ids of processes of memdiag itself below the program, which are not recorded.
         on_near_limit: called when the control group of the program comes near its memory limit: the
             kernel may kill this process together with the program.
+        open_device_reader: opens the reader of a process' memory on devices.
     """
 
     def __init__(
@@ -76,9 +80,14 @@ class Recorder(RecordedProgram):
         earlier_sessions: int = 0,
         ignored: Collection[int] = (),
         on_near_limit: Callable[[Recorder, GroupMemory], None] = lambda recorder, memory: None,
+        open_device_reader: DeviceReaderFactory = open_device_reader,
     ) -> None:
         remove_stale(Path(tempfile.gettempdir()))
-        super().__init__(models=models, earlier_sessions=earlier_sessions)
+        super().__init__(
+            models=models,
+            earlier_sessions=earlier_sessions,
+            open_device_reader=open_device_reader,
+        )
         self._takes_xray = takes_xray
         self._period_s = period_s
         self._run_pause = run_pause
@@ -93,6 +102,7 @@ class Recorder(RecordedProgram):
             self, period_s=period_s, ignored=ignored, on_end=self._xrays.process_ended
         )
         self._proportional_sets = ProportionalSets(self, self._sampling, period_s)
+        self._device_sampling = DeviceSampling(self)
         handling = EventHandling(
             self,
             sampling=self._sampling,
@@ -119,6 +129,7 @@ class Recorder(RecordedProgram):
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             RECORDING_ADDRESS: self.address,
+            **({} if self._takes_xray else {WITHOUT_CUPTI: "1"}),
             **({} if self._run_pause is None else self._run_pause.environment),
         }
 
@@ -235,6 +246,7 @@ class Recorder(RecordedProgram):
             self._sampling.sample(now_s)
             self.group.update(now_s)
         self._proportional_sets.step(now_s)
+        self._device_sampling.step(now_s)
 
     def _watch_group(self, root: int) -> None:
         """Follow the control group of process `root`."""

@@ -39,10 +39,16 @@ def find_runtime_if_grown(process: RecordedProcess) -> None:
     """
     if process.has_hook or process.runtime or process.early_runtime:
         return
-    before_bytes, rss_bytes = process.searched_rss_bytes, process.rss_bytes
-    if rss_bytes >= max(MIN_SEARCH_GROWTH * before_bytes, before_bytes + MIN_SEARCH_GROWTH_BYTES):
-        process.searched_rss_bytes = rss_bytes
+    if has_grown(process.rss_bytes, process.searched_rss_bytes):
+        process.searched_rss_bytes = process.rss_bytes
         process.early_runtime = loaded_runtime(process.pid)
+
+
+def has_grown(rss_bytes: int, before_bytes: int) -> bool:
+    """Return whether the memory is so far above that at a search that another may find more."""
+    return rss_bytes >= max(
+        MIN_SEARCH_GROWTH * before_bytes, before_bytes + MIN_SEARCH_GROWTH_BYTES
+    )
 
 
 def find_used_models(process: RecordedProcess) -> None:

@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
+from memdiag.records.device import DeviceMemory
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Environment, Phase, Samples
@@ -114,6 +115,21 @@ class PhaseTime(Record, frozen=True, kw_only=True):
     end_s: float
 
 
+class SessionDevice(Record, frozen=True, kw_only=True):
+    """What the steps of a session added to the memory of its process on a GPU.
+
+    They are changes of the memory in use, to which other sessions of the process may have added.
+
+    Attributes:
+        creation_bytes: what its creation added, for the first session of the process with the
+            context and code; None if it is not known, as if another session was created then.
+        first_run_bytes: what its first run added; likewise.
+    """
+
+    creation_bytes: int | None
+    first_run_bytes: int | None
+
+
 class ProgramSession(Record, frozen=True, kw_only=True):
     """One InferenceSession of the program.
 
@@ -151,6 +167,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         forked_last_run_s: the end of the last run of its copies in forks; None if none was
             reported.
         memory: its memory at the last X-ray of the process; None without one.
+        device: what it added to the memory of a GPU; None if it uses none.
         phase_times: when the phases took place, in order.
     """
 
@@ -182,6 +199,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     creation_peak_rss_bytes: int | None = None
     forked_run_count: int = 0
     forked_last_run_s: float | None = None
+    device: SessionDevice | None = None
 
     @property
     def latest_run_s(self) -> float | None:
@@ -246,6 +264,55 @@ class InheritedSession(Record, frozen=True, kw_only=True):
     is_running: bool
 
 
+class DeviceSamples(Record, frozen=True, kw_only=True):
+    """What NVML reported for a process, as columns of equal length: each change of the size.
+
+    Attributes:
+        t_s: seconds since the start of the recording.
+        process_bytes: the size on all devices.
+    """
+
+    t_s: tuple[float, ...] = ()
+    process_bytes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.t_s) != len(self.process_bytes):
+            raise ValueError("the columns of the samples differ in length")
+
+
+class ProcessDevice(Record, frozen=True, kw_only=True):
+    """What a process has on a GPU.
+
+    Attributes:
+        memory: the memory by owner at the last reading with a session on it, and its phases; a
+            process without the hook has neither.
+        weight_bytes: the weights of the sessions that were on it then; None if they are not known.
+        allocated_bytes: what the allocations of the process took then; None without CUPTI.
+        samples: what NVML reported; empty if it had no figure.
+    """
+
+    memory: DeviceMemory
+    weight_bytes: int | None = None
+    allocated_bytes: int | None = None
+    samples: DeviceSamples
+
+    @property
+    def process_bytes(self) -> int | None:
+        """The last figure of NVML; None without one."""
+        return self.samples.process_bytes[-1] if self.samples.process_bytes else None
+
+    @property
+    def peak_process_bytes(self) -> int | None:
+        """The largest figure of NVML, whose readings may have missed the peak; likewise."""
+        return max(self.samples.process_bytes, default=None)
+
+    @property
+    def steady_bytes(self) -> int | None:
+        """The memory at the last reading with a session, or else by NVML; None if unknown."""
+        steady = self.memory.steady_bytes
+        return self.process_bytes if steady is None else steady
+
+
 class ProgramProcess(Record, frozen=True, kw_only=True):
     """One process of the program.
 
@@ -268,6 +335,7 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
         inherited: the sessions that were alive in that process at the fork.
         telemetry: whether its environment leaves onnxruntime's telemetry on, which 1.29 and newer
             have; None if that is not known.
+        device: what it has on a GPU; None if it is not known to use one.
     """
 
     pid: int
@@ -288,6 +356,7 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
     peak_pss_s: float | None = None
     earlier_peak_rss_bytes: int | None = None
     telemetry: bool | None = None
+    device: ProcessDevice | None = None
 
 
 class ProgramFinding(Record, frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ def device_blocks(memory: DeviceMemory) -> list[Block]:
         *([] if memory.xray is None else device_weight_blocks(memory.xray)),
         BulletBlock(
             title="Not known of the GPU",
-            texts=[*map(_missing_text, memory.missing)],
+            texts=[*map(missing_text, memory.missing)],
             detail=Detail.USUAL if memory.missing_reason("cudaMemGetInfo") else Detail.ALL,
             short=counted(len(memory.missing), "missing source"),
         ),
@@ -280,7 +280,7 @@ def _phase_label(phase: DevicePhase) -> str:
     return f"{label} ×{phase.count}" if phase.count > 1 else label
 
 
-def _missing_text(missing: MissingSource) -> str:
+def missing_text(missing: MissingSource) -> str:
     last_mark = missing.last_mark
     after = f" after {_MARK_TEXTS.get(last_mark, plain(last_mark))}" if last_mark else ""
     return f"{_MISSING_TEXTS[missing.source]}{after}: {plain(missing.reason)}."

@@ -49,6 +49,14 @@ def loaded_runtime(pid: int) -> LoadedRuntime | None:
     return max(found, key=lambda runtime: (runtime.version is not None, runtime.build is not None))
 
 
+def has_loaded_cuda(pid: int) -> bool:
+    """Return whether process `pid` has loaded the library of NVIDIA's driver; False if unknown."""
+    try:
+        return b"/libcuda.so" in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
 def _runtime_of_library(library: str, root: Path) -> LoadedRuntime:
     for parent in list(Path(library).parents)[:_MAX_PARENTS]:
         if not parent.name.startswith("onnxruntime"):

@@ -206,7 +206,7 @@ def test_cupti_is_not_loaded_if_allocations_are_not_asked_for() -> None:
     loader = Loader(libcupti=Cupti(), libcudart=Cudart())
     events: list[str] = []
     recorder = device.DeviceRecorder(
-        lambda event, **fields: events.append(event), "13.0", loader, (), uses_cupti=False
+        lambda event, **fields: events.append(event), "13.0", loader, (), no_cupti_reason="unwanted"
     )
     recorder.mark("session")
     assert not any("cupti" in name for name, _ in loader.opened)

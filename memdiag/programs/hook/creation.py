@@ -44,6 +44,13 @@ CONFIG_NAMES = frozenset(
 )
 """The config entries that change memory; there is no list of those that are set."""
 
+DEVICE_PROVIDERS = (
+    "CUDAExecutionProvider",
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+)
+"""Those of NVIDIA's devices, as `memdiag.defaults.NVIDIA_PROVIDERS`."""
+
 
 def recorded_init(original: Callable[..., None], sessions: HookSessions) -> Callable[..., None]:
     """Return `original`, the constructor of sessions, which records the session."""
@@ -95,16 +102,18 @@ class _SessionCreation:
         if self._severity < 0:
             self._severity = sessions.default_severity
         self._logid = self._options.logid
+        providers = [
+            provider if isinstance(provider, str) else str(provider[0])
+            for provider in by_name.get("providers") or ()
+        ]
+        self._asks_for_device = uses_device(providers)
         self._description = {
             "model": session_model_source(by_name.get("path_or_bytes", b"")),
             # onnxruntime's own tools, such as its calibrators, are told as libraries are.
             "callers": outside_callers(os.path.join(sessions.package, "capi")),
             "options": changed_options(self._options),
             "config": named_config(self._options, sessions.config_names),
-            "providers": [
-                provider if isinstance(provider, str) else str(provider[0])
-                for provider in by_name.get("providers") or ()
-            ],
+            "providers": providers,
             "threads": [self._options.intra_op_num_threads, self._options.inter_op_num_threads],
             "severity": self._severity,
             "logid": self._logid,
@@ -114,6 +123,11 @@ class _SessionCreation:
         """Create the session; what it raises is the program's."""
         sessions = self._sessions
         options = self._options
+        if self._asks_for_device:
+            with contextlib.suppress(Exception):
+                device = sessions.open_device()  # before the session calls CUDA
+                if device is not None:
+                    device.mark_before_creation()
         self._runs = {other.number: other.runs for other in sessions.recorded}
         error: BaseException | None = None
         with sessions.sole_user(options):
@@ -162,11 +176,22 @@ class _SessionCreation:
         with contextlib.suppress(Exception):
             sessions.expect_exit_of_worker()
         weakref.finalize(session, _send_release, sessions, recorded).atexit = False
+        providers = session.get_providers()
+        if uses_device(providers):
+            recorded.uses_device = True
+            with contextlib.suppress(Exception):
+                sessions.open_device()
+                recorded.mark_device("session")
         return {
-            "providers": session.get_providers(),
+            "providers": providers,
             "address": _native_address(session._sess),
             "ran_meanwhile": ran_meanwhile,
         }
+
+
+def uses_device(providers: list[str]) -> bool:
+    """Return whether one of the execution providers is for NVIDIA's devices."""
+    return any(name in DEVICE_PROVIDERS for name in providers)
 
 
 def _native_address(session: Any) -> int:

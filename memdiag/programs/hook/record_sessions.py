@@ -99,6 +99,7 @@ def _stopping_between_runs(
     )
     sessions.before_exit = stops.at_exit
     sessions.max_shapes = 0  # counts of other shapes in each run would grow as a leak does
+    sessions.records_device = False  # so would the records of allocations
     os.register_at_fork(after_in_child=stops.after_fork)
     return [
         (owner, name, stops.watched(method) if name in WRAPPED_RUNS else method)

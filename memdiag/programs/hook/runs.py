@@ -46,6 +46,7 @@ class SessionRuns:
         run_options: the options of runs for which the program gives none.
         started: whether the first run in this process has started.
         first_run_lock: lets one thread start it.
+        uses_device: whether it uses a device whose memory is read.
         counts: see `_new_count`, by `run_key`.
     """
 
@@ -60,6 +61,7 @@ class SessionRuns:
         self.run_options.log_severity_level = severity
         self.started = False
         self.first_run_lock = threading.Lock()
+        self.uses_device = False
         self.forget_runs()
 
     def forget_runs(self) -> None:
@@ -154,6 +156,15 @@ class SessionRuns:
             )
         if is_first or ended >= self._send_s:
             sessions.flush()  # the others as well: they may not run again
+        device = sessions.device
+        if self.uses_device and device is not None:
+            device.mark_later_run(self.number, ended)
+
+    def mark_device(self, name: str) -> None:
+        """Have the memory of the device read at the moment `name`, if the session uses it."""
+        device = self.sessions.device
+        if self.uses_device and device is not None:
+            device.mark(name, self.number)
 
     @property
     def runs(self) -> int:
@@ -349,12 +360,16 @@ def _first_run(
     if is_first:
         with contextlib.suppress(Exception):
             recorded.sessions.expect_exit_of_worker()
+            recorded.mark_device("between")
         channel.ask("first_run", session=recorded.number)
     began = time.perf_counter()
     try:
         return run(*arguments, **named)
     finally:
         latency_s = time.perf_counter() - began
+        if is_first:
+            with contextlib.suppress(Exception):
+                recorded.mark_device("first run")
         with contextlib.suppress(Exception):
             if is_first:
                 answer = channel.ask("first_run_done", session=recorded.number)

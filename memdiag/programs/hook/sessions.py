@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .channel import HookChannel
+    from .device_marks import DeviceMarks
     from .runs import SessionRuns
 
 SEVERITY_WARNING = 2
@@ -54,6 +55,8 @@ class HookSessions:
         max_shapes: the different shapes of one session that are counted apart.
         before_exit: is called at the end of the process, after the last counts of runs; None for
             nothing.
+        records_device: whether the memory of a device is read.
+        device: reads it, once a session asks for a device; None before, and in a forked child.
     """
 
     def __init__(self, onnxruntime: Any, channel: HookChannel) -> None:
@@ -73,6 +76,9 @@ class HookSessions:
         self._lock = threading.Lock()
         self._options_locks: dict[int, tuple[threading.Lock, int]] = {}
         self.before_exit: Callable[[], None] | None = None
+        self.records_device = True
+        self.device: DeviceMarks | None = None
+        self._device_lock = threading.RLock()
 
     def number(self) -> int:
         """Return the number of the next session."""
@@ -114,10 +120,33 @@ class HookSessions:
         for recorded in list(self.recorded):
             recorded.send_runs()
 
+    def open_device(self) -> DeviceMarks | None:
+        """Return what reads the memory of the device; None if it cannot or must not be read."""
+        with self._device_lock:
+            if self.device is None and self.records_device and self.channel.connected:
+                try:
+                    self.device = self._new_device_marks()
+                except Exception as error:
+                    self.records_device = False
+                    reason = f"its reading failed ({type(error).__name__}: {error})"[:500]
+                    self.channel.send("device_missing", source="cudaMemGetInfo", reason=reason)
+            return self.device
+
+    def _new_device_marks(self) -> DeviceMarks:
+        from .device_marks import DeviceMarks  # only a session on a device needs it
+
+        cuda_version = getattr(self.onnxruntime, "cuda_version", "")
+        return DeviceMarks(self.channel.send, cuda_version, self._is_device_in_use)
+
+    def _is_device_in_use(self) -> bool:
+        return any(recorded.uses_device for recorded in list(self.recorded))
+
     def after_fork(self) -> None:
         """Connect a forked child, whose parent keeps its own connection."""
         parent, self._pid = self._pid, os.getpid()
         self._expects_exit = self._has_exited = False
+        self.device = None  # its parent's: CUDA does not survive a fork
+        self._device_lock = threading.RLock()
         if not self.channel.connected:  # the recording has ended
             return
         self.channel.disconnect()
@@ -153,6 +182,10 @@ class HookSessions:
             if self.before_exit is not None:
                 with contextlib.suppress(Exception):
                     self.before_exit()
+            if self.device is not None:
+                with contextlib.suppress(Exception):
+                    self.device.end()
+                self.device = None
             self.channel.ask("exit", process_ends=process_ends)
 
     def at_exit(self) -> None:

@@ -26,6 +26,11 @@ from memdiag.reports.blocks import (
 from memdiag.reports.findings import FindingText
 from memdiag.reports.report import Report
 from memdiag.reports.run import picture
+from memdiag.reports.run.device import (
+    device_run_blocks,
+    device_run_notes,
+    with_device_answer,
+)
 from memdiag.reports.run.headline import run_headline, session_remarks
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners, program_tiles
@@ -56,7 +61,11 @@ _MAX_PHASE_TABLES = 6
 
 
 def document(recording: ProgramRun) -> Document:
-    """Return the report of `recording`."""
+    """Return the report of `recording`: on the GPU's memory first, if sessions ran there."""
+    return with_device_answer(_host_document(recording), recording)
+
+
+def _host_document(recording: ProgramRun) -> Document:
     answer = run_headline(recording)
     return Document(
         subject=answer.program,
@@ -76,6 +85,7 @@ def document(recording: ProgramRun) -> Document:
                 max_rows=1,
                 detail=Detail.ANSWER,
             ),
+            *device_run_blocks(recording),
             *_largest_owners_block(recording),
             *_run_timeline_blocks(recording, answer.first),
             *_session_blocks(recording),
@@ -88,7 +98,7 @@ def document(recording: ProgramRun) -> Document:
                 is_sortable=True,
             ),
             TableBlock(title="Processes", table=process_table(recording), formats=NOT_ON_TERMINALS),
-            notes_block(recording.notes),
+            notes_block((*recording.notes, *device_run_notes(recording))),
             FactsBlock(title="Environment", rows=_environment_rows(recording)),
             CodeBlock(
                 title="The program",

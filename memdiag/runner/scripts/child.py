@@ -285,7 +285,9 @@ def device_recorder(channel: ParentChannel, job: dict[str, Any], runtime: Any) -
     recorder = recorder_module.DeviceRecorder(
         channel.send,
         getattr(runtime, "cuda_version", ""),
-        uses_cupti=job["records_allocations"],
+        no_cupti_reason=(
+            "" if job["records_allocations"] else "it was not asked for (--xray none)"
+        ),
     )
     recorder.mark("start", is_alive=False)
     return recorder

@@ -1,6 +1,7 @@
 """Report the memory of an NVIDIA device from inside the process that uses it.
 
-Loaded for jobs that ask for it only. Two libraries are used, and neither is needed:
+Loaded for jobs that ask for it, and by the hook of a recorded program once a session asks for a
+device. Two libraries are used, and neither is needed:
 
 - libcudart, which has the memory in use on the device. Only the copy that onnxruntime has loaded is
   called, and only once a session uses the device: the call would otherwise create a context. The
@@ -46,6 +47,7 @@ BUFFER_BYTES = 1 << 20
 BUFFER_ALIGNMENT = 8
 FLUSH_UNFINISHED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 MAX_BATCH_BYTES = 3500  # of an event's 4096
+MAX_WAITING_ROWS = 100_000  # between two marks: they must not fill the memory of the process
 MAX_LIBRARY_NAME = 100
 MAX_DEVICE_NAME = 256
 BLOCK_BYTES = 4 << 20  # twice what a search reads at a time, little next to the process
@@ -117,6 +119,7 @@ class AllocationLog:
             self._cupti.cuptiActivityEnable(ctypes.c_int(MEMORY_ACTIVITY)),
             self._cupti.cuptiActivityEnableAllocationSource(ctypes.c_uint8(1)),
         )
+        STARTED_LOGS.append(self)
         failed = [code for code in codes if code]
         return f"it failed with error {failed[0]}" if failed else ""
 
@@ -138,6 +141,17 @@ class AllocationLog:
         dropped, self._dropped = self._dropped, 0
         return sorted(rows, key=lambda row: row[0]), dropped
 
+    def stop(self) -> None:
+        """Record no more, so that CUPTI calls nothing of this process at its end."""
+        self._cupti.cuptiActivityDisable(ctypes.c_int(MEMORY_ACTIVITY))
+        self._cupti.cuptiActivityFlushAll(ctypes.c_uint32(FLUSH_UNFINISHED))
+
+    def _add_row(self, row: list[Any]) -> None:
+        if len(self._rows) < MAX_WAITING_ROWS:
+            self._rows.append(row)
+        else:
+            self._dropped += 1
+
     def _request(self, buffer: Any, size: Any, max_records: Any) -> None:
         raw = ctypes.create_string_buffer(BUFFER_BYTES + BUFFER_ALIGNMENT)
         address = -(-ctypes.addressof(raw) // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
@@ -151,7 +165,7 @@ class AllocationLog:
         ):
             activity = ctypes.cast(record, ctypes.POINTER(MemoryActivity))[0]
             if activity.kind == MEMORY_ACTIVITY:
-                self._rows.append(activity_row(activity))
+                self._add_row(activity_row(activity))
         lost = ctypes.c_size_t()
         self._cupti.cuptiActivityGetNumDroppedRecords(
             ctypes.c_void_p(context), ctypes.c_uint32(stream), ctypes.byref(lost)
@@ -174,6 +188,10 @@ def activity_row(activity: MemoryActivity) -> list[Any]:
         activity.pool_bytes if activity.is_async else 0,
         os.path.basename(source)[:MAX_LIBRARY_NAME],
     ]
+
+
+STARTED_LOGS: list[AllocationLog] = []
+"""They stay: CUPTI has the addresses of their callbacks."""
 
 
 class DeviceBlock:
@@ -245,7 +263,7 @@ class DeviceRecorder:
         cuda_version: the version that onnxruntime was built for, such as ``13.0``; may be empty.
         load: `ctypes.CDLL`.
         folders: where packages of NVIDIA have their libraries.
-        uses_cupti: whether to record the allocations.
+        no_cupti_reason: why allocations are not recorded; empty to record them.
     """
 
     def __init__(
@@ -254,7 +272,7 @@ class DeviceRecorder:
         cuda_version: str,
         load: Callable[..., Any] = ctypes.CDLL,
         folders: Sequence[str] | None = None,
-        uses_cupti: bool = True,
+        no_cupti_reason: str = "",
     ) -> None:
         self._send = send
         self._major = cuda_version.split(".")[0] or DEFAULT_CUDA
@@ -264,7 +282,7 @@ class DeviceRecorder:
         self._reported: set[str] = set()
         self._is_named = False
         self._block: DeviceBlock | None = None
-        self._allocations = self._start_allocations(uses_cupti)
+        self._allocations = self._start_allocations(no_cupti_reason)
 
     def mark(self, name: str, inputs: str = "", is_alive: bool = True) -> None:
         """Report the memory of the device now.
@@ -298,6 +316,18 @@ class DeviceRecorder:
             epoch_ns=epoch_ns,
         )
 
+    def stop_allocations(self, reason: str = "") -> None:
+        """Record no more allocations.
+
+        Args:
+            reason: why those that follow are missing; empty at the end.
+        """
+        if self._allocations is not None:
+            self._allocations.stop()
+            self._allocations = None
+            if reason:
+                self._report_missing("CUPTI", reason)
+
     def copy(self, ranges: Sequence[Sequence[int]]) -> None:
         """Copy ranges of the device into a block, and report where it is, or why there is none.
 
@@ -323,10 +353,10 @@ class DeviceRecorder:
             self._block.close()
             self._block = None
 
-    def _start_allocations(self, uses_cupti: bool) -> AllocationLog | None:
+    def _start_allocations(self, no_cupti_reason: str) -> AllocationLog | None:
         """Return the log of allocations, started; None without CUPTI."""
-        if not uses_cupti:
-            self._report_missing("CUPTI", "it was not asked for (--xray none)")
+        if no_cupti_reason:
+            self._report_missing("CUPTI", no_cupti_reason)
             return None
         library = self._loaded_cupti()
         if library is None:
