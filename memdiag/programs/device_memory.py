@@ -43,8 +43,8 @@ MAX_SAMPLES = 1000
 
 NEIGHBOURS_NOTE = (
     "Other processes of the program used the GPU at the same time, and cudaMemGetInfo reports the"
-    " whole device. So the memory in use is NVML's figure of the process, which was 6 to 12 MiB"
-    " lower on an H100."
+    " whole device. So the figures of a process are those of NVML, which were 6 to 12 MiB lower on"
+    " an H100."
 )
 _UNKNOWN_WEIGHTS_LABEL = "weights, values and copies"
 

@@ -50,6 +50,7 @@ _MARK_TEXTS = {
     "session": "session creation",
     "first run": "the first run",
     "run": "a later run",
+    "between": "a step of the program",
 }
 _MISSING_TEXTS: dict[DeviceSource, str] = {
     "cudaMemGetInfo": "The memory in use on the GPU was not read",
@@ -281,6 +282,7 @@ def _phase_label(phase: DevicePhase) -> str:
 
 
 def missing_text(missing: MissingSource) -> str:
+    """Return what is not known without a source, and why."""
     last_mark = missing.last_mark
     after = f" after {_MARK_TEXTS.get(last_mark, plain(last_mark))}" if last_mark else ""
     return f"{_MISSING_TEXTS[missing.source]}{after}: {plain(missing.reason)}."

@@ -157,9 +157,9 @@ def measurement_of(data: Any) -> Measurement:
     )
 
 
-def xray_of(data: Any) -> Callable[..., Any]:
-    """Return a class like `ChildXray`, with the arenas of the recording."""
-    arenas = [
+def device_arenas(data: Any) -> tuple[DeviceArena, ...]:
+    """Return the arenas of the recording, as an X-ray finds them in the heap."""
+    return tuple(
         DeviceArena(
             device=arena.memory,
             used_bytes=sum(end - start for start, end in arena.in_use),
@@ -169,9 +169,13 @@ def xray_of(data: Any) -> Callable[..., Any]:
         )
         for arena in arenas_at_rest(data)
         if arena.memory == "Cuda"
-    ]
+    )
+
+
+def xray_of(data: Any) -> Callable[..., Any]:
+    """Return a class like `ChildXray`, with the arenas of the recording."""
     attribution = msgspec.structs.replace(
-        attributions.attribution(), device_arenas=tuple(arenas), copies=()
+        attributions.attribution(), device_arenas=device_arenas(data), copies=()
     )
     return lambda *arguments: SimpleNamespace(
         attribution=attribution, by_phase={}, failure=None, read_memory=lambda moment: None

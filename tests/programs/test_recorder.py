@@ -52,7 +52,9 @@ class Hook:
             assert answer.pop("answers") == 7
             return answer
 
-    def create(self, number: int, path: str = "m.onnx") -> None:
+    def create(
+        self, number: int, path: str = "m.onnx", provider: str = "CPU", **description: Any
+    ) -> None:
         described = {
             "session": number,
             "model": {"path": path, "bytes": None},
@@ -64,8 +66,8 @@ class Hook:
             "severity": 2,
             "logid": "",
         }
-        assert self.ask("create", **described)
-        assert self.ask("created", session=number, latency_s=0.0, providers=["CPU"])
+        assert self.ask("create", **{**described, **description})
+        assert self.ask("created", session=number, latency_s=0.0, providers=[provider])
 
     def close(self) -> None:
         self._socket.close()

@@ -36,6 +36,7 @@ class Cupti:
         self.has_source = False
         self.clock_ns = 1000
         self.buffer: list[device.MemoryActivity] = []
+        self.disabled: list[int] = []
 
     def cuptiActivityRegisterCallbacks(self, requested: Any, completed: Any) -> int:
         self.requested, self.completed = requested, completed
@@ -44,6 +45,10 @@ class Cupti:
     def cuptiActivityEnable(self, kind: ctypes.c_int) -> int:
         self.enabled.append(kind.value)
         return 9 * (self.failing == "enable")
+
+    def cuptiActivityDisable(self, kind: ctypes.c_int) -> int:
+        self.disabled.append(kind.value)
+        return 0
 
     def cuptiActivityEnableAllocationSource(self, enabled: ctypes.c_uint8) -> int:
         self.has_source = bool(enabled.value)
@@ -344,6 +349,33 @@ def test_records_that_cupti_lost_are_said() -> None:
     assert recording.named("device_missing") == [{"source": "CUPTI", "reason": "it lost 4 records"}]
 
 
+def test_records_beyond_what_may_wait_between_two_marks_are_said_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "MAX_WAITING_ROWS", 2)
+    cupti = Cupti()
+    recording = Recording(Loader(libcupti=cupti))
+    for count in (2, 3):
+        cupti.waiting = [activity(operation=ALLOCATE) for _ in range(count)]
+        recording.recorder.mark("run", is_alive=False)
+    (allocations, others) = recording.named("device_allocations")
+    assert (len(allocations["rows"]), len(others["rows"])) == (2, 2)
+    assert recording.named("device_missing") == [{"source": "CUPTI", "reason": "it lost 1 records"}]
+
+
+@pytest.mark.parametrize("reason", ["", "it was enough"])
+def test_after_a_stop_nothing_is_recorded(reason: str) -> None:
+    cupti = Cupti()
+    recording = Recording(Loader(libcupti=cupti))
+    recording.recorder.stop_allocations(reason)
+    recording.recorder.stop_allocations("a second time")
+    assert cupti.disabled == [device.MEMORY_ACTIVITY]
+    recording.recorder.mark("end", is_alive=False)
+    assert recording.named("device_mark")[0]["cupti_ns"] is None
+    missing = [{"source": "CUPTI", "reason": reason}] if reason else []
+    assert recording.named("device_missing") == missing
+
+
 def test_a_reading_that_fails_is_missing() -> None:
     recording = Recording(Loader(libcupti=Cupti(), libcudart=Cudart(code=35)))
     recording.recorder.mark("session")
@@ -482,6 +514,7 @@ int cuptiActivityRegisterCallbacks(void *first, void *second) {
   return 0;
 }
 int cuptiActivityEnable(int kind) { return kind == 49 ? 0 : 1; }
+int cuptiActivityDisable(int kind) { return kind == 49 ? 0 : 1; }
 int cuptiActivityEnableAllocationSource(uint8_t is_on) { return is_on == 1 ? 0 : 1; }
 int cuptiGetTimestamp(uint64_t *stamp) { *stamp = ++now; return 0; }
 int cuptiActivityFlushAll(uint32_t flag) {
