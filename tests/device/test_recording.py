@@ -7,6 +7,7 @@ import sys
 import msgspec
 import pytest
 
+from memdiag.device.ledger import device_ledger
 from memdiag.device.recording import DeviceRecording
 from tests.device.recorded_sessions import NAMES, raw, recorded
 
@@ -51,3 +52,27 @@ def test_a_profile_on_the_cpu_does_not_load_this_package() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == []
+
+
+def test_a_mark_between_two_sessions_is_not_after_the_last_one() -> None:
+    recording = recorded("dense_default")
+    start, session, *_, deleted = recording.marks
+    again = msgspec.structs.replace(recording, marks=(start, session, deleted, session))
+    assert again.mark_after_deletion is None
+    end = msgspec.structs.replace(deleted, name="end")
+    ended = msgspec.structs.replace(again, marks=(*again.marks, end, deleted))
+    assert ended.mark_after_deletion == end
+
+
+@pytest.mark.parametrize(("regions", "empty_bytes"), [((), [0]), (None, [])])
+def test_without_the_log_an_arena_that_was_not_read_is_not_empty(
+    regions: tuple[()] | None, empty_bytes: list[int]
+) -> None:
+    recording = msgspec.structs.replace(recorded("dense_same"), regions=regions)
+    mark = recording.marks[-2]
+    assert mark.arenas is None
+    ledger = device_ledger(recording, mark)
+    assert ledger is not None
+    empty = [row.bytes for row in ledger.rows if row.owner == "empty_arena"]
+    assert empty == empty_bytes
+    assert sum(row.bytes for row in ledger.rows) == mark.used_bytes

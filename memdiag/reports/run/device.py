@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from memdiag.detail import Detail
-from memdiag.records.device import Ledger
+from memdiag.records.device import DeviceOwner, Ledger
 from memdiag.records.run import ProcessDevice, ProgramProcess, ProgramRun
 from memdiag.reports.blocks import Block, BulletBlock, Document, TableBlock
 from memdiag.reports.device import device_answer, device_notes, device_sum, missing_text
@@ -21,9 +21,11 @@ _MAX_ROWS = 5
 _SUBJECT = "program"
 """Of the sentence, which leaves it out."""
 _COLUMN_LEGENDS = {
+    "on the GPU": " On the GPU, weights, empty arena: at the last reading with a session.",
     "peak": " Peak: exact, by CUPTI.",
     "NVML": " NVML: its last figure of the process; in parentheses a larger one before.",
     "allocated": " Allocated: by CUPTI, without the context and code.",
+    "creation": " Creation and first run: what each added to the memory of its process.",
 }
 """Explanations of columns below the table."""
 
@@ -123,10 +125,7 @@ def _device_table(processes: Sequence[_DeviceProcess], recording: ProgramRun) ->
             )
             for row in _process_rows(device_process, recording)
         ),
-        caption=(
-            "MiB, at the last reading with a session. Creation and first run: what each added to"
-            " the memory of its process."
-        ),
+        caption="MiB.",
         is_dense=True,
     ).without_empty_columns()
     headings = {column.heading for column in table.columns}
@@ -140,8 +139,6 @@ def _device_table(processes: Sequence[_DeviceProcess], recording: ProgramRun) ->
 def _process_rows(device_process: _DeviceProcess, recording: ProgramRun) -> Iterator[Row]:
     process, device = device_process
     memory, ledger = device.memory, device.memory.ledger
-    has_weights = ledger is not None and any(row.owner == "weights" for row in ledger.rows)
-    has_arena = ledger is not None and any(row.owner == "empty_arena" for row in ledger.rows)
     name = f"{process.pid} {process_name(process, recording)}"
     yield Row(
         shortened(name, _MAX_NAME),
@@ -149,8 +146,8 @@ def _process_rows(device_process: _DeviceProcess, recording: ProgramRun) -> Iter
         _size(memory.peak_bytes),
         _nvml_text(device),
         _size(device.allocated_bytes if ledger is None else None),
-        _size(ledger.bytes_of("weights") if ledger is not None and has_weights else None),
-        _size(ledger.bytes_of("empty_arena") if ledger is not None and has_arena else None),
+        _size(_owner_bytes(ledger, "weights")),
+        _size(_owner_bytes(ledger, "empty_arena")),
         "",
         "",
         is_strong=True,
@@ -165,6 +162,13 @@ def _process_rows(device_process: _DeviceProcess, recording: ProgramRun) -> Iter
                 _size(session.device.first_run_bytes, signed=True),
                 level=1,
             )
+
+
+def _owner_bytes(ledger: Ledger | None, owner: DeviceOwner) -> int | None:
+    """Return the bytes of `owner`; None if they are not told apart."""
+    if ledger is None or not any(row.owner == owner for row in ledger.rows):
+        return None
+    return ledger.bytes_of(owner)
 
 
 def _nvml_text(device: ProcessDevice) -> str:
