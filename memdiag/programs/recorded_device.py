@@ -79,8 +79,8 @@ class RecordedDevice:
 
     @property
     def is_used(self) -> bool:
-        """Whether the process is known to have memory on the device, now or before."""
-        return self.last_use_s is not None or bool(self.samples)
+        """Whether the process has used the device; without the hook it is assumed to have."""
+        return self.last_use_s is not None or self.last_mark_s is None
 
     @property
     def device(self) -> Device:
