@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from memdiag.device.ledger import OTHERS_NOTE
@@ -18,7 +19,7 @@ from memdiag.programs.recorded_process import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import decode, encode
 from memdiag.records.device import Ledger
-from memdiag.records.run import ProcessDevice, ProgramRun, SessionDevice
+from memdiag.records.run import ProcessDevice, ProgramRun, SessionDevice, XrayReason
 from memdiag.runner.nvml import DeviceReading
 from tests.device.raw_records import (
     PAGE,
@@ -346,6 +347,27 @@ def test_samples_of_a_long_recording_are_thinned(
     samples = device_of(run).samples
     assert len(samples.t_s) <= MAX_SAMPLES + 2
     assert (samples.process_bytes[0], samples.process_bytes[-1]) == (1, 3 * MAX_SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_before"),
+    [("peak", False), ("request", False), ("end", True)],
+)
+def test_arenas_of_another_moment_than_the_last_reading_are_not_its(
+    recorder: Recorder, reader: ScriptedReader, reason: XrayReason, is_before: bool
+) -> None:
+    hook, data = Hook(recorder), raw("dense_default")
+    hook.create(1, provider=CUDA)
+    xray = xray_at_end(data, recorder, has_arenas=True)
+    for mark, step in hook_steps(data):
+        send_step(hook.ask, reader, data, mark, step)
+    t_s = xray.t_s if is_before else recorder.now_s()
+    recorder.xrays.append(msgspec.structs.replace(xray, reason=reason, t_s=t_s))
+    hook.close()
+    device = device_of(assemble_run(recorder, ["app"], 0, memdiag_version="1"))
+    assert missing_of(device)["arena"] == "there is no X-ray of the end of the process"
+    assert device.memory.ledger is not None
+    assert device.memory.ledger.bytes_of("empty_arena") == 0
 
 
 def test_a_defect_leaves_the_record_of_the_host(

@@ -51,7 +51,7 @@ def with_last_region(recording: DeviceRecording, **changes: Any) -> DeviceRecord
     """Return `recording` with another last region on the device."""
     last = recording.device_regions[-1]
     regions = tuple(
-        region._replace(**changes) if region == last else region for region in recording.regions
+        region._replace(**changes) if region == last else region for region in (recording.regions or ())
     )
     return msgspec.structs.replace(recording, regions=regions)
 
@@ -219,7 +219,7 @@ def test_a_value_of_a_run_with_the_size_of_a_weight_is_no_copy() -> None:
     recording = recorded("tied")
     during_runs = tuple(
         region._replace(epoch_s=recording.start_epoch_s + recording.marks[-1].seconds)
-        for region in recording.regions
+        for region in (recording.regions or ())
     )
     assert not findings_of(COPY, msgspec.structs.replace(recording, regions=during_runs))
 
