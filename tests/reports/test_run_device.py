@@ -173,3 +173,11 @@ def test_the_page_and_markdown_have_the_same() -> None:
 def test_a_program_on_the_cpu_is_told_as_before() -> None:
     text = wide(runs.server())
     assert "GPU" not in text
+
+
+def test_a_narrow_terminal_goes_without_the_columns_that_say_least() -> None:
+    heading = section(SEVERAL, "On the GPU", width=80)[1]
+    assert "weights" not in heading
+    # The only figure of a process without the hook.
+    assert re.search(r"102 python main\.py --port 80 +280 \(300\)", printed(SEVERAL, width=80))
+    assert "weights" in section(SEVERAL, "On the GPU", width=140)[1]

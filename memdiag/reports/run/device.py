@@ -20,10 +20,13 @@ _MAX_NAME = 30
 _MAX_ROWS = 5
 _SUBJECT = "program"
 """Of the sentence, which leaves it out."""
+_OPTIONAL_COLUMNS = ("weights", "empty arena")
+"""Columns that a narrow terminal goes without, the first one first."""
+
 _COLUMN_LEGENDS = {
-    "on the GPU": " On the GPU, weights, empty arena: at the last reading with a session.",
+    "on the GPU": " On the GPU: at the last reading with a session.",
     "peak": " Peak: exact, by CUPTI.",
-    "NVML": " NVML: its last figure of the process; in parentheses a larger one before.",
+    "NVML": " NVML: its last figure, and in parentheses its largest if that was more.",
     "allocated": " Allocated: by CUPTI, without the context and code.",
     "creation": " Creation and first run: what each added to the memory of its process.",
 }
@@ -67,7 +70,10 @@ def device_run_blocks(recording: ProgramRun) -> list[Block]:
     processes = _device_processes(recording)
     return [
         TableBlock(
-            title="On the GPU", table=_device_table(processes, recording), max_rows=_MAX_ROWS
+            title="On the GPU",
+            table=_device_table(processes, recording),
+            max_rows=_MAX_ROWS,
+            optional=_OPTIONAL_COLUMNS,
         ),
         BulletBlock(
             title="Not known of the GPU",
