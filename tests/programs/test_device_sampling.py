@@ -1,6 +1,8 @@
 """Processes on a GPU under ``memdiag watch`` and ``memdiag run``, with a scripted NVML."""
 
+import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from memdiag.api.run import run
+from memdiag.api.run import run, run_program
 from memdiag.api.watch import watch
 from memdiag.programs import device_sampling
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.run_pause import RunPause
 from memdiag.records.device import MissingSource
 from memdiag.records.run import ProcessDevice, ProgramRun
 from memdiag.runner.nvml import NO_READER_REASON
@@ -186,3 +189,37 @@ def test_without_xrays_there_is_no_cupti(recorded: Callable[..., ProcessDevice])
     assert "no X-rays" in device.memory.missing_reason("CUPTI")
     assert device.memory.ledger is not None
     assert device.memory.ledger.is_coarse
+
+
+def test_for_leak_the_gpu_of_a_program_is_not_read(linear_model: Path, libraries: Path) -> None:
+    pause = RunPause(period_s=60.0, read=lambda process, now_s, event: 60.0)
+    command = [sys.executable, "-c", PROGRAM, str(linear_model), str(libraries)]
+    recording = run_program(command, takes_xray=False, run_pause=pause)
+    assert recording.exit_code == 0
+    assert recording.sessions[0].providers[0] == "CUDAExecutionProvider"
+    assert {process.device for process in recording.processes} == {None}
+
+
+BLOCK = """
+import json, os, memdiag
+with memdiag.recording(xray=sys.argv[3] == "True") as recording:
+    block = onnxruntime.InferenceSession(sys.argv[1], providers=providers)
+    block.run(None, feeds)
+block.run(None, feeds)
+assert not [name for name in os.environ if name.startswith("MEMDIAG_RUN")]
+device = recording.run.processes[0].device
+print(json.dumps([device.memory.ledger.used_bytes, device.memory.missing_reason("CUPTI")]))
+"""
+
+
+@pytest.mark.parametrize(("xray", "reason"), [(True, ""), (False, "no X-rays")])
+def test_a_block_of_a_program_is_recorded_with_its_gpu(
+    linear_model: Path, libraries: Path, xray: bool, reason: str
+) -> None:
+    program = PROGRAM.replace("if sys.argv[3:]:\n    del session\n", BLOCK)
+    command = [sys.executable, "-c", program, str(linear_model), str(libraries), str(xray)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    used_bytes, missing = json.loads(done.stdout)
+    assert used_bytes == 700
+    assert (reason in missing) if reason else not missing
