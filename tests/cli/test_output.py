@@ -108,8 +108,8 @@ def test_the_answer_is_printed_also_where_its_reports_cannot_be_written(tmp_path
     answers: list[int] = []
 
     def answer() -> int:
-        with ReportDestination(tmp_path).written(fix_records.verified()) as written:
-            answers.append(len(written))
+        with ReportDestination(tmp_path).written_reports(fix_records.verified()) as report_paths:
+            answers.append(len(report_paths))
             return 1
 
     assert answer() == 1
