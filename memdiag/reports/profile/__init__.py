@@ -247,7 +247,7 @@ def _steady_owner_blocks(profile: Profile) -> list[Block]:
         xray_text(profile.attribution, trimmed_bytes=trimmed),
         lambda: page_xrays(profile),
         heading="owner (steady)" if profile.generation is None else "owner (last step)",
-        further=copies_by_phase(profile),
+        further_remarks=copies_by_phase(profile),
     )
 
 
