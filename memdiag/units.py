@@ -199,6 +199,6 @@ def some_of(names: Sequence[str], limit: int | None = None, separator: str = ", 
         limit = MAX_LISTED_NAMES
         while limit > 1 and len(separator.join(names[:limit])) > MAX_LISTED_LENGTH:
             limit -= 1
-    listed = separator.join(names[:limit])
-    more = len(names) - limit
-    return f"{listed} and {more:,} more" if more > 0 else listed
+    listed_names = separator.join(names[:limit])
+    omitted_count = len(names) - limit
+    return f"{listed_names} and {omitted_count:,} more" if omitted_count > 0 else listed_names

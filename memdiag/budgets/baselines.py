@@ -158,16 +158,16 @@ def _entry_setup(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "device", profile.device.device.name
     for name, value in profile.session.fields_in_words.items():
         if value and value not in USUAL_SETTINGS:
-            yield name, _text(sorted(value) if name == "disabled optimizers" else value)
+            yield name, _setting_text(sorted(value) if name == "disabled optimizers" else value)
 
 
-def _text(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     """Return a setting of `Session.fields_in_words` as one text."""
     if not isinstance(value, Mapping):
         return ", ".join(value)
     parts = sorted(value.items())
     if any(isinstance(item, Mapping) for item in value.values()):
-        return "; ".join(f"{name}: {_text(item)}" for name, item in parts)
+        return "; ".join(f"{name}: {_setting_text(item)}" for name, item in parts)
     return ", ".join(f"{name}={item}" for name, item in parts)
 
 

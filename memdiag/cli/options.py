@@ -123,12 +123,12 @@ def refuse_options(
 def add_reports_folder(group: OptionGroup, *defaults: str, remark: str = "") -> None:
     """Add ``--out``, whose default is one of `defaults` (see `reports_folder`)."""
     group.set_defaults(default_folders=defaults)
-    end = f" (default: {', or '.join(defaults)}{remark})" if defaults else ""
+    default_text = f" (default: {', or '.join(defaults)}{remark})" if defaults else ""
     group.add_argument(
         "--out",
         metavar="DIR",
         type=read_folder,
-        help=f"Write the record and its reports to this folder{end}.",
+        help=f"Write the record and its reports to this folder{default_text}.",
     )
 
 

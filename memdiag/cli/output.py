@@ -76,18 +76,18 @@ class ReportDestination:
         report = report_of(record)
         formats = report.default_formats() if formats is None else formats
         record_paths = self._save(record) if "json" in formats else ()
-        where = _record_place(report, record_paths[0]) if record_paths else ""
+        record_place = _record_place(report, record_paths[0]) if record_paths else ""
         try:
             when_saved()
             ordered = sorted(formats, key=lambda format: format == "json")
             return report.write(record, self._folder, ordered)
         except ReportError as error:
-            raise ReportError(f"{error} {where}".strip()) from error
+            raise ReportError(f"{error} {record_place}".strip()) from error
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(where) from None
+            raise KeyboardInterrupt(record_place) from None
         except Exception as error:
-            if where:
-                error.add_note(where)
+            if record_place:
+                error.add_note(record_place)
             raise
 
     def save_early(self, record: ReportedRecord) -> None:

@@ -162,12 +162,15 @@ def _created_session_lines(sessions: Sequence[PartSession], test_file: Path) -> 
     if not sessions:
         yield "no session was created in the test"
     for number, session in enumerate(sessions[:_MAX_LISTED_SESSIONS], 1):
-        where = "" if session.pid == os.getpid() else f", in process {session.pid}"
-        created = f"{plain(session.created_at)}{_test_line_clause(session, test_file)}"
-        yield f"session {number}: {_loaded_model_name(session)}, created at {created}{where}"
-    more = len(sessions) - _MAX_LISTED_SESSIONS
-    if more > 0:
-        yield f"and {counted(more, 'more session')}"
+        process_clause = "" if session.pid == os.getpid() else f", in process {session.pid}"
+        creation_place = f"{plain(session.created_at)}{_test_line_clause(session, test_file)}"
+        yield (
+            f"session {number}: {_loaded_model_name(session)}, "
+            f"created at {creation_place}{process_clause}"
+        )
+    omitted_count = len(sessions) - _MAX_LISTED_SESSIONS
+    if omitted_count > 0:
+        yield f"and {counted(omitted_count, 'more session')}"
 
 
 def _test_line_clause(session: PartSession, test_file: Path) -> str:

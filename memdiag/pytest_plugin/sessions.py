@@ -250,6 +250,6 @@ def _finding_lines(findings: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"- {message}"
         if remedy:
             yield f"  → {remedy}"
-    more = len(findings) - _MAX_SUMMARY_FINDINGS
-    if more > 0:
-        yield f"and {counted(more, 'more finding')}"
+    omitted_count = len(findings) - _MAX_SUMMARY_FINDINGS
+    if omitted_count > 0:
+        yield f"and {counted(omitted_count, 'more finding')}"

@@ -319,11 +319,13 @@ def rule_text_blocks(markdown: str) -> Iterator[RuleTextBlock]:
             yield RuleTextBlock(kind="heading", items=(_code_spans(lines[0].lstrip("# ")),))
             lines = lines[1:]
         starts = [index for index, line in enumerate(lines) if line.startswith("- ")]
-        first = starts[0] if starts else len(lines)
-        if lines[:first]:
-            yield RuleTextBlock(kind="paragraph", items=(_code_spans(" ".join(lines[:first])),))
+        first_item = starts[0] if starts else len(lines)
+        if lines[:first_item]:
+            yield RuleTextBlock(
+                kind="paragraph", items=(_code_spans(" ".join(lines[:first_item])),)
+            )
         items: list[str] = []
-        for text in lines[first:]:
+        for text in lines[first_item:]:
             if text.startswith("- "):
                 items.append(text[2:])
             else:

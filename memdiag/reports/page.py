@@ -57,7 +57,7 @@ def document_page(
     `MAX_PAGE_BYTES`. `draw` draws the picture; None without a picture.
     """
     blocks = [
-        _cut(block)
+        _shortened_block(block)
         for block in document.filled("html")
         if draw is not None or not isinstance(block, PictureBlock)
     ]
@@ -80,7 +80,7 @@ def document_page(
     return text.encode()
 
 
-def _cut(block: Block) -> Block:
+def _shortened_block(block: Block) -> Block:
     """Return a block whose table is not too long for a page."""
     if not isinstance(block, TableBlock) or len(block.table.rows) <= _MAX_ROWS:
         return block

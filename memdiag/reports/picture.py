@@ -101,7 +101,7 @@ def titled_figure(height: float, title: str, subtitle: str) -> Figure:
 
     lines = textwrap.wrap(subtitle, _MAX_LINE, max_lines=_MAX_SUBTITLE_LINES, placeholder=" …")
     text_height = 0.5 + 0.22 * len(lines)
-    figure = _empty(_FIGURE_WIDTH, height, _FIGURE_DPI)
+    figure = _empty_figure(_FIGURE_WIDTH, height, _FIGURE_DPI)
     figure.set_layout_engine(
         ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - text_height / height), h_pad=_CHART_GAP_INCHES)
     )
@@ -117,7 +117,7 @@ def titled_figure(height: float, title: str, subtitle: str) -> Figure:
     return figure
 
 
-def _empty(width: float, height: float, dpi: int) -> Figure:
+def _empty_figure(width: float, height: float, dpi: int) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -128,7 +128,7 @@ def _empty(width: float, height: float, dpi: int) -> Figure:
 
 def timeline_figure(height: float) -> Figure:
     """Return an empty figure of `height` inches, which belongs to no window."""
-    return _empty(_WIDE_WIDTH, height, _WIDE_DPI)
+    return _empty_figure(_WIDE_WIDTH, height, _WIDE_DPI)
 
 
 def timeline_axes(figure: Figure, bottom: float, height: float) -> Axes:
@@ -144,15 +144,15 @@ def timeline_letters(size: float) -> float:
 
 
 def timeline_title(
-    figure: Figure, at: tuple[float, float], title: str, answer: str, size: float, color: str
+    figure: Figure, heights: tuple[float, float], title: str, answer: str, size: float, color: str
 ) -> None:
-    """Write the title and the `answer` at the two heights of `at`.
+    """Write the title and the `answer` at the two `heights`.
 
     The answer has `color` and a font of `size` points.
     """
     title, title_size = fitted_text_and_size(title, _WIDE_TITLE, _WIDE_WIDTH * _POINTS * 0.97)
     texts = ((title, title_size, COLOR.ink, "bold"), (answer, size, color, "normal"))
-    for y, (text, points, ink, weight) in zip(at, texts, strict=True):
+    for y, (text, points, ink, weight) in zip(heights, texts, strict=True):
         figure.text(
             0.014, y, text, fontsize=points, color=ink, weight=weight, va="top", parse_math=False,
             linespacing=1.1,

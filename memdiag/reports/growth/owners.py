@@ -61,9 +61,11 @@ def attributed_moments(growth: Growth) -> tuple[Moment, ...]:
 
 def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
     """Return the index of the first of `moments` after the warm-up, or of the last one."""
-    end = warm_up_position(growth)
+    warm_up_end = warm_up_position(growth)
     later_indices = (
-        index for index, moment in enumerate(moments) if moment_position(growth, moment) >= end
+        index
+        for index, moment in enumerate(moments)
+        if moment_position(growth, moment) >= warm_up_end
     )
     return next(later_indices, len(moments) - 1)
 

@@ -43,8 +43,8 @@ def draw(growth: Growth) -> Figure:
         for axes in (curve_axes, lines_axes):
             axes.tick_params(axis="x", labelbottom=False)
     lowest_axes.set_xlabel(chart.x_label, loc="left")
-    end = max((*chart.x, *chart.moments_x, 1.0))
-    lowest_axes.set_xlim(0, end)
+    x_end = max((*chart.x, *chart.moments_x, 1.0))
+    lowest_axes.set_xlim(0, x_end)
     lowest_axes.xaxis.set_major_formatter("{x:,.10g}")
     figure.align_ylabels()
     return figure

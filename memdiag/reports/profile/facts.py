@@ -65,10 +65,12 @@ def session_facts(profile: Profile) -> FactRows:
     """Return the settings of the session."""
     value_by_setting = profile.session.fields_in_words
     value_by_setting["providers"] = value_by_setting["providers"] or ("default",)
-    return tuple(fact for name, value in value_by_setting.items() for fact in _setting(name, value))
+    return tuple(
+        fact for name, value in value_by_setting.items() for fact in _setting_facts(name, value)
+    )
 
 
-def _setting(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def _setting_facts(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the facts of a setting of `Session.fields_in_words`."""
     label = _LABELS.get(name, name)
     if not isinstance(value, Mapping):
@@ -77,7 +79,7 @@ def _setting(name: str, value: Any) -> Iterator[tuple[str, str]]:
         return
     for key, item in value.items():
         if isinstance(item, Mapping):
-            yield from _setting(f"{plain(key)}: ", item)
+            yield from _setting_facts(f"{plain(key)}: ", item)
         else:
             yield f"{label}{plain(key)}", plain(item)
 

@@ -83,12 +83,12 @@ def time_scale(line: TimelineChart) -> TimeScale:
     """
     segments = _phase_group_ranges(line)
     min_share = min(_MIN_PHASE_WIDTH, 0.6 / len(segments))
-    total = sum(last - first for first, last, _ in segments)
-    after_start = sum(last - first for first, last, start in segments if not start) or total
+    total_s = sum(last - first for first, last, _ in segments)
+    after_start_s = sum(last - first for first, last, start in segments if not start) or total_s
     shares = [
-        min(_MAX_START_WIDTH, (last - first) / total)
+        min(_MAX_START_WIDTH, (last - first) / total_s)
         if is_start and len(segments) > 1
-        else max(min_share, (last - first) / after_start)
+        else max(min_share, (last - first) / after_start_s)
         for first, last, is_start in segments
     ]
     # Short segments are widened to the minimum, and long segments narrowed to make room.

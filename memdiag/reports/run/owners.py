@@ -105,8 +105,8 @@ def _divided_owner_row(row: OwnerRow, recording: ProgramRun, xray: ProcessXray) 
         f" and {len(parts) - _MAX_OWNER_PARTS} more" if len(parts) > _MAX_OWNER_PARTS else ""
     )
     # Arenas reserve memory, and only a part of it may be resident.
-    total = sum(size for size, _ in parts)
-    kind = "reserved: " if row.kind == "arena" and total > row.size_bytes else ""
+    total_bytes = sum(size for size, _ in parts)
+    kind = "reserved: " if row.kind == "arena" and total_bytes > row.size_bytes else ""
     if row.kind == "weights":
         kind = "resident copies: "
     return replace(row, sentence=f"{kind}{text}{more_text}", parts="")

@@ -41,10 +41,10 @@ def session_peak_bytes(session: ProgramSession) -> int:
     phase = _highest_phase(session)
     if phase is None:
         return 0
-    return _undivided_peak(session) or phase.peak_rss_bytes
+    return _undivided_peak_bytes(session) or phase.peak_rss_bytes
 
 
-def _undivided_peak(session: ProgramSession) -> int | None:
+def _undivided_peak_bytes(session: ProgramSession) -> int | None:
     """Return the peak of the creation if it is above those of its phases and the first run."""
     peak_bytes = session.creation_peak_rss_bytes
     highest_phase = _highest_phase(session)
@@ -77,7 +77,7 @@ def _own_rise_bytes(session: ProgramSession, phase: Phase) -> int:
 
 def session_peak_mark(session: ProgramSession) -> str:
     """Return the mark of `session_peak_bytes`: empty if it is the kernel's figure, or unknown."""
-    if _undivided_peak(session):
+    if _undivided_peak_bytes(session):
         return ""
     peak_bytes = session_peak_bytes(session)
     kinds = {phase.peak_kind for phase in session.phases if phase.peak_rss_bytes == peak_bytes}
@@ -94,7 +94,7 @@ def session_rise_bytes(session: ProgramSession) -> int:
     phase = _highest_phase(session)
     if phase is None:
         return 0
-    peak_bytes = _undivided_peak(session)
+    peak_bytes = _undivided_peak_bytes(session)
     if peak_bytes is not None:
         return peak_bytes - session.phases[0].start.rss_bytes
     return max(0, _own_rise_bytes(session, phase))
@@ -113,7 +113,7 @@ def largest_session(recording: ProgramRun) -> ProgramSession | None:
 def session_peak_phase(session: ProgramSession) -> PhaseName | None:
     """Return the phase with the peak of the creation and first run; None if it is not known."""
     highest_phase = _highest_phase(session)
-    if _undivided_peak(session):
+    if _undivided_peak_bytes(session):
         return None
     if session.peak_phase == "first_run" and highest_phase is not None:
         return highest_phase.name
@@ -134,7 +134,7 @@ def _phase_activities(recording: ProgramRun, t_s: float) -> Iterator[SessionActi
         for phase_time in session.phase_times:
             if phase_time.start_s <= t_s <= phase_time.end_s:
                 activity = _PHASE_WORDS.get(phase_time.phase, phase_time.phase)
-                if phase_time.phase != "first_run" and _undivided_peak(session):
+                if phase_time.phase != "first_run" and _undivided_peak_bytes(session):
                     activity = "the creation"
                 text, shapes = f"{activity} of {session_name(session, models)}", ""
                 if phase_time.phase == "first_run" and len(session.shapes) == 1:

@@ -83,8 +83,10 @@ def _draw_run_title(
     figure: Figure, answer: RunHeadline, lines: Sequence[str], height: float
 ) -> None:
     color = COLOR.ink if answer.is_success else COLOR.peak_ink
-    at = (1 - 0.12 / height, 1 - 0.5 / height)
-    picture.timeline_title(figure, at, answer.program, "\n".join(lines), picture.WIDE_TEXT, color)
+    heights = (1 - 0.12 / height, 1 - 0.5 / height)
+    picture.timeline_title(
+        figure, heights, answer.program, "\n".join(lines), picture.WIDE_TEXT, color
+    )
 
 
 def _label_end_xrays(axes: Axes, timeline: RunTimeline, text: str) -> None:

@@ -121,12 +121,14 @@ def _summary_rows(recording: ProgramRun) -> Iterator[Row]:
         groups_by_key.setdefault(key, []).append((process, groups))
     for _, process_groups in sorted(groups_by_key.items(), key=lambda item: not item[0][0]):
         processes = [process for process, _ in process_groups]
-        more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
+        more_text = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
         largest = max(process.peak_rss_bytes for process in processes)
-        first = processes[0]
-        name_width = _NAME_WIDTH - len(f"{first.pid}{more} ")
+        first_process = processes[0]
+        pid_text = f"{first_process.pid}{more_text}"
+        name_width = _NAME_WIDTH - len(f"{pid_text} ")
+        command_name = _command_beginning(process_name(first_process, recording), name_width)
         yield Row(
-            f"{first.pid}{more} {_command_beginning(process_name(first, recording), name_width)}",
+            f"{pid_text} {command_name}",
             *[""] * 3,
             short_mebibytes(largest),
             _largest_pss_text(processes, recording),
@@ -170,9 +172,15 @@ class _EqualSessions:
     @property
     def key(self) -> Hashable:
         """The key that all these sessions share."""
-        first = self.sessions[0]
-        options = tuple(sorted(first.options.items()))
-        return first.model_key, first.created_at, first.called_from, options, first.error
+        first_session = self.sessions[0]
+        options = tuple(sorted(first_session.options.items()))
+        return (
+            first_session.model_key,
+            first_session.created_at,
+            first_session.called_from,
+            options,
+            first_session.error,
+        )
 
 
 def single_sessions(process: ProgramProcess, recording: ProgramRun) -> list[_EqualSessions]:
