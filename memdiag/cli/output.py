@@ -146,7 +146,8 @@ class ProfileDestinations:
         folder: the folder of the reports.
 
     Attributes:
-        early: where the profile is saved during the run, because the kernel may end this process.
+        early_destination: where the profile is saved during the run, because the kernel may end
+            this process.
 
     Raises:
         ReportError: the folder cannot be created or written to.
@@ -155,17 +156,19 @@ class ProfileDestinations:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._usual_destination = ReportDestination(folder)
-        self._has_earlier = _has_completed_profile(folder)
-        self.early = (
-            self._sibling_destination("killed") if self._has_earlier else self._usual_destination
+        self._has_earlier_profile = _has_completed_profile(folder)
+        self.early_destination = (
+            self._sibling_destination("killed")
+            if self._has_earlier_profile
+            else self._usual_destination
         )
 
     def destination_of(self, profile: Profile) -> ReportDestination:
         """Return where to write `profile` at the end of the run."""
         status = profile.outcome.status
-        if self._has_earlier and status != "killed":
-            self.early.remove_early()
-        stays = self._has_earlier and not profile.outcome.completed
+        if self._has_earlier_profile and status != "killed":
+            self.early_destination.remove_early()
+        stays = self._has_earlier_profile and not profile.outcome.completed
         return self._sibling_destination(status) if stays else self._usual_destination
 
     def _sibling_destination(self, status: str) -> ReportDestination:

@@ -68,7 +68,7 @@ def test_an_earlier_profile_that_completed_stays_if_this_one_does_not(
     if earlier is not None:
         ReportDestination(folder).write(earlier, ["json"])
     destinations = ProfileDestinations(folder)
-    destinations.early.save_early(profile)
+    destinations.early_destination.save_early(profile)
     destinations.destination_of(profile).write(profile, ["json"])
     assert {path.name for path in tmp_path.iterdir()} == names
     stays = "out" if len(names) == 1 else f"out.{profile.outcome.status}"

@@ -103,7 +103,7 @@ def run(options: Namespace) -> int:
     destinations = ProfileDestinations(reports_folder(options, "MODEL", name))
     budget = _chosen_budget(options)
     config = _chosen_profile_config(options, genai, pinned=budget is not None)
-    save_early = destinations.early.save_early
+    save_early = destinations.early_destination.save_early
     result, interrupted = _measure_profile(options, config, budget, save_early)
     profile = result.profile
     destination = destinations.destination_of(profile)

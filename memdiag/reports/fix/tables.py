@@ -212,6 +212,8 @@ def _reason_with_weights(remedy: Remedy, remedies: Sequence[Remedy]) -> str:
     """Return the reason; after the weights if there is another result of the rewrite."""
     reason, weights = plain(remedy.reason), _remedy_weights_text(remedy)
     same_rewrite = [
-        other for other in remedies if (other.name, other.rule) == (remedy.name, remedy.rule)
+        candidate
+        for candidate in remedies
+        if (candidate.name, candidate.rule) == (remedy.name, remedy.rule)
     ]
     return f"{weights}: {reason}" if len(same_rewrite) > 1 and weights else reason

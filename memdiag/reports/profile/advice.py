@@ -462,7 +462,7 @@ def _copies_clause(profile: Profile, worst_finding: Finding) -> str:
         if count > 1 and weight_names.intersection(row.names):
             size = format_size(max(copy.size_bytes // copy.count for copy in row.copies))
             times = _TIMES_IN_WORDS.get(count, f"{count} times")
-            return f": {row.titled(_MAX_WEIGHT_NAME)} ({size}) is in memory {times}"
+            return f": {row.shortened_title(_MAX_WEIGHT_NAME)} ({size}) is in memory {times}"
     return ""
 
 

@@ -149,7 +149,7 @@
         linecolor: c.line, ticks: "outside", tickcolor: c.line, minallowed: at(whole[0]), maxallowed: at(whole[1]),
       },
     };
-    const titled = (chartPanel, text) => settings.annotations.push({
+    const addTitle = (chartPanel, text) => settings.annotations.push({
       xref: "paper", yref: "paper", x: 0, xanchor: "left", y: domain(chartPanel)[1], yanchor: "bottom", yshift: 2, showarrow: false, text, font: font(c, small ? 12 : 13),
     });
     settings.shapes = line.end_xrays.map(([start, end]) => ({
@@ -167,7 +167,7 @@
         title: { text: unit.name, standoff: small ? 2 : 6 },
       };
       const peak = isTree ? ` · peak ${line.is_peak_sampled ? "~" : ""}${size(line.peak_bytes)}` : ` · peak ${size(chartPanel.lane.peak_bytes)}`;
-      titled(chartPanel, `<b>${isTree ? "all processes" : clipped(chartPanel.lane.label, letters(peak))}</b>${peak}`);
+      addTitle(chartPanel, `<b>${isTree ? "all processes" : clipped(chartPanel.lane.label, letters(peak))}</b>${peak}`);
     }
     return settings;
   }

@@ -88,7 +88,7 @@ def _weight_tiles(attribution: Attribution, max_weights: int) -> list[TreemapTil
     rows = [row for row in weight_rows(attribution) if row.in_use_bytes]
     tiles = []
     for index, row in enumerate(rows[:max_weights]):
-        weight_id, title = f"w{index}", row.titled(_MAX_TILE_NAME)
+        weight_id, title = f"w{index}", row.shortened_title(_MAX_TILE_NAME)
         tiles.append(
             make_tile(weight_id, "weights", title, 0, row.in_use_bytes, "weights", row.summary)
         )

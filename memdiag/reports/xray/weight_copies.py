@@ -134,7 +134,7 @@ class WeightRow:
         further_count = len(self.names) - 1
         return f" +{further_count} more" if further_count else ""
 
-    def titled(self, length: int) -> str:
+    def shortened_title(self, length: int) -> str:
         """Return the title in at most `length` characters; a longer name loses its middle."""
         suffix = self._more_names
         name = self.title[: len(self.title) - len(suffix)]
@@ -163,7 +163,7 @@ def repeated_table(weights: Sequence[WeightRow]) -> Table:
     for weight in weights:
         rows.append(
             Row(
-                Cell(weight.titled(_MAX_WEIGHT_LABEL), is_code=True),
+                Cell(weight.shortened_title(_MAX_WEIGHT_LABEL), is_code=True),
                 f"{weight.count:,}",
                 _row_mebibytes_text(weight, decimals),
                 format_size(weight.resident_bytes),
