@@ -19,7 +19,7 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import RuleSelection, analysis_context, find_waste
 from memdiag.api.fix_scope import REWRITES, FixScope
-from memdiag.api.inputs import GivenInputs, choose_inputs, read_given
+from memdiag.api.inputs import GivenInputs, choose_inputs, read_given_arrays
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs
 from memdiag.api.option_estimates import estimated_savings
@@ -136,7 +136,7 @@ def fix(
         if new_models is not None:
             new_models.writer.check_writable()
             exits.callback(new_models.writer.discard_staged)
-        inputs = InputConfig(dims=config.dims, arrays=read_given(config.inputs))
+        inputs = InputConfig(dims=config.dims, arrays=read_given_arrays(config.inputs))
         try:
             original = measured_original(
                 exits,
