@@ -126,12 +126,12 @@ def check_budget(
             f"{model}: there is no budget or baseline{other_baselines}. Give a budget such as"
             f" peak=1.2GB, or write a baseline ({update_option})."
         )
-    first = run_profile(True)
-    if not first.outcome.completed:
-        return BudgetResult(profile=first)
-    machine = first.environment.machine
+    first_profile = run_profile(True)
+    if not first_profile.outcome.completed:
+        return BudgetResult(profile=first_profile)
+    machine = first_profile.environment.machine
     entry = saved_baseline.machines.get(machine) if saved_baseline and not update else None
-    profiles = [first]
+    profiles = [first_profile]
     judgement = judge_budget(profiles, budget, entry=entry, update_option=update_option)
     if (update or not judgement.is_met) and repeats > 1:
         for _ in range(repeats - 1):
@@ -157,7 +157,7 @@ def check_budget(
         notes.append(incomparable)
     judgement = msgspec.structs.replace(judgement, notes=tuple(notes))
     return BudgetResult(
-        profile=msgspec.structs.replace(first, judgement=judgement),
+        profile=msgspec.structs.replace(first_profile, judgement=judgement),
         incomparable=incomparable,
         update=new_entry,
     )

@@ -244,12 +244,15 @@ def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimatePart
     session = _estimated_session(model_file, config, grid.at({}))
     config.on_progress("memory")
     points = tuple(session.at(sizes) for sizes in grid.points())
-    first = points[0]
+    first_point = points[0]
     reductions: tuple[Reduction, ...] = ()
     findings: tuple[Finding, ...] = ()
     if config.details:
-        points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-        reductions = peak_reductions(session.ctx, session.settings, grid, first)
+        points = (
+            session.with_run_details(first_point, grid.doubled(first_point.dims)),
+            *points[1:],
+        )
+        reductions = peak_reductions(session.ctx, session.settings, grid, first_point)
         findings = _half_precision_findings(session)
         if findings:
             # At lower levels each run casts weights in fp16, and more memory stays resident.
@@ -261,16 +264,16 @@ def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimatePart
     corrections = (
         _measured_points(model_file, points, config) if config.measure else PointCorrections()
     )
-    fit = _fit_after_trial(model_file, session, grid, first, corrections, config)
+    fit = _fit_after_trial(model_file, session, grid, first_point, corrections, config)
     points = tuple(map(corrections.applied_to, points))
-    ratio = points[0].peak_bytes / max(1, first.peak_bytes)
+    ratio = points[0].peak_bytes / max(1, first_point.peak_bytes)
     return _EstimateParts(
         dimensions=grid.dimensions,
         points=points,
         notes=[
             *grid.notes,
             *_estimate_notes(session.ctx, config.session),
-            *_unknown_size_notes(session.ctx, first, is_measured=config.measure),
+            *_unknown_size_notes(session.ctx, first_point, is_measured=config.measure),
             *corrections.notes,
         ],
         fit=fit,
@@ -280,7 +283,7 @@ def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimatePart
         ),
         findings=findings,
         calibration=corrections.measured,
-        size_inputs=size_inputs(session.ctx, first) if first.unknown_values else {},
+        size_inputs=size_inputs(session.ctx, first_point) if first_point.unknown_values else {},
     )
 
 
@@ -313,15 +316,17 @@ def _fit_after_trial(
     model_file: ModelFile,
     session: SessionEstimate,
     grid: SizeGrid,
-    first: EstimatedPoint,
+    first_point: EstimatedPoint,
     corrections: PointCorrections,
     config: EstimateConfig,
 ) -> Fit | None:
     """Return the largest size that fits, and whether the model ran there; None without a limit."""
     if config.fit_bytes is None:
         return None
-    if first.is_floor:
-        problem = f"the size of {counted(first.unknown_values, 'value')} is not known before a run"
+    if first_point.is_floor:
+        problem = (
+            f"the size of {counted(first_point.unknown_values, 'value')} is not known before a run"
+        )
         return Fit(limit_bytes=config.fit_bytes, problem=problem)
     config.on_progress("sizes that fit")
     baseline = _runtime_baseline(config.runtime) or 0

@@ -109,8 +109,10 @@ def observe_runs(
 def moments_of_runs(total: int) -> tuple[int, ...]:
     """Return the numbers of runs after which memory is read, from the end of the warm-up on."""
     warm_up = max(_PACE_RUNS + 1, total // 10)
-    last = OBSERVED_MOMENTS - 1
-    return tuple(warm_up + (total - warm_up) * number // last for number in range(OBSERVED_MOMENTS))
+    last_number = OBSERVED_MOMENTS - 1
+    return tuple(
+        warm_up + (total - warm_up) * number // last_number for number in range(OBSERVED_MOMENTS)
+    )
 
 
 def _advance_runs(

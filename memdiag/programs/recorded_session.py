@@ -133,8 +133,8 @@ class RecordedSession:
 
     def finished_phases(self) -> tuple[Phase, ...]:
         """Return the phases. A phase that was open when the process ended has its end there."""
-        last = self.process.timeline.last
-        memory = UNKNOWN_MEMORY if last is None else last.memory
+        last_sample = self.process.timeline.last
+        memory = UNKNOWN_MEMORY if last_sample is None else last_sample.memory
         ended_s = self.process.ended_s or self.created_s
         self.phases.finish(ended_s, SpanBoundary(memory, None))
         return tuple(phase for phase in self.phases.phases() if phase.name != "start")

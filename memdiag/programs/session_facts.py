@@ -86,10 +86,10 @@ def described_sessions(sessions: Sequence[ProgramSession]) -> str:
 
     The sessions have the same model and were created by the same line.
     """
-    first = sessions[0]
+    first_session = sessions[0]
     return (
-        f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
-        f" {creation_site(first)} in"
+        f"{counted(len(sessions), 'session')} of {model_name(first_session)}, created at"
+        f" {creation_site(first_session)} in"
         f" {process_ids(sessions)}"
     )
 

@@ -50,8 +50,8 @@ def searched_dimensions(grid: SizeGrid) -> tuple[str, ...]:
     """
     several_sizes = [(name,) for name, sizes in grid.steps.items() if len(sizes) > 1]
     batch = tuple(dimension.name for dimension in grid.free if dimension.role == "batch")
-    first = tuple(dimension.name for dimension in grid.free[:1])
-    return several_sizes[0] if several_sizes else batch or first
+    first_free_names = tuple(dimension.name for dimension in grid.free[:1])
+    return several_sizes[0] if several_sizes else batch or first_free_names
 
 
 def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:

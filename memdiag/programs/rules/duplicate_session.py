@@ -180,10 +180,11 @@ def _duplicate_finding(
     """Return the finding for the sessions of each process that were alive together."""
     sessions = [session for together in processes for session in together]
     values_by_option = _differing_options(sessions)
-    first = sessions[0]
+    first_session = sessions[0]
     text = (
-        f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
-        f" at {creation_sites(sessions)}{_model_origins_text(sessions)}"
+        f"{model_name(first_session)} is loaded {len(sessions)} times in"
+        f" {process_ids(sessions)}, created at"
+        f" {creation_sites(sessions)}{_model_origins_text(sessions)}"
     )
     cost = ""
     if size is not None:

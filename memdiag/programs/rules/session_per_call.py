@@ -64,7 +64,7 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
 
 def _per_call_finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
     sessions = [session for process_sessions in processes for session in process_sessions]
-    first = sessions[0]
+    first_session = sessions[0]
     groups_together = [together for together in map(alive_together, processes) if len(together) > 1]
     known_sizes = [size for size in map(redundant_bytes, groups_together) if size is not None]
     size = sum(known_sizes) if known_sizes else None
@@ -72,8 +72,9 @@ def _per_call_finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramF
     creation_s = sum(session.creation_s or 0 for session in sessions)
     run_s = sum(shapes.total_s for session in sessions for shapes in session.shapes)
     message = (
-        f"{len(sessions)} sessions of {model_name(first)} were created at {creation_site(first)} in"
-        f" {process_ids(sessions)}, for {counted(runs, 'run')}: creating them took"
+        f"{len(sessions)} sessions of {model_name(first_session)} were created at"
+        f" {creation_site(first_session)} in {process_ids(sessions)}, for"
+        f" {counted(runs, 'run')}: creating them took"
         f" {format_duration(creation_s)}, running them {format_duration(run_s)}."
     )
     if groups_together:

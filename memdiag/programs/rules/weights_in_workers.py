@@ -159,8 +159,8 @@ def _sum_without_largest(sizes: Sequence[int]) -> int:
 def _workers_finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> ProgramFinding:
     """Return the finding for the sessions of each process: sharing would save `size` bytes."""
     sessions = [session for process_sessions in processes for session in process_sessions]
-    first = sessions[0]
-    path = first.model.path
+    first_session = sessions[0]
+    path = first_session.model.path
     if path is None:
         remedy = (
             "Load the model by its path, not from bytes, saved with its packed weights so that all"
@@ -173,7 +173,7 @@ def _workers_finding(processes: Sequence[Sequence[ProgramSession]], size: int) -
         sessions=session_numbers(sessions),
         bytes=size,
         message=(
-            f"{model_name(first)} is loaded by {len(processes)} processes at the same time"
+            f"{model_name(first_session)} is loaded by {len(processes)} processes at the same time"
             f" ({process_ids(sessions)}). {_copies_cost_text(processes, size)}"
         ),
         remedy=remedy,
