@@ -65,6 +65,11 @@ class SessionConstant:
         return self.is_exposed or any(use.buffer is None for use in self.uses)
 
     @property
+    def is_used(self) -> bool:
+        """Whether the constant has uses, is an output of its graph, or may be overridden."""
+        return bool(self.uses) or self.is_exposed
+
+    @property
     def is_packed_only(self) -> bool:
         """Whether the constant has uses, each of which packs it."""
         return bool(self.uses) and not self.is_read

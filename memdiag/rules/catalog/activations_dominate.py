@@ -26,8 +26,8 @@ profile measures how much the first run adds.
 ## Not reported
 
 Activations of less than 64 MiB. Models with free dimensions whose sizes were not all
-given with `--dim`. Where some have free dimensions, the bytes are counted by
-`arena-growth` alone. Values whose shape depends on the data count as nothing.
+given with `--dim`. In models with free dimensions `arena-growth` alone counts
+the bytes. Values whose shape depends on the data count as nothing.
 """
 
 from collections.abc import Iterator

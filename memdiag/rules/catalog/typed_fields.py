@@ -44,7 +44,7 @@ RULE = Rule(
 _MIN_FIELD_OVERHEAD_BYTES = 8 * MIB
 _FIELD_NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
 _CONSTANT_TENSOR_COPIES, _SUBGRAPH_TENSOR_COPIES = 2, 3
-"""How often a Constant's or a subgraph's tensor is there at the end of parsing (1.24 to 1.32.0)."""
+"""Copies of a Constant's or a subgraph's tensor at the end of parsing (1.24 to 1.32.0)."""
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
