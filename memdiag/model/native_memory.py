@@ -24,17 +24,17 @@ def trim_heap() -> None:
 @cache
 def _malloc_trim() -> Callable[[int], Any] | None:
     try:
-        found: Callable[[int], Any] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], Any] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):  # another C library
         return None
-    return found
+    return trim
 
 
 @contextmanager
 def limit_address_space(nbytes: int) -> Iterator[None]:
     """Limit the growth of the address space within the block to `nbytes`; more is a MemoryError.
 
-    Without effect if a tighter limit is set already, or ``/proc`` cannot be read.
+    It has no effect if a tighter limit is set already, or ``/proc`` cannot be read.
     """
     size = _address_space()
     if size is None:

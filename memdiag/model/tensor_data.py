@@ -99,7 +99,7 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
     """Return the dense data, as bytes, of the varints in a packed typed field.
 
     Raises:
-        ModelError: the bytes are no varints.
+        ModelError: the bytes are not varints.
     """
     dtype = np.dtype("u1" if element.bits == 6 else f"<u{max(element.bits // 8, 1)}")
     numbers = np.empty(count_varints(packed), dtype)
