@@ -56,9 +56,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     constant_bytes = ctx.model_file.weight_bytes
     constant_bytes += sum(fold.nbytes for fold in ctx.folds if fold.stays)
     max_bytes = max(_MIN_ACTIVATION_BYTES, constant_bytes)
-    if not ctx.activations_may_exceed(max_bytes, sizes.of):
+    if not ctx.activations_may_exceed(max_bytes, sizes.by_name):
         return
-    activations = ctx.activations(sizes.of)
+    activations = ctx.activations(sizes.by_name)
     if activations.peak_bytes <= max_bytes or activations.scope is None or activations.node is None:
         return
     node = ctx.graphs.qualified(activations.scope, activations.node)
@@ -75,7 +75,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         detail="The arena keeps at least as much after the run.",
         nodes=[node],
         graph=ctx.graphs.path(activations.scope),
-        nbytes=0 if sizes.of else activations.peak_bytes,
+        nbytes=0 if sizes.by_name else activations.peak_bytes,
         peak_bytes=0,
         run_bytes=activations.peak_bytes,
         phase="first_run",

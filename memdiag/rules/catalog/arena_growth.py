@@ -62,7 +62,7 @@ _MAX_DOUBLED_DIMENSIONS = 4
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the memory of activations and its growth with free dimensions."""
     sizes = choose_dimensions(ctx.model_file, ctx.sizes)
-    if not sizes.of:
+    if not sizes.by_name:
         return
     weight_bytes = ctx.model_file.weight_bytes
     min_bytes = (
@@ -70,16 +70,16 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if sizes.assumed
         else _MIN_ARENA_GROWTH_BYTES
     )
-    if not ctx.activations_may_exceed(min_bytes - 1, sizes.of):
+    if not ctx.activations_may_exceed(min_bytes - 1, sizes.by_name):
         return
-    activations = ctx.activations(sizes.of)
+    activations = ctx.activations(sizes.by_name)
     if activations.peak_bytes < min_bytes or activations.scope is None or activations.node is None:
         return
     assumed_text = ", assumed sizes" if sizes.assumed else ""
     yield RULE.finding(
         ctx,
         f"Activations take about {format_size(activations.peak_bytes)} at "
-        f"{free_dimensions_text(sizes.of)}{assumed_text}"
+        f"{free_dimensions_text(sizes.by_name)}{assumed_text}"
         f"{_doubled_dimensions_clause(ctx, sizes, activations)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
@@ -96,8 +96,8 @@ def _doubled_dimensions_clause(
 ) -> str:
     """Return a clause with the memory of activations at twice the size of each free dimension."""
     dimensions_by_peak: dict[str, list[str]] = {}
-    for name, size in list(sizes.of.items())[:_MAX_DOUBLED_DIMENSIONS]:
-        activations_doubled = ctx.activations({**sizes.of, name: 2 * size})
+    for name, size in list(sizes.by_name.items())[:_MAX_DOUBLED_DIMENSIONS]:
+        activations_doubled = ctx.activations({**sizes.by_name, name: 2 * size})
         # A graph that does not fit the doubled size leaves shapes unknown.
         if (
             size

@@ -172,7 +172,7 @@ def _grown_result_findings(
 
 def _unfolded_arena_growth(ctx: AnalysisContext) -> int:
     """Return how many bytes more the arena has after two runs if nothing is folded."""
-    sizes = choose_dimensions(ctx.model_file, ctx.sizes).of
+    sizes = choose_dimensions(ctx.model_file, ctx.sizes).by_name
     folded, unfolded = SimulatedArena(), SimulatedArena()
     for arena, run in ((folded, ctx.run(sizes)), (unfolded, ctx.unfolded_run(sizes))):
         arena.serve(run.requests)

@@ -123,22 +123,22 @@ def _fp16_value_findings(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding if a run takes less memory with fp32 in place of fp16."""
     sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if not _has_half_values(ctx) or not ctx.activations_may_exceed(
-        _MIN_RUN_SAVING_BYTES / 4, sizes.of
+        _MIN_RUN_SAVING_BYTES / 4, sizes.by_name
     ):
         return
-    run, fp32_run = ctx.run(sizes.of), ctx.fp32_run(sizes.of)
+    run, fp32_run = ctx.run(sizes.by_name), ctx.fp32_run(sizes.by_name)
     arena_bytes = _repeated_run_arena_bytes(run)
     fp32_arena_bytes = _repeated_run_arena_bytes(fp32_run)
     saved_bytes = arena_bytes - fp32_arena_bytes
     if saved_bytes < max(_MIN_RUN_SAVING_BYTES, _MIN_RUN_SAVING_SHARE * arena_bytes):
         return
     assumed = ", assumed sizes" if sizes.assumed else ""
-    sizes_text = f", at {free_dimensions_text(sizes.of)}{assumed}" if sizes.of else ""
+    sizes_text = f", at {free_dimensions_text(sizes.by_name)}{assumed}" if sizes.by_name else ""
     yield RULE.finding(
         ctx,
         f"A run takes {format_size(arena_bytes)} of the arena, and would take "
         f"{format_size(fp32_arena_bytes)} with fp32 in place of fp16{sizes_text}: "
-        f"{_fp16_replacements_text(ctx, sizes.of)}",
+        f"{_fp16_replacements_text(ctx, sizes.by_name)}",
         detail="The CPU has few kernels for fp16. The arena keeps what a run takes.",
         nodes=[] if run.peak.node is None else [_peak_node_name(ctx, run)],
         nbytes=0 if sizes.assumed else saved_bytes,
