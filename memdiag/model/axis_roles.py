@@ -189,7 +189,7 @@ def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:
 
 
 def _dims_of_each_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, list[str]]:
-    """Return the free dimensions by the name of their role, without those of unknown role."""
+    """Return the free dimensions by the name of their role, without dimensions of unknown role."""
     keys_by_role: dict[str, list[str]] = {}
     for key, role in axis_roles(graph, functions).items():
         keys_by_role.setdefault(role.name, []).append(key)
@@ -220,10 +220,10 @@ def _free_sides(
 def _detection_output(graph: Graph, roles: Mapping[str, AxisRole]) -> str:
     """Return the name of an output whose size depends on the image's size; ``""`` without one.
 
-    Such an output is a map or a list of objects. It has three or more dimensions, one of them
-    behind the first free, which is neither the length of a text nor a dimension of an input; or its
-    name contains boxes, masks or the like. The output of a classifier is [batch, classes], that of
-    an encoder [batch, sequence, features].
+    Such an output is a map or a list of objects. It has three or more dimensions. One of
+    them, but not the first, is free, and neither the length of a text nor a dimension of an input.
+    Or its name contains boxes, masks or the like. The output of a classifier is [batch, classes],
+    the output of an encoder [batch, sequence, features].
     """
     other_keys = {key for key, role in roles.items() if role.name not in ("height", "width")}
     for value in graph.output_values:
@@ -439,9 +439,9 @@ def _output_axis_layout(use: Use, layout: tuple[int | None, ...]) -> tuple[int |
         if not axes:
             return None
         rank = len(layout) + len(axes)
-        added = {axis % rank for axis in axes}
-        remaining_axes = iter(layout)
-        return tuple(None if axis in added else next(remaining_axes, None) for axis in range(rank))
+        added_axes = {axis % rank for axis in axes}
+        remaining = iter(layout)
+        return tuple(None if axis in added_axes else next(remaining, None) for axis in range(rank))
     return None
 
 

@@ -395,7 +395,7 @@ def _feed_pairs(
         )
     fed = {pair.input for pair in pairs}
     # Caches of an encoder stay as they are, and past_sequence_length is not a cache.
-    alone = [
+    unpaired = [
         name
         for name in inputs
         if _star_text(right, name) is not None
@@ -403,10 +403,10 @@ def _feed_pairs(
         and "encoder" not in name.lower()
         and re.search(r"\d", name)
     ]
-    if alone:
+    if unpaired:
         raise UsageError(
-            f"--feed: input {alone[0]!r} is called {right!r}, but no output {left!r} has the same"
-            " text for *. Choose patterns that pair every past input."
+            f"--feed: input {unpaired[0]!r} is called {right!r}, but no output {left!r} has the"
+            " same text for *. Choose patterns that pair every past input."
         )
     return pairs
 

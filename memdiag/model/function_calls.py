@@ -58,7 +58,7 @@ def called_functions(
 def inlined_node_count(graph: Graph, functions: Iterable[Graph], limit: int) -> int:
     """Return the number of nodes of `graph` after inlining all calls; above `limit` if endless.
 
-    A call counts as a node as well. The result is not exact above `limit`.
+    A call also counts as a node. The result is not exact above `limit`.
     """
     functions_by_key = {function.key: function for function in functions}
     calls_by_caller = {

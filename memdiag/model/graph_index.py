@@ -439,7 +439,7 @@ class GraphIndex:
     def weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight that `name` refers to in `scope`; None if the value is not a weight.
 
-        Return None as well if two weights of the defining graph have that name.
+        Also return None if two weights of the defining graph have that name.
         """
         defining = scope.defining_scope(name)
         return self.own_weight(defining, name) if defining is not None else None

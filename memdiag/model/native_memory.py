@@ -41,14 +41,14 @@ def limit_address_space(nbytes: int) -> Iterator[None]:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = size + nbytes
+    new_limit = size + nbytes
     tightest = min(
         (limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY), default=None
     )
-    if tightest is not None and tightest <= wanted:
+    if tightest is not None and tightest <= new_limit:
         yield
         return
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (new_limit, hard))
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Types and numbers of the outputs of one node, from those of its inputs."""
+"""Types and numbers of the outputs of one node, from the types and numbers of its inputs."""
 
 from collections.abc import Mapping
 

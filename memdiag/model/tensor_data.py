@@ -140,7 +140,7 @@ def array_from_bytes(data: memoryview, element: ElementType, shape: tuple[int, .
 def inline_array(tensor: TensorProto) -> Array | None:
     """Return the values of a tensor whose data is in the proto; None for other tensors.
 
-    Return None as well for strings, types that numpy lacks, and damaged tensors.
+    Also return None for strings, types that numpy lacks, and damaged tensors.
     """
     element = ELEMENT_TYPES.get(tensor.data_type)
     shape = tuple(tensor.dims)

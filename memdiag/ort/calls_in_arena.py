@@ -70,7 +70,7 @@ class CallsInArena:
 def step_requests(
     first: Sequence[ArenaRequest], last: Sequence[ArenaRequest], steps: int
 ) -> Iterator[Sequence[ArenaRequest]]:
-    """Yield the requests of each step, from those of the first and the last.
+    """Yield the requests of each step, computed from the first and the last step.
 
     In a step of one token sizes grow linearly with the past. If the first and the last step have
     different values, as when a branch of the model depends on a size, only these two are yielded.

@@ -174,8 +174,8 @@ def unknown_key_notes(options: Iterable[str]) -> Iterator[str]:
         yield _unknown_key_note(f"session option {name}", name, SESSION_CONFIG_KEYS)
 
 
-# The keys in include/onnxruntime/core/session/onnxruntime_run_options_config_keys.h that are not
-# those of one provider, all of which are strings in the library for the CPU of 1.32.0.
+# The keys in include/onnxruntime/core/session/onnxruntime_run_options_config_keys.h that do not
+# belong to one provider. All of them are strings in the library for the CPU of 1.32.0.
 RUN_CONFIG_KEYS = frozenset(
     {
         "disable_synchronize_execution_providers",

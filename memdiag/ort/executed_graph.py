@@ -230,8 +230,8 @@ class ExecutedGraph:
             if node.source.domain == NCHWC_DOMAIN and node.op_type == "Conv":
                 node.overwrites = names[_SUMMAND_INPUT] if len(names) > _SUMMAND_INPUT else ""
 
-    def _remove_nodes(self, removed: set[int]) -> None:
-        self.nodes = [node for node in self.nodes if id(node) not in removed]
+    def _remove_nodes(self, removed_ids: set[int]) -> None:
+        self.nodes = [node for node in self.nodes if id(node) not in removed_ids]
         self.index_values()
 
     def index_values(self) -> None:
@@ -476,7 +476,7 @@ class ExecutedGraph:
         readers = ["Conv", "AveragePool"]
         if self.runtime < MAX_POOL_UNPADDED_SINCE:
             readers.append("MaxPool")
-        removed: set[int] = set()
+        removed_ids: set[int] = set()
         for node in self.nodes:
             reader = self.only_reader(node.output[0]) if node.op_type == "Pad" else None
             if reader is None or reader.op_type not in readers or len(node.source.input) < 2:
@@ -487,12 +487,12 @@ class ExecutedGraph:
                 continue
             names = {node.output[0]: node.input[0]}
             reader.input = tuple(names.get(name, name) for name in reader.input)
-            removed.add(id(node))
-        self._remove_nodes(removed)
+            removed_ids.add(id(node))
+        self._remove_nodes(removed_ids)
 
     def _merge_into_convolutions(self) -> None:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
-        removed: set[int] = set()
+        removed_ids: set[int] = set()
         for conv in self.nodes:
             if conv.op_type not in _FLOAT_CONVOLUTIONS:
                 continue
@@ -500,7 +500,7 @@ class ExecutedGraph:
                 node = self.only_reader(conv.output[0])
                 if node is None or any(node.output[1:]) or node.source.subgraphs:
                     break
-                if id(node) in removed:  # damaged models have circles
+                if id(node) in removed_ids:  # damaged models have circles
                     break
                 other_inputs = [name for name in node.input if name and name != conv.output[0]]
                 is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(
@@ -515,13 +515,13 @@ class ExecutedGraph:
                     break
                 conv.output = node.output[:1]
                 self._producers[node.output[0]] = conv
-                removed.add(id(node))
-        self._remove_nodes(removed)
+                removed_ids.add(id(node))
+        self._remove_nodes(removed_ids)
 
     def _merge_parts_into_split(self) -> None:
         """Make one Split of the Gathers and Slices that together cover an axis of a value."""
-        removed: set[int] = set()
-        added: list[ExecutedNode] = []
+        removed_ids: set[int] = set()
+        splits: list[ExecutedNode] = []
         for name, readers in self._readers.items():
             kind = self.types.get(name)
             if len(readers) < 2 or kind is None or kind.shape is None or name in self._outputs:
@@ -537,12 +537,12 @@ class ExecutedGraph:
                 continue
             if any(start != begin for start, (_, begin, _) in zip(starts, ranges, strict=False)):
                 continue
-            added.append(self._split_node(name, kind, readers, parts))
-            removed.update(map(id, readers))
-        if added:
-            squeezes = [node for split in added for node in self._squeeze_nodes(split)]
-            self.nodes = [node for node in self.nodes if id(node) not in removed]
-            self.nodes += added + squeezes
+            splits.append(self._split_node(name, kind, readers, parts))
+            removed_ids.update(map(id, readers))
+        if splits:
+            squeezes = [node for split in splits for node in self._squeeze_nodes(split)]
+            self.nodes = [node for node in self.nodes if id(node) not in removed_ids]
+            self.nodes += splits + squeezes
             self.index_values()
 
     def _read_part(
@@ -900,7 +900,7 @@ class _BlockRewrite:
 
 
 def _serialized_attributes(node: Node) -> list[bytes]:
-    return sorted(each.SerializeToString(deterministic=True) for each in node.attribute)
+    return sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
 
 
 def _nodes_in_runtime_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:

@@ -105,7 +105,7 @@ class FoldedResult(SessionConstant):
         return self.is_packed_only and not self.is_kept
 
     def merged(self, other: "FoldedResult") -> "FoldedResult":
-        """Return this result with the uses of `other` as well, which has equal content."""
+        """Return this result with the uses of `other`, which has equal content, added."""
         return replace(
             self,
             uses=(*self.uses, *other.uses),

@@ -117,9 +117,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             continue
         kept = tuple(weight for weight in fold.weights if ctx.session.weight(weight).is_used)
         replaced = tuple(weight for weight in fold.weights if weight not in kept)
-        before = sum(weight.nbytes for weight in fold.weights)
-        after = fold.nbytes + sum(weight.nbytes for weight in kept)
-        if after >= _MIN_FOLDING_RATIO * before:
+        bytes_before = sum(weight.nbytes for weight in fold.weights)
+        bytes_after = fold.nbytes + sum(weight.nbytes for weight in kept)
+        if bytes_after >= _MIN_FOLDING_RATIO * bytes_before:
             grown = _GrownResult(ctx.session.result(fold), replaced, kept)
             grown_by_operator[fold.node.op_type].append(grown)
     for operator, grown_results in grown_by_operator.items():

@@ -12,8 +12,8 @@ in fp32. For a node whose inputs are fp16 it inserts casts, also before its weig
   the first run and up to twice as soon as the memory pattern of the second run has its own block,
   next to the fp16 original.
 
-Values between two such nodes are fp32, as large as those of an fp32 model. A run takes more than
-that of an fp32 model where
+Values between two such nodes are fp32, as large as those of an fp32 model. A run takes more
+memory than a run of an fp32 model where
 
 - a few operators with a kernel for fp16, such as Reshape and Transpose, follow each other: their
   values are in memory in both types;

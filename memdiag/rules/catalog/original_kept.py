@@ -81,15 +81,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
     Weights with equal content share their packed buffers and have one finding together.
     """
-    done: set[Weight] = set()
+    grouped: set[Weight] = set()
     for weight in ctx.model_file.weights:
-        if weight in done:
+        if weight in grouped:
             continue
         first = _kernel_packed_weight(ctx, weight)
         if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
             continue
-        equal = [twin for twin in _equal_packed_weights(ctx, weight) if twin not in done]
-        done.update(equal)
+        equal = [twin for twin in _equal_packed_weights(ctx, weight) if twin not in grouped]
+        grouped.update(equal)
         group = [first, *filter(None, (_kernel_packed_weight(ctx, twin) for twin in equal))]
         kept_weights = [packed for packed in group if packed.loaded.is_read]
         if kept_weights:

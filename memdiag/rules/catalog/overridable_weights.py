@@ -74,7 +74,7 @@ def _overridable_findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Find
         ctx,
         f"{name} ({format_size(weight.nbytes)}) is also a graph input, so that {some_of(nodes)} "
         "cannot be folded: it is computed in every run",
-        detail="The weight stays besides the copy that each run makes in the arena."
+        detail="The weight stays next to the copy that each run makes in the arena."
         + (
             _CRASH_SENTENCE.format(ctx.runtime)
             if _has_optimizer_crash(ctx, weight, readers)

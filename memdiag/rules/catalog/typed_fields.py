@@ -81,7 +81,7 @@ def _field_bytes(weight: Weight) -> int:
     number = _FIELD_NUMBER_BYTES.get(element.field, 0)
     if element.bits >= number * 8:
         return 0
-    # Elements of less than a byte share one as in raw_data, but for those of six bits.
+    # Elements of less than a byte share a byte, as in raw_data, except for elements of six bits.
     count = prod(weight.shape) if element.bits == 6 else weight.nbytes * 8 // max(element.bits, 8)
     return count * number
 

@@ -156,8 +156,8 @@ def _dropped_weight_findings(ctx: AnalysisContext, dropped: Sequence[Weight]) ->
     peak = total - largest
     if peak < _MIN_UNUSED_PEAK_BYTES:
         return
-    by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
-    names = list(map(qualified_name, by_size))
+    dropped_by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
+    names = list(map(qualified_name, dropped_by_size))
     yield RULE.finding(
         ctx,
         f"{counted(len(dropped), 'weight')} that nothing reads ({some_of(names)}: "
