@@ -69,7 +69,7 @@ def _first_type_rule(function: Callable[..., Array]) -> _ComputeOutput:
     return _broadcast_rule(lambda *inputs: np.asarray(function(*inputs)).astype(inputs[0].dtype))
 
 
-def _divided_values(left: Array, right: Array) -> Array:
+def _divide_values(left: Array, right: Array) -> Array:
     if left.dtype.kind == "f":
         return np.asarray(left / right)
     if not right.all():
@@ -170,7 +170,7 @@ def _compute_range(node: Node, inputs: Sequence[Array]) -> Array | None:
     return np.asarray(start + np.arange(count) * step).astype(inputs[0].dtype)
 
 
-def _chosen_values(condition: Array, yes: Array, no: Array) -> Array:
+def _select_values(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(condition, yes, no)
 
 
@@ -206,7 +206,7 @@ _COMPUTE_BY_OPERATOR: dict[str, _ComputeOutput] = {
     "Ceil": _first_type_rule(np.ceil),
     "Concat": _compute_concat,
     "ConstantOfShape": _compute_constant_of_shape,
-    "Div": _first_type_rule(_divided_values),
+    "Div": _first_type_rule(_divide_values),
     "Equal": _broadcast_rule(np.equal),
     "Expand": _compute_expand,
     "Floor": _first_type_rule(np.floor),
@@ -233,7 +233,7 @@ _COMPUTE_BY_OPERATOR: dict[str, _ComputeOutput] = {
     "Tile": _compute_tile,
     "Transpose": _compute_transpose,
     "Unsqueeze": _compute_unsqueeze,
-    "Where": _broadcast_rule(_chosen_values),
+    "Where": _broadcast_rule(_select_values),
 }
 
 EVALUATED_OPERATORS = frozenset(_COMPUTE_BY_OPERATOR)

@@ -221,7 +221,7 @@ class _WeightLister:
             actual = stored_bytes(tensor, element) if location.length is None else location.length
         if actual != expected:
             raise ModelError(
-                f"{where} should have {expected:,} {unit} ({element.name} {_stated_shape(shape)})"
+                f"{where} should have {expected:,} {unit} ({element.name} {_shape_text(shape)})"
                 f" but has {actual:,}; export the model again."
             )
         return element, location
@@ -254,7 +254,7 @@ class _WeightLister:
         return f"{self.origin}: {noun} {name[:200]!r}{graph_text}"
 
 
-def _stated_shape(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return str(list(shape)) if len(shape) <= 8 else f"of {len(shape)} axes"
 
 
@@ -266,7 +266,7 @@ def _checked_tensor_shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
         )
     if min(shape, default=0) < 0:
         raise ModelError(
-            f"{where} has the shape {_stated_shape(shape)}, which no tensor can have. "
+            f"{where} has the shape {_shape_text(shape)}, which no tensor can have. "
             "Export the model again."
         )
     return shape

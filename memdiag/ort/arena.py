@@ -155,7 +155,7 @@ class SimulatedArena:
             if neighbour is not None and neighbour.is_free:
                 self._remove_free_chunk(neighbour)
                 left, right = sorted((chunk, neighbour), key=lambda part: part.start)
-                chunk = _merged_chunk(left, right)
+                chunk = _merge_chunks(left, right)
         self._chunks[chunk.region, chunk.start] = chunk
         self._add_free_chunk(chunk)
 
@@ -232,7 +232,7 @@ def _chunk_size(nbytes: int) -> int:
     return -(-max(nbytes, 1) // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
 
 
-def _merged_chunk(left: _RegionChunk, right: _RegionChunk) -> _RegionChunk:
+def _merge_chunks(left: _RegionChunk, right: _RegionChunk) -> _RegionChunk:
     left.end, left.following = right.end, right.following
     if right.following is not None:
         right.following.previous = left

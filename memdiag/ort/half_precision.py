@@ -101,7 +101,7 @@ def is_cast_once(use: Use) -> bool:
     It is cast in each run if another input of a node without a kernel for float16 reads it too.
     """
     scope = use.scope
-    pending = [_passed_on_name(scope, use.node.input[use.input_index])]
+    pending = [_source_name(scope, use.node.input[use.input_index])]
     casting: list[Use] = []
     for name in pending:
         for local_use in scope.uses(name):
@@ -114,7 +114,7 @@ def is_cast_once(use: Use) -> bool:
     return len(casting) == 1 and casting[0].node is use.node
 
 
-def _passed_on_name(scope: Scope, name: str) -> str:
+def _source_name(scope: Scope, name: str) -> str:
     """Return the value of `scope` that nodes without effect pass on as `name`."""
     visited = {name}  # damaged models have circles
     node = scope.producers.get(name)
@@ -221,7 +221,7 @@ class HalfPrecision:
 
     def _computed_producer(self, name: str) -> Node | None:
         """Return the node of the graph that computes `name` in each run."""
-        node = self._scope.producers.get(_passed_on_name(self._scope, name))
+        node = self._scope.producers.get(_source_name(self._scope, name))
         return node if node is not None and self._is_computed[node.index] else None
 
     def _is_read_in_half(self, name: str) -> bool:
@@ -271,7 +271,7 @@ class HalfPrecision:
                     contents[name] = self._constant_content(name)
                 read_counts[contents[name]] += 1
         shared_names = {name for name, content in contents.items() if read_counts[content] > 1}
-        sources = (_passed_on_name(self._scope, name) for name in shared_names)
+        sources = (_source_name(self._scope, name) for name in shared_names)
         return frozenset(shared_names.union(sources))
 
     def _is_constant(self, name: str) -> bool:
@@ -280,6 +280,6 @@ class HalfPrecision:
         return self.is_half(name) and is_own and self._computed_producer(name) is None
 
     def _constant_content(self, name: str) -> object:
-        name = _passed_on_name(self._scope, name)
+        name = _source_name(self._scope, name)
         value = small_constant(self._scope, name)
         return name if value is None or value.size != 1 else (value.shape, value.tobytes())

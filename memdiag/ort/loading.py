@@ -527,7 +527,9 @@ class SessionLoading:
         if not self._reorders:
             return live
         timeline = self.timeline
-        filters = sorted((weight for weight in live if weight.reordered_bytes), key=_first_use)
+        filters = sorted(
+            (weight for weight in live if weight.reordered_bytes), key=_first_use_index
+        )
         for weight in filters:
             nbytes = weight.reordered_bytes
             self._count_taken("reordered filters", nbytes)
@@ -686,7 +688,7 @@ def _is_widened(constant: SessionConstant, use: PackedUse) -> bool:
     return dtype == HALF_DTYPE and not reads_half(use.node) and is_cast_once(use.use)
 
 
-def _first_use(live: LiveConstant) -> int:
+def _first_use_index(live: LiveConstant) -> int:
     return min((use.node.index for use in live.constant.uses), default=0)
 
 

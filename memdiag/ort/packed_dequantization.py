@@ -152,11 +152,14 @@ def unfused_reason(
     if runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE and scale in shared:
         return "several weights share their scales"
     return next(
-        filter(None, (_reason_behind(graphs, shapes, runtime, reader) for reader in readers)), ""
+        filter(
+            None, (_following_node_reason(graphs, shapes, runtime, reader) for reader in readers)
+        ),
+        "",
     )
 
 
-def _reason_behind(
+def _following_node_reason(
     graphs: GraphIndex, shapes: ModelShapes, runtime: Runtime, reader: WeightReader
 ) -> str:
     """Return why the node after a product prevents the fusion; empty if it does not."""

@@ -96,13 +96,13 @@ class _QuantizedRewrite:
             if self._is_packed(node.source):
                 self._dropped.add(id(node))
                 for reader in graph.readers_of(name):
-                    reader.input = _replaced_names(reader.input, name, node.input[0])
+                    reader.input = _replace_name(reader.input, name, node.input[0])
                     reader.op_type = "MatMulNBits"
                 continue
             for number, reader in enumerate(graph.readers_of(name)[1:]):
                 new_name = f"{name}{NEW_VALUE_MARK}{number}"
                 graph.add_value(new_name, name)
-                reader.input = _replaced_names(reader.input, name, new_name)
+                reader.input = _replace_name(reader.input, name, new_name)
                 index = graph.take_index()
                 graph.nodes.append(
                     ExecutedNode(node.op_type, node.input, (new_name,), node.source, index)
@@ -187,9 +187,7 @@ class _QuantizedRewrite:
                 if is_second or self._is_alike(middle, node):
                     self._dropped |= {id(middle), id(node)}
                     for reader in graph.readers_of(node.output[0]):
-                        reader.input = _replaced_names(
-                            reader.input, node.output[0], middle.input[0]
-                        )
+                        reader.input = _replace_name(reader.input, node.output[0], middle.input[0])
                 continue
             dequantizer = graph.producer_of(middle.input[0]) if middle.input else None
             if middle.op_type not in _PASSED_OPERATORS or dequantizer is None:
@@ -240,7 +238,7 @@ class _QuantizedRewrite:
                 continue
             for operand in (*dequantizers, *bias):
                 self._dropped.add(id(operand))
-                node.input = _replaced_names(node.input, operand.output[0], operand.input[0])
+                node.input = _replace_name(node.input, operand.output[0], operand.input[0])
             if quantizers:
                 self._dropped.update(map(id, quantizers))
                 node.output = quantizers[-1].output
@@ -296,5 +294,5 @@ def _is_dequantizing(node: ExecutedNode | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear"
 
 
-def _replaced_names(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+def _replace_name(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
     return tuple(new if name == old else name for name in names)
