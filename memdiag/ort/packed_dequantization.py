@@ -151,12 +151,8 @@ def unfused_reason(
         return "several nodes share the DequantizeLinear"
     if runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE and scale in shared:
         return "several weights share their scales"
-    return next(
-        filter(
-            None, (_following_node_reason(graphs, shapes, runtime, reader) for reader in readers)
-        ),
-        "",
-    )
+    reasons = (_following_node_reason(graphs, shapes, runtime, reader) for reader in readers)
+    return next(filter(None, reasons), "")
 
 
 def _following_node_reason(
