@@ -527,9 +527,8 @@ class SessionLoading:
         if not self._reorders:
             return live
         timeline = self.timeline
-        filters = sorted(
-            (weight for weight in live if weight.reordered_bytes), key=_first_use_index
-        )
+        reordered = (weight for weight in live if weight.reordered_bytes)
+        filters = sorted(reordered, key=_first_use_index)
         for weight in filters:
             nbytes = weight.reordered_bytes
             self._count_taken("reordered filters", nbytes)

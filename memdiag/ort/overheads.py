@@ -77,7 +77,7 @@ PROCESS_BASELINE_BYTES: dict[Runtime, int] = {
     Runtime(1, 31): 44_767_232,
     Runtime(1, 32): 46_473_216,
 }
-"""The bytes before a session: Python 3.11, numpy and onnxruntime, without telemetry."""
+"""The resident set before a session: Python 3.11, numpy and onnxruntime, without telemetry."""
 
 
 def overhead_at_end(runtime: Runtime, phase: PhaseName) -> SessionOverhead:
