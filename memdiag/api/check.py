@@ -271,7 +271,7 @@ def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | 
     if not any(map(_bytes_at_peak, findings)):
         return None
     try:
-        sizes = choose_dimensions(ctx.model_file, ctx.sizes).of
+        sizes = choose_dimensions(ctx.model_file, ctx.sizes).by_name
         return SessionEstimate(ctx, EstimatedSettings()).most_probable(sizes).peak_bytes
     except Exception as error:  # a defect of the estimate must not lose the findings
         ctx.notes.append(f"the peak could not be estimated ({defect_reason(error)})")
