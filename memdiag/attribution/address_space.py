@@ -250,7 +250,7 @@ def _parsed_region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Regio
 
 
 def _ascending_regions(regions: Iterable[Region]) -> Iterator[Region]:
-    """Yield `regions`, except those that overlap earlier ones: the map may change during reading."""
+    """Yield `regions` except those that overlap earlier ones: the map may change during reading."""
     last_end = 0
     for region in regions:
         if last_end <= region.start and region.end < intervals.LAST_ADDRESS:

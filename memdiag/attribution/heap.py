@@ -377,7 +377,7 @@ class _HeapWalker:
                 self._add_chunk(chunk_start, chunk_end, _CHUNK_IN_USE)
 
     def _mapped_length(self, page: int, end: int) -> int:
-        """Return the bytes of the mapped chunk at the start of the page `page`; 0 if there is none."""
+        """Return the bytes of the mapped chunk that starts at address `page`; 0 if none does."""
         try:
             previous, size = self._words.word_at(page), self._words.word_at(page + WORD)
         except _InconsistentHeapError:
