@@ -82,9 +82,9 @@ class PointEvaluator:
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
 
-        Enough to measure its memory and the memory of the defaults again and to compare latency, as
-        precisely as half of the time allows; or for memory alone, where that takes a quarter at
-        most; otherwise nothing.
+        The reserve suffices to measure its memory and the memory of the defaults again, and to
+        compare latency as precisely as half of the time allows. If the time is too short for that,
+        it is for memory alone if that takes a quarter of the time at most, and otherwise 0.
         """
         if remaining_s == inf:
             return 0.0

@@ -21,7 +21,7 @@ from memdiag.verify.mapped_rows import unread_table_notes
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What was published at the end of a search.
+    """The files that were published at the end of a search.
 
     Attributes:
         remedies, output_files, kept_files, kept_bytes, is_valid, oldest_onnxruntime, oldest_reason:
@@ -82,7 +82,7 @@ def fix_record(
         only: the names of what was to be tried.
         untried: the names of the optimizers for which there was no time.
         failed_optimizers: why optimizers wrote no model, by name.
-        is_cut_short: whether rewrites or optimizers were not tried; how long they take is unknown.
+        is_cut_short: whether rewrites or optimizers were not tried, whose duration is unknown.
         notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
@@ -90,9 +90,9 @@ def fix_record(
     evaluator, chosen = search.point_evaluator, search.chosen
     evaluation = evaluator.evaluation(chosen)
     difference = evaluation.difference if evaluation else None
-    # What was not verified is no program, nor what loads a missing model.
+    # No program is printed for a point that was not verified, or for a model that is missing.
     has_program = bool(chosen.option_names) and not chosen.undecided and not published.problem
-    loaded = Path(published.output_files[0]) if published.output_files else model_file.path
+    loaded_model = Path(published.output_files[0]) if published.output_files else model_file.path
     return Fix(
         schema=FIX_SCHEMA,
         model=path_text(model_file.path),
@@ -124,7 +124,7 @@ def fix_record(
         chosen=chosen.option_names,
         measured_once=not search.measured.is_confirmed,
         sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),
-        program=_point_program(loaded, chosen, search) if has_program else "",
+        program=_point_program(loaded_model, chosen, search) if has_program else "",
         budget=dict(search.budget),
         max_slowdown=search.max_slowdown,
         session_count=evaluator.session_count,
@@ -155,7 +155,7 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
             " printed once a longer search has decided that"
         )
     evaluation = search.point_evaluator.evaluation(chosen)
-    ratios = [at.ratio for at in evaluation.latencies] if evaluation else []
+    ratios = [comparison.ratio for comparison in evaluation.latencies] if evaluation else []
     if chosen.same_kernels and chosen.ratio is not None and chosen.ratio > search.max_slowdown:
         yield (
             "the same kernels run on the same shapes, so a latency above the allowed"
