@@ -118,7 +118,7 @@ def run_tool(words: Sequence[str | Path], subject: str) -> str:
         ProvisionError: it failed or exceeded its time limit.
     """
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ending_with_parent([*map(str, words)]),
             check=False,
             capture_output=True,
@@ -129,13 +129,13 @@ def run_tool(words: Sequence[str | Path], subject: str) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise ProvisionError(f"{subject}: the installer did not end in time. Try again.") from error
-    if done.returncode:
-        raise ProvisionError(f"{subject}: {failure_reason(done.stderr + done.stdout)}")
-    return done.stdout
+    if process.returncode:
+        raise ProvisionError(f"{subject}: {failure_reason(process.stderr + process.stdout)}")
+    return process.stdout
 
 
 def failure_reason(printed: str) -> str:
-    """Return the reason why an installer failed, from its output; its last line if not known."""
+    """Return why an installer failed, from its output; the last line if the reason is unknown."""
     text = " ".join(printed.split())  # sentences are wrapped
     for patterns, reason in _FAILURE_REASONS:
         if any(pattern in text for pattern in patterns):
@@ -170,14 +170,14 @@ def _build_environment(folder: Path, packages: Sequence[str]) -> None:
 
 
 def _index_options() -> list[str]:
-    """Return uv's option for the index that pip is configured for: uv does not read it."""
+    """Return uv's option for the index in pip's configuration, which uv does not read."""
     if any(os.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
         return []
     address = os.environ.get("PIP_INDEX_URL")
     if address is None and importlib.util.find_spec("pip"):
         words = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
-        asked = subprocess.run(words, check=False, capture_output=True, text=True)
-        address = asked.stdout.strip() if asked.returncode == 0 else None
+        process = subprocess.run(words, check=False, capture_output=True, text=True)
+        address = process.stdout.strip() if process.returncode == 0 else None
     return ["--default-index", address] if address else []
 
 

@@ -130,7 +130,7 @@ class FixState:
         )
 
     def record_untried(self, rules: ChangesByRule, why: str) -> None:
-        """Record each change as untried, for its findings without an outcome; `why` is the reason."""
+        """Record each change as untried, for its findings without an outcome, with reason `why`."""
         for change in (change for changes in rules for change in changes):
             change_outcomes = [
                 outcome
