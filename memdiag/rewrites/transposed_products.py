@@ -79,22 +79,24 @@ def transposed_products(
 ) -> Products:
     """Return the products by transposes of the finding's weights without a problem.
 
-    A transpose that is still needed by another product would be computed all the same: its products
-    are left out.
+    If another product still needs a transpose, it would be computed anyway: its products are left
+    out.
     """
     is_stored = finding.name == STORED_TRANSPOSE
     all_products = (_stored_transpose_products if is_stored else _weight_transpose_products)(
         editor, finding
     )
     problems = list(all_products.problems)
-    needed: set[ir.Value] = set()
+    needed_transposes: set[ir.Value] = set()
     for product in all_products.found:
         problem = problem_of(editor, product)
         if problem:
             problems.append(problem)
-            needed.add(product.transpose)
-    found = tuple(each for each in all_products.found if each.transpose not in needed)
-    return Products(found, tuple(problems))
+            needed_transposes.add(product.transpose)
+    products = tuple(
+        product for product in all_products.found if product.transpose not in needed_transposes
+    )
+    return Products(products, tuple(problems))
 
 
 def replace_products(
@@ -104,15 +106,15 @@ def replace_products(
     replace: Callable[[ModelEditor, Product], None],
 ) -> bool:
     """Replace the products and remove what only they read; return whether there were any."""
-    found = transposed_products(editor, finding, problem_of).found
-    for product in found:
+    products = transposed_products(editor, finding, problem_of).found
+    for product in products:
         replace(editor, product)
-    remove_unused_transposes(found)
-    return bool(found)
+    remove_unused_transposes(products)
+    return bool(products)
 
 
 def matmul_problem(product: Product) -> str:
-    """Return why `product` is no MatMul; empty if it is."""
+    """Return why `product` is not a MatMul; empty if it is one."""
     if product.node.op_type == "MatMul":
         return ""
     return f"the product is a {product.node.op_type}, which can read the weight as it is"
@@ -149,7 +151,7 @@ def stored_pair(editor: ModelEditor, finding: Finding) -> tuple[ir.Value, ir.Val
     if shapes[0] is None or shapes[1] is None or shapes[0] != shapes[1][::-1]:
         return None
     # A tensor that a rewrite replaced need not be the other's transpose.
-    if not all(isinstance(each.const_value, ir.ExternalTensor) for each in (first, second)):
+    if not all(isinstance(weight.const_value, ir.ExternalTensor) for weight in (first, second)):
         return None
     return (first, second) if first.dtype == second.dtype else None
 
@@ -172,7 +174,7 @@ def leading_sizes(editor: ModelEditor, product: Product) -> LeadingSizes | None:
 
 
 def flatten_problem(editor: ModelEditor, product: Product) -> str:
-    """Return why `product`, a MatMul, cannot become one of matrices; empty if it can."""
+    """Return why `product`, a MatMul, cannot become a product of matrices; empty if it can."""
     sizes, opset = leading_sizes(editor, product), editor.opset(product.node)
     if sizes is not None and (len(sizes) == 1 or _fits_constant_shape(sizes)):
         return ""
@@ -182,7 +184,7 @@ def flatten_problem(editor: ModelEditor, product: Product) -> str:
 
 
 def flatten_product(editor: ModelEditor, product: Product) -> ir.Node:
-    """Make `product` one of matrices, and return the MatMul of these.
+    """Make `product` a product of matrices, and return the MatMul of the matrices.
 
     That is the node itself if its left operand is a matrix. Otherwise a MatMul is inserted before
     it, and the node becomes the Reshape that gives the product its axes, so that its output stays
@@ -218,15 +220,19 @@ def _product_shape(editor: ModelEditor, product: Product, sizes: LeadingSizes | 
     node, name = product.node, product.node.name or "MatMul"
     left = node.inputs[0]
     if sizes is not None and _fits_constant_shape(sizes):
-        whole = [-1 if size is None else size for size in (*sizes, product.rows)]
-        return editor.constant_before(node, np.array(whole, np.int64), name=f"{name}/shape")
+        product_sizes = [-1 if size is None else size for size in (*sizes, product.rows)]
+        return editor.constant_before(node, np.array(product_sizes, np.int64), name=f"{name}/shape")
     shape = editor.insert_before(node, "Shape", [left], name=f"{name}/Shape")
     start = editor.constant_before(node, np.array([0], np.int64), name=f"{name}/start")
     end = editor.constant_before(node, np.array([-1], np.int64), name=f"{name}/end")
     axes = editor.insert_before(node, "Slice", [shape, start, end], name=f"{name}/Slice")
-    last = editor.constant_before(node, np.array([product.rows], np.int64), name=f"{name}/columns")
+    column_count = editor.constant_before(
+        node, np.array([product.rows], np.int64), name=f"{name}/columns"
+    )
     along = ir.AttrInt64("axis", 0)
-    return editor.insert_before(node, "Concat", [axes, last], [along], name=f"{name}/Concat")
+    return editor.insert_before(
+        node, "Concat", [axes, column_count], [along], name=f"{name}/Concat"
+    )
 
 
 def _declare_product_shape(left: ir.Value, output: ir.Value, product: Product) -> None:
@@ -247,13 +253,13 @@ def _remove_unused_chain(value: ir.Value) -> None:
             continue
         if any(output.uses() or output.is_graph_output() for output in node.outputs):
             continue
-        pending += [each for each in node.inputs if each is not None]
+        pending += [operand for operand in node.inputs if operand is not None]
         node.graph.remove(node, safe=True)
 
 
 def _weight_transpose_products(editor: ModelEditor, finding: Finding) -> Products:
     """Return the products by Transposes of the finding's weights."""
-    found: dict[ir.Node, Product] = {}
+    product_by_node: dict[ir.Node, Product] = {}
     problems: list[str] = []
     for name in finding.weights:
         weight = editor.value(name)
@@ -269,14 +275,14 @@ def _weight_transpose_products(editor: ModelEditor, finding: Finding) -> Product
             if problem:
                 problems.append(problem)
             else:
-                found |= {product.node: product for product in products}
-    if not found and not problems:
+                product_by_node |= {product.node: product for product in products}
+    if not product_by_node and not problems:
         problems.append("no product reads the weight through a Transpose")
-    return Products(tuple(found.values()), tuple(problems))
+    return Products(tuple(product_by_node.values()), tuple(problems))
 
 
 def _stored_transpose_products(editor: ModelEditor, finding: Finding) -> Products:
-    """Return the products by one of two stored matrices that are each other's transpose."""
+    """Return the products by one of two stored matrices, of which each is the other's transpose."""
     pair = stored_pair(editor, finding)
     if pair is None:
         return Products((), ("the two weights are not both stored as matrices of one type",))

@@ -6,7 +6,7 @@ axis that was expanded from one element reads that element for every index; and 
 is followed by the Cast. The large result is then never computed, neither at load nor in a run.
 
 The drawback is small: a Cast of the gathered values runs each time. An index that is out of range
-returns a value where it was an error before.
+returns a value instead of an error.
 """
 
 import numpy as np
@@ -86,11 +86,11 @@ def _expanding_node_problem(editor: ModelEditor, node: ir.Node | None) -> str:
     sizes = _expansion_shapes(editor, node)
     if sizes is None:
         return "the shapes of its operand and its result are not both known"
-    uses = (
+    problems = (
         _expanded_reader_problem(editor, reader, input_index, *sizes)
         for reader, input_index in output.uses()
     )
-    return next(filter(None, uses), "")
+    return next(filter(None, problems), "")
 
 
 def _deferred_cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> str:
@@ -128,13 +128,13 @@ def _expanded_reader_problem(
 ) -> str:
     """Return why `reader` needs the shape `whole`; empty if an operand of shape `small` will do."""
     operator = reader.op_type
-    expanded = [axis for axis, size in enumerate(whole) if size != small[axis]]
+    expanded_axes = [axis for axis, size in enumerate(whole) if size != small[axis]]
     if reader.domain in ONNX_DOMAINS and operator == "Gather" and input_index == 0:
         axis = reader.attributes.get("axis")
-        number = (axis.as_int() if axis is not None else 0) % max(len(whole), 1)
+        gather_axis = (axis.as_int() if axis is not None else 0) % max(len(whole), 1)
         indices = reader.inputs[1]
         kind = editor.type_of(indices) if indices is not None else None
-        if expanded != [number] or not whole[number]:
+        if expanded_axes != [gather_axis] or not whole[gather_axis]:
             return "Gather reads along another axis than the expanded one"
         if kind is None or kind.dtype not in _GATHER_INDEX_TYPES:
             return "the type of Gather's indices is not known"
@@ -142,19 +142,19 @@ def _expanded_reader_problem(
         node = source.producer() if source is not None else None
         operand = node.inputs[0] if node is not None and node.inputs else None
         if node is not None and node.op_type != "ConstantOfShape":
-            known = known_shape(editor.type_of(operand)) if operand is not None else None
-            if known is None or len(known) != len(whole):
+            operand_shape = known_shape(editor.type_of(operand)) if operand is not None else None
+            if operand_shape is None or len(operand_shape) != len(whole):
                 return "the operand has fewer axes than what Gather reads"
         return ""
     if reader.domain not in ONNX_DOMAINS or operator not in BROADCASTING_OPERATORS:
         return (
             f"{operator} reads the result in its full shape, so the node cannot be moved behind it"
         )
-    others = [value for index, value in enumerate(reader.inputs) if index != input_index]
-    for axis_index in expanded:
+    other_operands = [value for index, value in enumerate(reader.inputs) if index != input_index]
+    for axis_index in expanded_axes:
         if not any(
             _has_axis_size(editor, value, axis_index - len(whole), whole[axis_index])
-            for value in others
+            for value in other_operands
         ):
             return f"no other operand of {operator} is known to have the whole shape"
     return ""
@@ -208,16 +208,16 @@ def _cast_gathered_values(editor: ModelEditor, cast: ir.Node, gather: ir.Node) -
     assert source is not None
     assert graph is not None
     name = output.name
-    wide = ir.Value(type=output.type, shape=output.shape, doc_string=output.doc_string)
-    wide.metadata_props.update(output.metadata_props)
+    cast_output = ir.Value(type=output.type, shape=output.shape, doc_string=output.doc_string)
+    cast_output.metadata_props.update(output.metadata_props)
     label = editor.unique_name(f"{cast.name or 'Cast'}/{gather.name or 'Gather'}")
     attributes = list(cast.attributes.values())
-    new_cast = ir.Node("", "Cast", [output], attributes, outputs=[wide], name=label)
+    new_cast = ir.Node("", "Cast", [output], attributes, outputs=[cast_output], name=label)
     graph.insert_after(gather, new_cast)
-    output.replace_all_uses_with(wide, replace_graph_outputs=True)
+    output.replace_all_uses_with(cast_output, replace_graph_outputs=True)
     new_cast.replace_input_with(0, output)
     gather.replace_input_with(0, source)
-    # The cast result keeps the name by which others read it.
+    # The result of the Cast keeps the name by which other nodes read it.
     output.name = editor.unique_name(f"{label}_input")
-    wide.name = name
+    cast_output.name = name
     output.type = source.type if isinstance(source.type, ir.TensorType) else None

@@ -5,7 +5,7 @@ product is ``Transpose(MatMul(W, Transpose(x)))``, where only x and the product 
 weight is then a left operand, which kernels do not pack: one copy is left.
 
 The drawback is the latency of products of few rows, for which a packed right operand is faster, and
-of many, whose product takes time to transpose.
+of products of many rows, which take time to transpose.
 """
 
 import onnx_ir as ir
