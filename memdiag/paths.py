@@ -24,8 +24,8 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     for path in absolute_paths:
         other_parts = {other.parts for other in absolute_paths if other != path}
         for length in range(1, len(path.parts) + 1):
-            ending = path.parts[-length:]
-            if not any(parts[-length:] == ending for parts in other_parts):
+            last_parts = path.parts[-length:]
+            if not any(parts[-length:] == last_parts for parts in other_parts):
                 break
-        names.append(str(Path(*ending)))
+        names.append(str(Path(*last_parts)))
     return names

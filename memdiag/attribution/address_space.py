@@ -314,8 +314,8 @@ def _may_be_zeros(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_
     It is never exclusive. Only its huge version is marked as a page of a file.
     """
     marks = _EXCLUSIVE_BIT | _FILE_PAGE_BIT if region.file_backed else _EXCLUSIVE_BIT
-    unmarked: NDArray[np.bool_] = np.equal(flags & marks, 0)
-    return unmarked
+    may_be_zeros: NDArray[np.bool_] = np.equal(flags & marks, 0)
+    return may_be_zeros
 
 
 def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
@@ -324,12 +324,12 @@ def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.boo
     Pages of zeros cannot be distinguished from pages shared with a forked process, except by
     number: if a region has both, the first ones are assumed to count.
     """
-    present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT_BIT, 0)
-    surplus = int(present.sum()) - region.rss // PAGE_BYTES
+    is_present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT_BIT, 0)
+    surplus = int(is_present.sum()) - region.rss // PAGE_BYTES
     if surplus > 0:
-        ambiguous = np.flatnonzero(present & _may_be_zeros(flags, region))
-        present[ambiguous[max(len(ambiguous) - surplus, 0) :]] = False
-    return present
+        ambiguous = np.flatnonzero(is_present & _may_be_zeros(flags, region))
+        is_present[ambiguous[max(len(ambiguous) - surplus, 0) :]] = False
+    return is_present
 
 
 def _page_ranges(pages: NDArray[np.bool_], start: int) -> ByteRanges:

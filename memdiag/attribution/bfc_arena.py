@@ -209,41 +209,43 @@ class _ArenaContent(NamedTuple):
 def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator[int]:
     """Yield the addresses in the heap at which the region vector of a BFCArena object may start."""
     blocks = heap.blocks_in_use(_MIN_OBJECT, _MAX_OBJECT)
-    resident = space.resident
-    index = np.searchsorted(resident[:, 1], blocks[:, 0], side="right")
-    blocks, index = blocks[index < len(resident)], index[index < len(resident)]
+    resident_ranges = space.resident
+    index = np.searchsorted(resident_ranges[:, 1], blocks[:, 0], side="right")
+    blocks, index = blocks[index < len(resident_ranges)], index[index < len(resident_ranges)]
     # Only wholly resident blocks: reading would make other pages resident.
-    is_resident = (resident[index, 0] <= blocks[:, 0]) & (blocks[:, 1] <= resident[index, 1])
+    is_resident = (resident_ranges[index, 0] <= blocks[:, 0]) & (
+        blocks[:, 1] <= resident_ranges[index, 1]
+    )
     blocks = blocks[is_resident]
     sizes = blocks[:, 1] - blocks[:, 0]
     for size in np.unique(sizes).tolist():
         vector_starts = blocks[sizes == size, 0] + _BINS_BYTES
         vector_bytes = size - _BINS_BYTES
-        for first in range(0, len(vector_starts), _MAX_BLOCKS_PER_READ):
-            starts = vector_starts[first : first + _MAX_BLOCKS_PER_READ]
+        for start_index in range(0, len(vector_starts), _MAX_BLOCKS_PER_READ):
+            starts = vector_starts[start_index : start_index + _MAX_BLOCKS_PER_READ]
             content, _ = memory.read_blocks(starts, vector_bytes)
-            row, word = divmod(
+            rows, word_indices = divmod(
                 _arena_head_indices(content.reshape(-1).view(np.uint64)), vector_bytes // WORD
             )
-            fits = word <= vector_bytes // WORD - _HEAD_WORDS
-            yield from (starts[row[fits]] + word[fits] * WORD).tolist()
+            is_complete = word_indices <= vector_bytes // WORD - _HEAD_WORDS
+            yield from (starts[rows[is_complete]] + word_indices[is_complete] * WORD).tolist()
 
 
 def _arena_head_indices(words: WordArray) -> NDArray[np.int64]:
     """Return the indices in `words` at which an arena's two vectors and two numbers may start."""
-    starts = max(len(words) - _HEAD_WORDS + 1, 0)
+    start_count = max(len(words) - _HEAD_WORDS + 1, 0)
     # Numbers are unsigned: a negative difference is very large.
-    lengths = words[1 : starts + 1] - words[:starts]
+    lengths = words[1 : start_count + 1] - words[:start_count]
     indices = np.flatnonzero((lengths >= _REGION_BYTES) & (lengths <= _MAX_VECTOR))
-    head = words[indices[:, None] + np.arange(_HEAD_WORDS)]
-    first, last, capacity, chunks, end, chunk_capacity, unused, next_allocation = head.T
-    fits = (first | chunks | end) % WORD == 0
-    fits &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
-    fits &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
-    fits &= (end - chunks >= _CHUNK_STRUCT_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
-    fits &= (unused == _NO_CHUNK) | (unused < (end - chunks) // _CHUNK_STRUCT_BYTES[0])
-    fits &= (next_allocation >= 1) & (next_allocation < _MAX_ALLOCATIONS)
-    heads: NDArray[np.int64] = indices[fits]
+    head_words = words[indices[:, None] + np.arange(_HEAD_WORDS)]
+    first, last, capacity, chunks, end, chunk_capacity, unused, next_allocation = head_words.T
+    is_head = (first | chunks | end) % WORD == 0
+    is_head &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
+    is_head &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
+    is_head &= (end - chunks >= _CHUNK_STRUCT_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
+    is_head &= (unused == _NO_CHUNK) | (unused < (end - chunks) // _CHUNK_STRUCT_BYTES[0])
+    is_head &= (next_allocation >= 1) & (next_allocation < _MAX_ALLOCATIONS)
+    heads: NDArray[np.int64] = indices[is_head]
     return heads
 
 

@@ -210,21 +210,21 @@ class _InconsistentHeapError(Exception):
 
 def _heap_areas(space: AddressSpace) -> Iterator[_HeapArea]:
     """Yield the writable private anonymous memory, adjacent regions joined."""
-    current = _HeapArea(0, 0, is_main=False, is_resident=False)
+    area = _HeapArea(0, 0, is_main=False, is_resident=False)
     for region in space.regions:
         is_main = region.path == "[heap]"
         if not is_main and not (region.nameless and region.permissions == "rw-p"):
             continue
-        if (current.end, current.is_main) == (region.start, is_main):
+        if (area.end, area.is_main) == (region.start, is_main):
             # A request for huge pages in the middle of a block splits its region.
-            is_resident = current.is_resident or region.rss > 0
-            current = current._replace(end=region.end, is_resident=is_resident)
+            is_resident = area.is_resident or region.rss > 0
+            area = area._replace(end=region.end, is_resident=is_resident)
             continue
-        if current.is_resident:
-            yield current
-        current = _HeapArea(region.start, region.end, is_main, region.rss > 0)
-    if current.is_resident:
-        yield current
+        if area.is_resident:
+            yield area
+        area = _HeapArea(region.start, region.end, is_main, region.rss > 0)
+    if area.is_resident:
+        yield area
 
 
 class _HeapWalker:
@@ -391,10 +391,10 @@ class _HeapWalker:
     def _last_chain(self, start: int, end: int, space: AddressSpace) -> list[tuple[int, int]]:
         """Return the longest chain of mapped chunks that ends at the end of the area."""
         area = np.array([[start, end]], np.int64)
-        resident = intervals.intersect(space.resident, area)
+        resident_ranges = intervals.intersect(space.resident, area)
         pages = [
             np.arange(int(low), int(high), PAGE_BYTES, dtype=np.int64)
-            for low, high in resident.tolist()
+            for low, high in resident_ranges.tolist()
         ]
         chain: list[tuple[int, int]] = []
         headers = self._words.headers(np.concatenate([np.empty(0, np.int64), *pages]))

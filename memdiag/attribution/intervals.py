@@ -30,10 +30,10 @@ def normalized_ranges(ranges: Iterable[Sequence[int]] | ByteRanges) -> ByteRange
     if not len(ranges):
         return empty_ranges()
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(ranges[:, 1])
-    is_first = np.concatenate(([True], ranges[1:, 0] > reach[:-1]))
+    ends_so_far = np.maximum.accumulate(ranges[:, 1])
+    is_first = np.concatenate(([True], ranges[1:, 0] > ends_so_far[:-1]))
     starts = ranges[is_first, 0]
-    ends = reach[np.concatenate((np.flatnonzero(is_first)[1:] - 1, [len(ranges) - 1]))]
+    ends = ends_so_far[np.concatenate((np.flatnonzero(is_first)[1:] - 1, [len(ranges) - 1]))]
     return np.stack((starts, ends), axis=1)
 
 

@@ -117,5 +117,7 @@ def _loaded_ranges(region: Region, head: bytes) -> ByteRanges:
             )
     if not spans:
         return intervals.empty_ranges()
-    base = region.start - min(start for start, _ in spans)
-    return intervals.normalized_ranges([(base + start, base + end) for start, end in spans])
+    load_address = region.start - min(start for start, _ in spans)
+    return intervals.normalized_ranges(
+        [(load_address + start, load_address + end) for start, end in spans]
+    )

@@ -244,10 +244,12 @@ def reads_transposed(reader: WeightReader) -> bool | None:
     It does so by an attribute or by a Transpose before it. Return None if that is unknown, and for
     other operators.
     """
-    through = reader.through
-    if reader.node.op_type not in MATRIX_PRODUCTS or {*through} - {*SAME_AXES, "Transpose"}:
+    operators = reader.through
+    if reader.node.op_type not in MATRIX_PRODUCTS or {*operators} - {*SAME_AXES, "Transpose"}:
         return None
-    return bool(integer_attribute(reader.node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
+    return bool(integer_attribute(reader.node, "transB", 0)) ^ bool(
+        operators.count("Transpose") % 2
+    )
 
 
 def _readers_by_inputs(content: WeightContent, input_indices: InputIndices) -> list[WeightReader]:

@@ -55,8 +55,8 @@ def _are_pools(words: NDArray[np.int64]) -> NDArray[np.bool_]:
         words[:, 11],
     )
     size = (size_class + 1) * _CLASS_BYTES
-    fits: NDArray[np.bool_] = (size_class < _SIZE_CLASSES) & (last_offset == POOL_BYTES - size)
-    fits &= count * size <= POOL_BYTES - _POOL_HEADER_BYTES
-    fits &= (next_offset > _POOL_HEADER_BYTES) & (next_offset <= POOL_BYTES)
-    fits &= (next_offset - _POOL_HEADER_BYTES) % size == 0
-    return fits
+    is_header: NDArray[np.bool_] = (size_class < _SIZE_CLASSES) & (last_offset == POOL_BYTES - size)
+    is_header &= count * size <= POOL_BYTES - _POOL_HEADER_BYTES
+    is_header &= (next_offset > _POOL_HEADER_BYTES) & (next_offset <= POOL_BYTES)
+    is_header &= (next_offset - _POOL_HEADER_BYTES) % size == 0
+    return is_header

@@ -157,10 +157,12 @@ def choose_anchors(
     all_offsets = np.concatenate([np.empty(0, np.int64), *offset_parts])
     # A key that many copies share identifies none of them.
     _, inverse, repeats = np.unique(all_keys, return_inverse=True, return_counts=True)
-    chosen = np.flatnonzero(repeats[inverse] <= _MAX_ANCHORS_PER_KEY)
-    chosen = chosen[_evenly_spread(all_owners[chosen], all_offsets[chosen])]
-    chosen = chosen[np.argsort(all_keys[chosen], kind="stable")]
-    sorted_keys = all_keys[chosen]
+    anchor_indices = np.flatnonzero(repeats[inverse] <= _MAX_ANCHORS_PER_KEY)
+    anchor_indices = anchor_indices[
+        _evenly_spread(all_owners[anchor_indices], all_offsets[anchor_indices])
+    ]
+    anchor_indices = anchor_indices[np.argsort(all_keys[anchor_indices], kind="stable")]
+    sorted_keys = all_keys[anchor_indices]
     bits = int(np.ceil(np.log2(max(1, len(sorted_keys)) * _TABLE_ENTRIES_PER_KEY)))
     bits = int(np.clip(bits, *_TABLE_BITS))
     shift = np.uint64(64 - bits)
@@ -168,9 +170,9 @@ def choose_anchors(
     table[(sorted_keys * _HASH_MULTIPLIER) >> shift] = True
     return CopyAnchors(
         keys=sorted_keys,
-        copies=all_owners[chosen],
-        offsets=all_offsets[chosen],
-        counts=np.bincount(all_owners[chosen], minlength=len(copies)),
+        copies=all_owners[anchor_indices],
+        offsets=all_offsets[anchor_indices],
+        counts=np.bincount(all_owners[anchor_indices], minlength=len(copies)),
         table=table,
         shift=shift,
     )
@@ -263,8 +265,8 @@ class _VoteCounter:
         addresses, keys = (np.concatenate(column) for column in zip(*self._pending, strict=True))
         key_indices, anchors = self._anchors.match(keys)
         starts = addresses[key_indices] - self._anchors.offsets[anchors]
-        ones = np.ones(len(anchors), np.int64)
-        self._rows.append(np.stack((self._anchors.copies[anchors], starts, ones), axis=1))
+        single_votes = np.ones(len(anchors), np.int64)
+        self._rows.append(np.stack((self._anchors.copies[anchors], starts, single_votes), axis=1))
         self._row_count += len(anchors)
         self._pending, self._pending_count = [], 0
         if self._row_count > self._max_rows:

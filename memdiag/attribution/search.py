@@ -250,9 +250,9 @@ class _FoundExtents:
         Repetitive content matches at many addresses inside its own copy, hence the overlaps.
         """
         start, end = candidate.address, candidate.address + nbytes
-        inside = (self._starts <= start) & (end <= self._ends)
-        overlaps = (self._starts < end) & (start < self._ends)
-        return bool(np.any(inside | (overlaps & (self._copies == candidate.copy))))
+        is_inside = (self._starts <= start) & (end <= self._ends)
+        is_overlap = (self._starts < end) & (start < self._ends)
+        return bool(np.any(is_inside | (is_overlap & (self._copies == candidate.copy))))
 
     def add(self, candidate: CopyCandidate, nbytes: int) -> None:
         self._copies = np.append(self._copies, candidate.copy)

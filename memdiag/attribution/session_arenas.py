@@ -157,12 +157,12 @@ class _BlockPointers:
         """Return the fewest pointers from each block to `block`, up to `MAX_POINTERS`."""
         steps = {block: 0} if block >= 0 else {}
         pending = list(steps)
-        for current in pending:
-            if steps[current] < MAX_POINTERS:
-                first, last = self._first_source[current : current + 2]
+        for pointed_block in pending:
+            if steps[pointed_block] < MAX_POINTERS:
+                first, last = self._first_source[pointed_block : pointed_block + 2]
                 for source in self._sources[first:last].tolist():
                     if source not in steps:
-                        steps[source] = steps[current] + 1
+                        steps[source] = steps[pointed_block] + 1
                         pending.append(source)
         return steps
 

@@ -106,11 +106,11 @@ def copy_strided(view: Array, out: Array) -> None:
     if view.ndim == 0 or view.size == 0:
         out[...] = view
         return
-    row = view.shape[-1] * view.itemsize
-    contiguous = view.strides[-1] == out.strides[-1] == view.itemsize
-    if contiguous and row <= _MAX_WIDE_ELEMENT_BYTES:
-        wide = np.dtype((np.void, row))
-        view, out = view.view(wide)[..., 0], out.view(wide)[..., 0]
+    row_bytes = view.shape[-1] * view.itemsize
+    is_contiguous = view.strides[-1] == out.strides[-1] == view.itemsize
+    if is_contiguous and row_bytes <= _MAX_WIDE_ELEMENT_BYTES:
+        row_type = np.dtype((np.void, row_bytes))
+        view, out = view.view(row_type)[..., 0], out.view(row_type)[..., 0]
     order = sorted(range(view.ndim), key=lambda axis: -abs(view.strides[axis]))
     if order == list(range(view.ndim)):
         out[...] = view

@@ -238,10 +238,10 @@ class VirtualCopy:
         one.
         """
         positions = (np.asarray(offsets, np.int64)[:, None] + np.arange(length)).ravel()
-        out = np.zeros(len(positions), np.uint8)
+        content = np.zeros(len(positions), np.uint8)
         for segment in self.segments:
-            segment.gather(positions, out)
-        return out.reshape(len(offsets), length)
+            segment.gather(positions, content)
+        return content.reshape(len(offsets), length)
 
     def expected_spans(self, max_bytes: int = MAX_EXPECTED_BYTES) -> Iterator[ExpectedSpans]:
         """Yield runs of at most `max_bytes` in total that cover each specified byte exactly once.

@@ -367,10 +367,10 @@ def _certain_copies(copies: Sequence[CopyChange], size: int, tolerance: int) -> 
     other_copies = [copy for copy in copies if copy.kind != "packed"]
     remaining_bytes = size - sum(copy.bytes for copy in packed_copies)
     other_bytes = sum(copy.bytes for copy in other_copies)
-    fits = abs(other_bytes) <= abs(remaining_bytes) + tolerance and (other_bytes > 0) == (
+    are_certain = abs(other_bytes) <= abs(remaining_bytes) + tolerance and (other_bytes > 0) == (
         remaining_bytes > 0
     )
-    return [*packed_copies, *other_copies] if fits else packed_copies
+    return [*packed_copies, *other_copies] if are_certain else packed_copies
 
 
 def _copy_causes(copies: Sequence[CopyChange]) -> list[_DifferenceCause]:
@@ -419,25 +419,26 @@ def _ordered_causes(causes: Sequence[_DifferenceCause], size: int) -> list[_Diff
     it. The last are pairs that add up to nothing, as of a weight in another kind of memory.
     """
     by_size = sorted(causes, key=lambda cause: -abs(cause.bytes))
-    along = [cause for cause in by_size if (cause.bytes > 0) == (size > 0)]
-    against = [cause for cause in by_size if cause not in along]
+    same_direction = [cause for cause in by_size if (cause.bytes > 0) == (size > 0)]
+    opposite_direction = [cause for cause in by_size if cause not in same_direction]
     pairs: list[_DifferenceCause] = []
-    for cause in against:
-        opposite = next(
-            (other for other in along if other not in pairs and _is_offset(other, cause)), None
+    for cause in opposite_direction:
+        offsetting = next(
+            (other for other in same_direction if other not in pairs and _is_offset(other, cause)),
+            None,
         )
-        pairs += [] if opposite is None else [opposite, cause]
+        pairs += [] if offsetting is None else [offsetting, cause]
     first_causes = [
         cause
-        for group in (along, against)
+        for group in (same_direction, opposite_direction)
         for cause in [member for member in group if member not in pairs][:1]
     ]
     other_causes = [cause for cause in by_size if cause not in first_causes and cause not in pairs]
     return [*first_causes, *other_causes, *pairs]
 
 
-def _is_offset(cause: _DifferenceCause, opposite: _DifferenceCause) -> bool:
-    return abs(cause.bytes + opposite.bytes) <= MAX_UNEXPLAINED_SHARE * abs(cause.bytes)
+def _is_offset(cause: _DifferenceCause, other_cause: _DifferenceCause) -> bool:
+    return abs(cause.bytes + other_cause.bytes) <= MAX_UNEXPLAINED_SHARE * abs(cause.bytes)
 
 
 def _leaves_at_most(share: float, causes: Sequence[_DifferenceCause], size: int) -> bool:

@@ -92,24 +92,26 @@ class _ColumnPair:
             "steady"
         )
         if steady is not None:
-            why = causes.explain_steady(
+            explanation = causes.explain_steady(
                 self._copies, self._before, self._after, steady, self._tolerance
             )
-            yield self._figure_change("steady", None, steady, self._old.steady, why)
+            yield self._figure_change("steady", None, steady, self._old.steady, explanation)
         min_bytes = _tolerance_without_malloc(self._before, self._after)
         if self._old.file is not None and self._new.file is not None:
             mapped = self._median_difference(self._old.file, self._new.file, min_bytes)
             if mapped is not None:
-                why = causes.explain_mapped(
+                explanation = causes.explain_mapped(
                     self._copies, self._before, self._after, mapped, min_bytes
                 )
-                yield self._figure_change("mapped", None, mapped, self._old.file, why)
+                yield self._figure_change("mapped", None, mapped, self._old.file, explanation)
         peak = self._median_difference(self._old.peak, self._new.peak) or certain.get("peak")
         if peak is not None:
-            why = causes.explain_peak(
+            explanation = causes.explain_peak(
                 self._copies, self._before, self._after, peak, self._tolerance
             )
-            yield self._figure_change("peak", self._new.peak_phase, peak, self._old.peak, why)
+            yield self._figure_change(
+                "peak", self._new.peak_phase, peak, self._old.peak, explanation
+            )
         yield from self._kept_changes()
 
     def growth(self) -> Iterator[FigureChange]:
@@ -133,8 +135,10 @@ class _ColumnPair:
         """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
         if not _measured_once(self._before, self._after) and _loads_differ(old, new):
-            why = causes.explain_load(self._old, self._new)
-            yield self._figure_change("load", None, 0, None, why, ratio=new.median / old.median)
+            explanation = causes.explain_load(self._old, self._new)
+            yield self._figure_change(
+                "load", None, 0, None, explanation, ratio=new.median / old.median
+            )
         ratio_with_bounds = interleaved_ratio(self._before, self._after)
         if ratio_with_bounds is not None:
             ratio, low, high = ratio_with_bounds
@@ -179,10 +183,10 @@ class _ColumnPair:
                 if size is not None and abs(size) > max(
                     MIN_PHASE_CHANGE_BYTES, 2 * self._tolerance
                 ):
-                    why = causes.explain_kept(
+                    explanation = causes.explain_kept(
                         self._copies, self._before, self._after, phase.phase, size, self._tolerance
                     )
-                    yield self._figure_change("kept", phase.phase, size, None, why)
+                    yield self._figure_change("kept", phase.phase, size, None, explanation)
 
     def _median_difference(
         self, old: MeasuredBytes, new: MeasuredBytes, tolerance: int | None = None
@@ -426,8 +430,10 @@ def _pinned_command(command: Sequence[str], label: str) -> str:
 def _xrayed_copy_changes(
     before: ComparisonColumn, after: ComparisonColumn, tolerance: int
 ) -> tuple[CopyChange, ...]:
-    old = before.profile.attribution if before.profile else None
-    new = after.profile.attribution if after.profile else None
-    if old is None or new is None:
+    old_attribution = before.profile.attribution if before.profile else None
+    new_attribution = after.profile.attribution if after.profile else None
+    if old_attribution is None or new_attribution is None:
         return ()
-    return copy_changes(old, new, labels=(before.label, after.label), min_bytes=tolerance)
+    return copy_changes(
+        old_attribution, new_attribution, labels=(before.label, after.label), min_bytes=tolerance
+    )

@@ -60,8 +60,8 @@ def copy_changes(
         *_grouped_changes([group for group in resized if group.bytes > 0], labels, sign=0),
         *_grouped_changes([group for group in resized if group.bytes < 0], labels, sign=0),
     ]
-    large = [change for change in changes if abs(change.bytes) >= max(1, min_bytes)]
-    return tuple(sorted(large, key=lambda change: (-abs(change.bytes), change.weights)))
+    large_changes = [change for change in changes if abs(change.bytes) >= max(1, min_bytes)]
+    return tuple(sorted(large_changes, key=lambda change: (-abs(change.bytes), change.weights)))
 
 
 def phase_of_copy_change(change: CopyChange) -> PhaseName | None:
@@ -189,14 +189,14 @@ def _further_named_groups(
 
 def _group_difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGroup | None:
     """Return the difference of `after` from `before` in copies and bytes; None if there is none."""
-    either = after or before
-    assert either is not None
+    any_group = after or before
+    assert any_group is not None
     count = (after.count if after else 0) - (before.count if before else 0)
     size = (after.bytes if after else 0) - (before.bytes if before else 0)
     if not count and not size:
         return None
-    holder = after if after and count >= 0 else before or either
-    return replace(holder, count=count, bytes=size)
+    described_group = after if after and count >= 0 else before or any_group
+    return replace(described_group, count=count, bytes=size)
 
 
 def _grouped_changes(

@@ -78,26 +78,26 @@ def provided_interpreter(folder: Path, packages: Sequence[str]) -> Path:
     """
     if is_ready(folder):
         return environment_interpreter(folder)
-    building = folder.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
+    temporary_folder = folder.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(folder.parent)
-        free = shutil.disk_usage(folder.parent).free
-        if free < MIN_FREE_BYTES:
+        free_bytes = shutil.disk_usage(folder.parent).free
+        if free_bytes < MIN_FREE_BYTES:
             raise ProvisionError(
-                f"{folder.parent}: only {format_size(free)} are free. An environment needs more."
-                f" Free some, or name another folder in {CACHE_VARIABLE}."
+                f"{folder.parent}: only {format_size(free_bytes)} are free. An environment needs"
+                f" more. Free some, or name another folder in {CACHE_VARIABLE}."
             )
-        _build_environment(building, packages)
-        (building / _READY_MARKER).touch()
-        _rename_environment(building, folder)
+        _build_environment(temporary_folder, packages)
+        (temporary_folder / _READY_MARKER).touch()
+        _rename_environment(temporary_folder, folder)
     except OSError as error:
         raise ProvisionError(
             f"{folder}: cannot be created ({error.strerror or error}). Name another folder in"
             f" {CACHE_VARIABLE}."
         ) from error
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
     return environment_interpreter(folder)
 
 
@@ -162,8 +162,8 @@ def _build_environment(folder: Path, packages: Sequence[str]) -> None:
     path = uv_path()
     if path is None:
         venv.create(folder, with_pip=True)
-        quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-        run_tool([python, "-m", "pip", "install", *quiet, *packages], subject)
+        pip_options = ["--quiet", "--disable-pip-version-check", "--no-input"]
+        run_tool([python, "-m", "pip", "install", *pip_options, *packages], subject)
         return
     run_tool([path, "venv", "--quiet", "--no-project", "--python", sys.executable, folder], subject)
     run_tool([path, "pip", "install", "--python", python, *_index_options(), *packages], subject)
@@ -181,12 +181,12 @@ def _index_options() -> list[str]:
     return ["--default-index", address] if address else []
 
 
-def _rename_environment(building: Path, folder: Path) -> None:
+def _rename_environment(temporary_folder: Path, folder: Path) -> None:
     """Rename the new environment, unless another process was faster."""
     if (folder / _READY_MARKER).exists() and not is_ready(folder):  # its interpreter is gone
         shutil.rmtree(folder)
     try:
-        building.rename(folder)
+        temporary_folder.rename(folder)
     except OSError:
         if not is_ready(folder):
             raise

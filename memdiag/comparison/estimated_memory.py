@@ -54,16 +54,16 @@ def estimated_growth(column: ComparisonColumn, phase: PhaseName) -> EstimatedMem
     assert column.measured is not None
     phases = _estimated_phases(column)
     names = [estimated_phase.name for estimated_phase in phases]
-    kept = next(
+    kept_bytes = next(
         (figures.kept for figures in column.measured.phases if figures.phase == phase), None
     )
-    if phase not in names or kept is None:
+    if phase not in names or kept_bytes is None:
         return None
     index = names.index(phase)
     terms = Counter({term.name: term.bytes for term in phases[index].kept_terms})
     if index:
         terms.subtract({term.name: term.bytes for term in phases[index - 1].kept_terms})
-    if not _is_estimate_close(sum(terms.values()), kept.median):
+    if not _is_estimate_close(sum(terms.values()), kept_bytes.median):
         return None
     return EstimatedMemory(column.label, terms)
 

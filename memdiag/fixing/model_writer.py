@@ -109,20 +109,22 @@ class ModelWriter:
             self._folder = self._folder.parent
         if target.resolve() in model_file.files:
             raise UsageError(f"{target}: this is the original's own file. Choose another output.")
-        data = target.with_name(f"{target.name}.data")
-        if data.resolve() in model_file.files:
+        data_path = target.with_name(f"{target.name}.data")
+        if data_path.resolve() in model_file.files:
             raise UsageError(
-                f"{data}: this file contains the original's weights. Choose another output."
+                f"{data_path}: this file contains the original's weights. Choose another output."
             )
-        resolve_output(data)
-        for path in (model_file.path.resolve(), data.absolute()):
+        resolve_output(data_path)
+        for path in (model_file.path.resolve(), data_path.absolute()):
             if not _is_utf8_path(str(path)):
                 raise UsageError(
                     f"{path}: its path is not UTF-8, so no model can refer to it. Rename it."
                 )
-        if data.is_symlink():
-            raise ReportError(f"{data}: cannot be written (it is a link). Choose another output.")
-        self._earlier = FileStates(target, (target, data))
+        if data_path.is_symlink():
+            raise ReportError(
+                f"{data_path}: cannot be written (it is a link). Choose another output."
+            )
+        self._earlier = FileStates(target, (target, data_path))
 
     @property
     def target(self) -> Path:
@@ -180,10 +182,12 @@ class ModelWriter:
             ReportError: it cannot be moved.
         """
         self.discard_staged()
-        hidden = self._hidden_path()
+        hidden_path = self._hidden_path()
         is_alone = built.path.parent == self._folder
         staged = [
-            hidden.with_name(f"{hidden.name}.onnx") if is_alone else hidden / path.name
+            hidden_path.with_name(f"{hidden_path.name}.onnx")
+            if is_alone
+            else hidden_path / path.name
             for path in built.written
         ]
         self._staged = tuple(staged)
@@ -221,19 +225,19 @@ class ModelWriter:
         Raises:
             ReportError, ModelError: as in `publish_staged`.
         """
-        hidden = self._hidden_path()
+        hidden_path = self._hidden_path()
         self._original.check()
         try:
-            hidden.mkdir()
+            hidden_path.mkdir()
             copies = [
-                Path(shutil.copyfile(file, hidden / file.name))
+                Path(shutil.copyfile(file, hidden_path / file.name))
                 for file in _model_and_data_files(model)
             ]
             self._move_files(copies, self.copy_targets(model))
         except OSError as error:
             raise self._unwritable_target_error(error) from error
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+            shutil.rmtree(hidden_path, ignore_errors=True)
 
     def copy_targets(self, model: Path) -> tuple[Path, ...]:
         """Return the files that `publish_copy` writes for `model`, the model first."""
@@ -271,10 +275,10 @@ class ModelWriter:
     def without_hidden_names(self, text: str) -> str:
         """Return `text` in one line, without the hidden names of models."""
         folder, name = re.escape(f"{self._folder}{os.sep}"), re.escape(self._target.name)
-        hidden = (
+        hidden_path_pattern = (
             rf"{folder}\.{re.escape(own_prefix())}[0-9a-f]+({re.escape(os.sep)}{name}|\.onnx)(: )?"
         )
-        return " ".join(re.sub(hidden, "", text).split())
+        return " ".join(re.sub(hidden_path_pattern, "", text).split())
 
     def _write_model(
         self, editor: ModelEditor, path: Path, storage: TargetStorage
@@ -312,11 +316,11 @@ class ModelWriter:
 
         Embedded weights that are too large for one file become external.
         """
-        large = referenced_weight_bytes(editor) > MAX_EMBEDDED_BYTES
-        if editor.storage is None and not self.file.external_bytes and not large:
+        is_large = referenced_weight_bytes(editor) > MAX_EMBEDDED_BYTES
+        if editor.storage is None and not self.file.external_bytes and not is_large:
             return "embedded"
-        stays = editor.storage != "external" and can_refer_to_original(editor, self._target)
-        return "in_place" if stays and self._is_original_referable() else "external"
+        may_stay = editor.storage != "external" and can_refer_to_original(editor, self._target)
+        return "in_place" if may_stay and self._is_original_referable() else "external"
 
     def _is_original_referable(self) -> bool:
         """Return whether a valid model can refer to weights in the original's own file.

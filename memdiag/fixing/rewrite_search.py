@@ -218,8 +218,8 @@ class RewriteSearch:
             return f"{evaluation.problem}; {memory_change(before, after)}"
         if not is_worth_it(before, after, evaluation.comparisons, self._accepted_comparisons()):
             return _nothing_saved_reason(before, after)
-        slower = self._clear_slowness_text(evaluation)
-        if slower and all(change.is_exact for change in all_changes):
+        slowness = self._clear_slowness_text(evaluation)
+        if slowness and all(change.is_exact for change in all_changes):
             # The kernels are those of the original: only another session can confirm that.
             self.evaluator.renew_original()
             second_evaluation = self._quick_evaluation(
@@ -228,9 +228,9 @@ class RewriteSearch:
             if second_evaluation.problem is None and not self._clear_slowness_text(
                 second_evaluation
             ):
-                evaluation, slower = second_evaluation, None
-        if slower:
-            return slower
+                evaluation, slowness = second_evaluation, None
+        if slowness:
+            return slowness
         return Candidate(
             changes=changes,
             before=before,

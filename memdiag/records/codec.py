@@ -164,9 +164,9 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         schema = msgspec.json.decode(data, type=_SchemaField).schema
         if schema != (expected := _schema_of(kind)):
-            shown = repr(schema[:MAX_SHOWN_SCHEMA])
+            schema_text = repr(schema[:MAX_SHOWN_SCHEMA])
             raise RecordError(
-                f"{path}: its schema is {shown}, not {expected!r}."
+                f"{path}: its schema is {schema_text}, not {expected!r}."
                 f" {otherwise or SAVE_AGAIN_SENTENCE}"
             )
     return decode(data, kind, origin=str(path))

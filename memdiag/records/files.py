@@ -55,10 +55,10 @@ def unused_data_notes(files: Sequence[str]) -> tuple[str, ...]:
     `files` are the files of the new model, the model first. Its weights are in a file with its name
     and the suffix ``.data``.
     """
-    data = f"{files[0]}.data" if files else ""
-    if not data or data in files or not os.path.exists(data):
+    data_file = f"{files[0]}.data" if files else ""
+    if not data_file or data_file in files or not os.path.exists(data_file):
         return ()
-    return (f"{data} was there before, and the new {files[0]} does not use it",)
+    return (f"{data_file} was there before, and the new {files[0]} does not use it",)
 
 
 def require_writable(path: Path) -> None:

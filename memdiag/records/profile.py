@@ -518,10 +518,10 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         if self.estimate is None or steady is None or not self.runs:
             return 0
         terms = self.estimate.phases[-1].kept_terms
-        planned = sum(term.bytes for term in terms if term.name == "planned block")
-        added = self.runs[0].rss_bytes - steady.start.rss_bytes
-        is_block = abs(added - planned) <= max(MIB, MAX_PLANNED_ERROR * planned)
-        return added if planned and is_block else 0
+        planned_bytes = sum(term.bytes for term in terms if term.name == "planned block")
+        added_bytes = self.runs[0].rss_bytes - steady.start.rss_bytes
+        is_block = abs(added_bytes - planned_bytes) <= max(MIB, MAX_PLANNED_ERROR * planned_bytes)
+        return added_bytes if planned_bytes and is_block else 0
 
     def estimated_peak_bytes(self, name: PhaseName) -> int | None:
         """Return the predicted peak of a phase, in bytes of the whole process; None if unknown."""

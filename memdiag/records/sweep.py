@@ -133,9 +133,9 @@ class SweepSeries(Record, frozen=True, kw_only=True):
     @property
     def fails_now(self) -> bool:
         """Whether all new requested points failed, and an earlier point completed."""
-        new = [point for point in self.points if point.is_new and point.is_requested]
+        new_points = [point for point in self.points if point.is_new and point.is_requested]
         has_completed = any(not point.is_failed for point in self.points if not point.is_new)
-        return bool(new) and all(point.is_failed for point in new) and has_completed
+        return bool(new_points) and all(point.is_failed for point in new_points) and has_completed
 
     @property
     def newest_requested(self) -> SweepPoint | None:
@@ -150,10 +150,10 @@ class SweepSeries(Record, frozen=True, kw_only=True):
         Without one, as in a step of the history, it is the point after the step.
         """
         later_points = self.points[self.points.index(self.point(step.key)) :]
-        judged = (
+        measured_points = (
             point for point in later_points if point.is_requested and point.peak_bytes is not None
         )
-        return next(judged, later_points[0])
+        return next(measured_points, later_points[0])
 
     def point(self, key: str) -> SweepPoint:
         """Return the point whose key is `key`.

@@ -163,8 +163,12 @@ def _has_equal_content(model_file: ModelFile, first: Tensor, second: Tensor) -> 
 
 def _has_equal_bytes(first: Tensor, second: Tensor) -> bool:
     return all(
-        left is not None and right is not None and left.tobytes() == right.tobytes()
-        for left, right in zip_longest(_tensor_chunk_views(first), _tensor_chunk_views(second))
+        first_chunk is not None
+        and second_chunk is not None
+        and first_chunk.tobytes() == second_chunk.tobytes()
+        for first_chunk, second_chunk in zip_longest(
+            _tensor_chunk_views(first), _tensor_chunk_views(second)
+        )
     )
 
 

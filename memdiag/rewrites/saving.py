@@ -52,10 +52,10 @@ def write_rewritten_model(
         ReportError: a file cannot be written.
         ModelError: the graph cannot be written.
     """
-    data = path.with_name(f"{path.name}.data")
+    data_path = path.with_name(f"{path.name}.data")
     proto = editor.proto()
-    hidden = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
-    hidden_data = hidden.with_name(f"{hidden.name}.data")
+    hidden_path = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
+    hidden_data_path = hidden_path.with_name(f"{hidden_path.name}.data")
     has_data = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,21 +65,21 @@ def write_rewritten_model(
         if storage == "in_place":
             _refer_to_original(proto, editor, path)
         elif storage == "external":
-            has_data = _write_external_data(proto, hidden_data, data.name)
-        hidden.write_bytes(_serialized_model(proto, path))
+            has_data = _write_external_data(proto, hidden_data_path, data_path.name)
+        hidden_path.write_bytes(_serialized_model(proto, path))
         if has_data:
-            os.replace(hidden_data, data)
-        os.replace(hidden, path)
+            os.replace(hidden_data_path, data_path)
+        os.replace(hidden_path, path)
     except OSError as error:
         raise ReportError(
             f"{path}: cannot be written ({error.strerror or error})."
             " Free space or choose another output."
         ) from error
     finally:
-        for leftover in (hidden, hidden_data):
+        for leftover in (hidden_path, hidden_data_path):
             with contextlib.suppress(OSError):
                 leftover.unlink(missing_ok=True)
-    return (path, data) if has_data else (path,)
+    return (path, data_path) if has_data else (path,)
 
 
 def referenced_weight_bytes(editor: ModelEditor) -> int:
@@ -205,10 +205,10 @@ def _seek_aligned(out: BinaryIO) -> int:
 
 def _embed_tensor(tensor: TensorProto) -> None:
     """Read the bytes of an external tensor into it."""
-    data = BytesIO()
+    content = BytesIO()
     if _proto_file_range(tensor).nbytes:
-        _external_source_tensor(tensor).tofile(data)
-    tensor.raw_data = data.getvalue()
+        _external_source_tensor(tensor).tofile(content)
+    tensor.raw_data = content.getvalue()
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
 
@@ -221,9 +221,9 @@ def _set_reference(tensor: TensorProto, location: str, offset: int, length: int)
 
 def _serialized_model(proto: ModelProto, path: Path) -> bytes:
     try:
-        data: bytes = proto.SerializeToString()
+        content: bytes = proto.SerializeToString()
     except (EncodeError, ValueError):
-        data = b""
-    if not data or len(data) > _MAX_PROTO_BYTES:
+        content = b""
+    if not content or len(content) > _MAX_PROTO_BYTES:
         raise UsageError(f"{path}: a file of 2 GB and more cannot embed its weights.")
-    return data
+    return content

@@ -168,8 +168,8 @@ def merge_problem(kept: ir.Value, dropped: ir.Value) -> str:
 
 def leading_sizes(editor: ModelEditor, product: Product) -> LeadingSizes | None:
     """Return the sizes of the left operand's axes but the last; None if their number is unknown."""
-    left = product.node.inputs[0]
-    kind = editor.type_of(left) if left is not None else None
+    left_operand = product.node.inputs[0]
+    kind = editor.type_of(left_operand) if left_operand is not None else None
     return None if kind is None or not kind.shape else kind.shape[:-1]
 
 
@@ -193,10 +193,10 @@ def flatten_product(editor: ModelEditor, product: Product) -> ir.Node:
     node, sizes = product.node, leading_sizes(editor, product)
     if sizes is not None and len(sizes) == 1:
         return node
-    left, name = node.inputs[0], node.name or "MatMul"
-    assert left is not None
+    left_operand, name = node.inputs[0], node.name or "MatMul"
+    assert left_operand is not None
     axis = ir.AttrInt64("axis", -1 if sizes is None else len(sizes))
-    flat = editor.insert_before(node, "Flatten", [left], [axis], name=f"{name}/Flatten")
+    flat = editor.insert_before(node, "Flatten", [left_operand], [axis], name=f"{name}/Flatten")
     output = editor.insert_before(node, "MatMul", [flat, product.operand], name=f"{name}/MatMul")
     shape = _product_shape(editor, product, sizes)
     node.op_type, node.name = "Reshape", editor.unique_name(f"{name}/Reshape")
@@ -204,7 +204,7 @@ def flatten_product(editor: ModelEditor, product: Product) -> ir.Node:
     node.replace_input_with(1, shape)
     if sizes is None or not _fits_constant_shape(sizes):
         node.attributes.add(ir.AttrInt64("allowzero", 1))
-    _declare_product_shape(left, node.outputs[0], product)
+    _declare_product_shape(left_operand, node.outputs[0], product)
     matrices = output.producer()
     assert matrices is not None
     return matrices
@@ -218,28 +218,32 @@ def _fits_constant_shape(sizes: LeadingSizes) -> bool:
 def _product_shape(editor: ModelEditor, product: Product, sizes: LeadingSizes | None) -> ir.Value:
     """Return the product's shape: a constant, or computed at run time."""
     node, name = product.node, product.node.name or "MatMul"
-    left = node.inputs[0]
+    left_operand = node.inputs[0]
     if sizes is not None and _fits_constant_shape(sizes):
         product_sizes = [-1 if size is None else size for size in (*sizes, product.rows)]
         return editor.constant_before(node, np.array(product_sizes, np.int64), name=f"{name}/shape")
-    shape = editor.insert_before(node, "Shape", [left], name=f"{name}/Shape")
+    shape = editor.insert_before(node, "Shape", [left_operand], name=f"{name}/Shape")
     start = editor.constant_before(node, np.array([0], np.int64), name=f"{name}/start")
     end = editor.constant_before(node, np.array([-1], np.int64), name=f"{name}/end")
     axes = editor.insert_before(node, "Slice", [shape, start, end], name=f"{name}/Slice")
     column_count = editor.constant_before(
         node, np.array([product.rows], np.int64), name=f"{name}/columns"
     )
-    along = ir.AttrInt64("axis", 0)
+    axis_attribute = ir.AttrInt64("axis", 0)
     return editor.insert_before(
-        node, "Concat", [axes, column_count], [along], name=f"{name}/Concat"
+        node, "Concat", [axes, column_count], [axis_attribute], name=f"{name}/Concat"
     )
 
 
-def _declare_product_shape(left: ir.Value, output: ir.Value, product: Product) -> None:
+def _declare_product_shape(left_operand: ir.Value, output: ir.Value, product: Product) -> None:
     """Declare the product's shape, which would be inferred for a MatMul but not for a Reshape."""
-    if output.shape is None and left.shape is not None and isinstance(left.type, ir.TensorType):
+    if (
+        output.shape is None
+        and left_operand.shape is not None
+        and isinstance(left_operand.type, ir.TensorType)
+    ):
         output.type = output.type or ir.TensorType(ir.DataType[product.dtype.upper()])
-        output.shape = ir.Shape([*left.shape[:-1], product.rows])
+        output.shape = ir.Shape([*left_operand.shape[:-1], product.rows])
 
 
 def _remove_unused_chain(value: ir.Value) -> None:
@@ -340,11 +344,11 @@ def _collect_products(
         if not node.domain and node.op_type == "Identity":
             problem = _collect_products(editor, node.outputs[0], template, products)
         elif not node.domain and node.op_type == "Cast" and not node.attributes["to"].is_ref():
-            further = template._replace(casts=(*template.casts, node))
-            problem = _collect_products(editor, node.outputs[0], further, products)
+            cast_template = template._replace(casts=(*template.casts, node))
+            problem = _collect_products(editor, node.outputs[0], cast_template, products)
         elif not is_product or node.inputs[0] is None or index != 1:
-            side = " as its left operand" if is_product and not index else ""
-            problem = f"{node.op_type} reads the transposed weight{side} as well"
+            side_text = " as its left operand" if is_product and not index else ""
+            problem = f"{node.op_type} reads the transposed weight{side_text} as well"
         elif not editor.is_visible(template.source, node.graph):
             problem = "another value in a subgraph has the weight's name"
         else:

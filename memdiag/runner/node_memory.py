@@ -143,20 +143,20 @@ def _highest_inside_node(
     outer_node: _NodeEvent, nodes: Sequence[tuple[_NodeEvent, dict[str, int]]], base_bytes: int
 ) -> InsideNode | None:
     """Return the node in the graph of `outer_node` at which most was in use; None without one."""
-    highest = None
+    highest_node = None
     peak_before = 0
     for node, figures in nodes:
         in_use, peak = figures["mem_bytes_in_use"], figures["mem_in_use_peak"]
         # If a node does not raise the maximum, only what is in use at its end is known.
-        most = (peak if peak > peak_before else in_use) - base_bytes
+        most_bytes = (peak if peak > peak_before else in_use) - base_bytes
         peak_before = peak
         is_inside = f"{node.inside}/".startswith(f"{outer_node.path}/")
-        if is_inside and (highest is None or most > highest.in_use_bytes):
+        if is_inside and (highest_node is None or most_bytes > highest_node.in_use_bytes):
             inside = node.inside.removeprefix(outer_node.path).removeprefix("/")
-            highest = InsideNode(
-                node=node.node, op_type=node.op_type, inside=inside, in_use_bytes=most
+            highest_node = InsideNode(
+                node=node.node, op_type=node.op_type, inside=inside, in_use_bytes=most_bytes
             )
-    return highest
+    return highest_node
 
 
 def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:

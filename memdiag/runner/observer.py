@@ -158,16 +158,18 @@ class ProcObserver:
     def sample(self) -> MemoryReading:
         """Return the resident set, with the split read again if it may have changed."""
         fields = self._read_proc_file(self._statm).split()
-        resident = int(fields[1]) * mmap.PAGESIZE
+        resident_bytes = int(fields[1]) * mmap.PAGESIZE
         file_and_shared = int(fields[2]) * mmap.PAGESIZE
-        if resident == 0:
+        if resident_bytes == 0:
             # It is ending: its memory is gone before its files are.
             raise ProcessGone
         if abs(file_and_shared - self._file_and_shared) >= MIN_SPLIT_CHANGE_BYTES:
             self._file_and_shared = file_and_shared
             self._shared = self._read_status().get(b"RssShmem", 0)
         shared = min(self._shared, file_and_shared)
-        return MemoryReading(resident, resident - file_and_shared, file_and_shared, shared)
+        return MemoryReading(
+            resident_bytes, resident_bytes - file_and_shared, file_and_shared, shared
+        )
 
     def boundary(self) -> SpanBoundary:
         """Return the memory and the high-water mark since the last call, and reset the mark."""
@@ -176,17 +178,17 @@ class ProcObserver:
         anonymous, file, shared = (
             fields.get(name, 0) for name in (b"RssAnon", b"RssFile", b"RssShmem")
         )
-        rss = anonymous + file + shared
+        rss_bytes = anonymous + file + shared
         self._file_and_shared, self._shared = file + shared, shared
         memory = Memory(
-            rss_bytes=rss, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
+            rss_bytes=rss_bytes, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
         )
-        mark = fields[b"VmHWM"]
-        if self.first_mark_bytes is not None and mark > self.first_mark_bytes:
-            return SpanBoundary(memory, mark)
+        mark_bytes = fields[b"VmHWM"]
+        if self.first_mark_bytes is not None and mark_bytes > self.first_mark_bytes:
+            return SpanBoundary(memory, mark_bytes)
         if self._reset is None:
             return SpanBoundary(memory, None)
-        peak = max(mark, rss)
+        peak = max(mark_bytes, rss_bytes)
         self._reset_mark()
         return SpanBoundary(memory, peak)
 

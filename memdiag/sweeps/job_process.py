@@ -155,13 +155,13 @@ def unfinished_result(
 ) -> JobResult:
     """Return a result of `job` without a profile, which starts now."""
     machine = machine_class()
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    start_time = datetime.now(UTC).isoformat(timespec="seconds")
     return JobResult(
         key=job.key(machine),
         job=job,
         machine=machine,
         memdiag=version("memdiag"),
-        started_at=now.replace("+00:00", "Z"),
+        started_at=start_time.replace("+00:00", "Z"),
         duration_s=0.0,
         status=status,
         sentence=sentence,

@@ -47,10 +47,10 @@ class ModelBudget:
 
 def breach_sentence(breach: Breach) -> str:
     """Return a breach in words: ``steady 12 MiB exceeds 10 MiB by 2.0 MiB``."""
-    show = FIGURES_BY_NAME[breach.figure].show
+    figure_text = FIGURES_BY_NAME[breach.figure].show
     return (
-        f"{breach.figure} {show(breach.measured)} exceeds {show(breach.limit)} by"
-        f" {show(breach.over)}"
+        f"{breach.figure} {figure_text(breach.measured)} exceeds {figure_text(breach.limit)} by"
+        f" {figure_text(breach.over)}"
     )
 
 

@@ -278,9 +278,9 @@ def _url_sources(url: str) -> Iterator[ModelSource]:
         return
     if not addresses:
         yield _unreadable_source(url, f"{url}: there is no {_ENDINGS_TEXT} file.")
-    base = f"{system.unstrip_protocol(path).rstrip('/')}/"
+    source_prefix = f"{system.unstrip_protocol(path).rstrip('/')}/"
     for address in addresses:
-        name = address.removeprefix(base)
+        name = address.removeprefix(source_prefix)
         name = PurePath(address).name if is_url(name) else name
         yield ModelSource(name=name, address=address)
 

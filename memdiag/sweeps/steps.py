@@ -117,11 +117,11 @@ def level_segments(values: Sequence[int], penalty: float) -> tuple[LevelSegment,
     for start in range(count):
         ordered: list[int] = []
         deviations = 0.0
-        base = costs[start] + (penalty if start else 0.0)
+        cost_before = costs[start] + (penalty if start else 0.0)
         for end in range(start + 1, count + 1):
             deviations += _distance_from_median(ordered, values[end - 1])
-            if base + deviations < costs[end]:
-                costs[end], starts[end] = base + deviations, start
+            if cost_before + deviations < costs[end]:
+                costs[end], starts[end] = cost_before + deviations, start
             insort(ordered, values[end - 1])
     segments: list[LevelSegment] = []
     end = count

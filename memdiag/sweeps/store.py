@@ -328,17 +328,17 @@ def profile_rows(result: JobResult) -> Iterator[StoreRow]:
         common["baseline_bytes"] = profile.baseline_rss_bytes
         common["weight_bytes"] = profile.model.weight_bytes
         point = profile.estimate
-    whole: StoreRow = {"phase": "all", "duration_s": result.duration_s}
+    whole_row: StoreRow = {"phase": "all", "duration_s": result.duration_s}
     if point is not None:
-        whole["estimated_peak_bytes"] = point.peak_bytes
-        whole["estimated_steady_bytes"] = point.steady_bytes
+        whole_row["estimated_peak_bytes"] = point.peak_bytes
+        whole_row["estimated_steady_bytes"] = point.steady_bytes
     if profile is not None:
-        whole["peak_bytes"] = profile.peak_rss_bytes
-        whole["steady_bytes"] = profile.steady_rss_bytes
-        whole["kept_bytes"] = profile.end_above_bytes
+        whole_row["peak_bytes"] = profile.peak_rss_bytes
+        whole_row["steady_bytes"] = profile.steady_rss_bytes
+        whole_row["kept_bytes"] = profile.end_above_bytes
         if result.is_alone:
-            whole["latency_s"] = latency_s(profile)
-    yield common | whole
+            whole_row["latency_s"] = latency_s(profile)
+    yield common | whole_row
     for phase in profile.phases if profile is not None else ():
         predicted = point.phase(phase.name) if point is not None else None
         yield common | {

@@ -191,14 +191,18 @@ def _rows_with_present_names(
     row_by_digest = {row["digest"]: row for row in rows if row["digest"]}
     renamed_rows = {}
     for key, row in earlier.items():
-        present: Mapping[str, Any] = row
+        present_row: Mapping[str, Any] = row
         name = row["model"]
         if row["address"] not in present_addresses:
             if len(addresses[name]) == len(earlier_addresses[name]) == 1:
-                present = {"model": name, "address": next(iter(addresses[name]))}
+                present_row = {"model": name, "address": next(iter(addresses[name]))}
             elif not addresses[name]:
-                present = row_by_digest.get(row["digest"], row)
-        renamed_rows[key] = {**row, "model": present["model"], "address": present["address"]}
+                present_row = row_by_digest.get(row["digest"], row)
+        renamed_rows[key] = {
+            **row,
+            "model": present_row["model"],
+            "address": present_row["address"],
+        }
     return renamed_rows
 
 

@@ -200,7 +200,7 @@ class MeasuredPoints:
         chosen = self.chosen
         if chosen.figures is None or self.budget:
             return None
-        smaller = [
+        smaller_points = [
             (peak_plus_steady(figures), point)
             for point, figures, ratio in usable_points([*self.by_names.values()])
             if ratio <= self.max_slowdown
@@ -209,7 +209,7 @@ class MeasuredPoints:
             if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
             if not is_worth_an_option(figures, chosen.figures)
         ]
-        return min(smaller, key=lambda entry: entry[0])[1] if smaller else None
+        return min(smaller_points, key=lambda entry: entry[0])[1] if smaller_points else None
 
     def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.

@@ -188,7 +188,7 @@ class OptionSearch:
         if self.ended_by == "completion" or self._defaults_fit_budget:
             return set()
         chosen = self.measured.chosen_names
-        base = self.measured.by_names[chosen].figures or self.point_evaluator.before
+        chosen_figures = self.measured.by_names[chosen].figures or self.point_evaluator.before
         return {
             names
             for names, point in self.measured.by_names.items()
@@ -196,7 +196,7 @@ class OptionSearch:
             and point.ratio is None
             and not point.problem
             and not names <= chosen
-            and is_worth_an_option(point.figures, base)
+            and is_worth_an_option(point.figures, chosen_figures)
         }
 
     @property
@@ -235,30 +235,30 @@ class OptionSearch:
 
         Options that write a file are left out: with them the program depends on it.
         """
-        chosen = base
+        combination = base
         for option in self.usable:
             is_quick = not (option.costs_time or option.changes_values)
             if is_quick and not (
-                option.model or option.save_options or _is_option_excluded(option, chosen)
+                option.model or option.save_options or _is_option_excluded(option, combination)
             ):
-                chosen = (*chosen, option)
-        names = option_names(chosen)
+                combination = (*combination, option)
+        names = option_names(combination)
         if names == option_names(base) or names in self.measured.by_names:
             return
-        figures = self._measure_combination(chosen).figures
-        without_arena = tuple(option for option in chosen if not option.shared_arena)
-        if figures is not None and base != without_arena != chosen:
+        figures = self._measure_combination(combination).figures
+        without_arena = tuple(option for option in combination if not option.shared_arena)
+        if figures is not None and base != without_arena != combination:
             # Regions of the requested sizes may fit later requests worse.
             figures_without_arena = self._measure_combination(without_arena).figures
             if figures_without_arena is not None and is_worth_an_option(
                 figures_without_arena, figures
             ):
-                chosen, figures = without_arena, figures_without_arena
+                combination, figures = without_arena, figures_without_arena
         smallest_figures = self.measured.best_if_fast().figures or self.point_evaluator.before
         if figures is not None and is_worth_an_option(figures, smallest_figures):
-            self._compare_combination(chosen)
-            if not self.measured.is_probably_fast(chosen):
-                self._compare_again(chosen)
+            self._compare_combination(combination)
+            if not self.measured.is_probably_fast(combination):
+                self._compare_again(combination)
 
     def _shorten_combination(self) -> None:
         """In limited time, compare fewer options of the best combination that are as good.
@@ -267,25 +267,25 @@ class OptionSearch:
         in their order, and left out where they add nothing.
         """
         point, smallest = self.measured.best_if_fast(), self.point_evaluator.before
-        shorter: tuple[TuningOption, ...] = ()
+        shorter_combination: tuple[TuningOption, ...] = ()
         for option in self.measured.options_of(point) if self.end < inf else ():
-            figures = self._measure_combination((*shorter, option)).figures
+            figures = self._measure_combination((*shorter_combination, option)).figures
             if figures is None or not is_worth_an_option(figures, smallest):
                 continue
-            shorter, smallest = (*shorter, option), figures
+            shorter_combination, smallest = (*shorter_combination, option), figures
             if point.figures and not is_worth_an_option(point.figures, figures):
-                self._compare_combination(shorter)
+                self._compare_combination(shorter_combination)
                 return
 
     def _drop_idle_options(self) -> None:
         """Compare the best combination without the options that save nothing alone."""
-        base, point = self.point_evaluator.before, self.measured.best_if_fast()
+        figures_before, point = self.point_evaluator.before, self.measured.best_if_fast()
         useful = tuple(
             option
             for option in self.measured.options_of(point)
             if option.model
             or (single_figures := self.measured.figures_of((option,))) is None
-            or saves_a_little(single_figures, base)
+            or saves_a_little(single_figures, figures_before)
         )
         if not useful or len(useful) == len(point.option_names) or point.figures is None:
             return
@@ -361,33 +361,33 @@ class OptionSearch:
             best, smallest = chosen, self.measured.compared_figures(chosen) or smallest
         return best
 
-    def _starting_combinations(self, base: Figures) -> list[tuple[TuningOption, ...]]:
+    def _starting_combinations(self, reference: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.
 
         They are the best option, the best option that excludes it, and the best model if the best
         option is a setting (or the best setting if it is a model).
         """
         quick_options = [option for option in self._measured_options() if not option.costs_time]
-        best = self._best_single_option(quick_options, base)
+        best = self._best_single_option(quick_options, reference)
         excluded_options = [option for option in quick_options if _is_option_excluded(option, best)]
         is_model = any(option.model for option in best)
         other_options = [option for option in quick_options if bool(option.model) != is_model]
         starts = [best]
         for options in (excluded_options, other_options):
-            start = self._best_single_option(options, base)
+            start = self._best_single_option(options, reference)
             if start and start not in starts:
                 starts.append(start)
         return [start for start in starts if start]
 
     def _best_single_option(
-        self, options: Sequence[TuningOption], base: Figures
+        self, options: Sequence[TuningOption], reference: Figures
     ) -> tuple[TuningOption, ...]:
         """Return the option with the least memory, in a tuple; an empty tuple if none helps."""
         saving_options = [
             option
             for option in options
             if (figures := self.measured.figures_of((option,))) is not None
-            and is_worth_an_option(figures, base)
+            and is_worth_an_option(figures, reference)
         ]
         if not saving_options:
             return ()
@@ -398,14 +398,14 @@ class OptionSearch:
 
         Where time is limited, options that save nothing alone are left out.
         """
-        base = self.point_evaluator.before
-        smallest = self.measured.figures_of(best) or base
+        figures_before = self.point_evaluator.before
+        smallest = self.measured.figures_of(best) or figures_before
         for option in sorted(self._measured_options(), key=self.measured.single_cost):
             if option in best or option.costs_time or _is_option_excluded(option, best):
                 continue
             single_figures = self.measured.figures_of((option,))
             if self.end < inf and (
-                single_figures is None or not saves_a_little(single_figures, base)
+                single_figures is None or not saves_a_little(single_figures, figures_before)
             ):
                 continue
             self._measure_combination((*best, option))
@@ -447,31 +447,36 @@ class OptionSearch:
     def _compare_smallest_option(self) -> None:
         """Compare the option with the least memory alone, to show what that costs."""
         smallest = min(self.usable, key=self.measured.single_cost, default=None)
-        base = self.chosen.figures or self.point_evaluator.before
+        reference = self.chosen.figures or self.point_evaluator.before
         if smallest is not None and self.measured.figures_of((smallest,)) is not None:
-            self._try_combination((smallest,), base)
+            self._try_combination((smallest,), reference)
 
     def _compare_all_together(self) -> None:
         """Compare the options of `together`, alone and with all options that they allow."""
-        joined = tuple(option for option in self.usable if option.name in self.together)
-        others = (option for option in self.usable if option not in joined)
-        allowed = (option for option in others if not _is_option_excluded(option, joined))
-        for added in (joined, (*joined, *allowed)) if joined else ():
-            is_possible = not any(_is_option_excluded(option, added) for option in added)
-            if is_possible and self._measure_combination(added).figures is not None:
-                self._compare_combination(added)
+        together_options = tuple(option for option in self.usable if option.name in self.together)
+        other_options = (option for option in self.usable if option not in together_options)
+        allowed_options = (
+            option for option in other_options if not _is_option_excluded(option, together_options)
+        )
+        combinations = (together_options, (*together_options, *allowed_options))
+        for combination in combinations if together_options else ():
+            is_possible = not any(
+                _is_option_excluded(option, combination) for option in combination
+            )
+            if is_possible and self._measure_combination(combination).figures is not None:
+                self._compare_combination(combination)
 
     def _shrink_combination(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 1 else ():
-            fewer = tuple(other for other in best if other is not option)
+            fewer_options = tuple(other for other in best if other is not option)
             smallest = self.measured.compared_figures(best)
-            figures = self._measure_combination(fewer).figures
+            figures = self._measure_combination(fewer_options).figures
             if smallest is None or figures is None or is_worth_an_option(smallest, figures):
                 continue
-            self._compare_combination(fewer)
-            if self.measured.compared_figures(fewer, self.max_slowdown) is not None:
-                best = fewer
+            self._compare_combination(fewer_options)
+            if self.measured.compared_figures(fewer_options, self.max_slowdown) is not None:
+                best = fewer_options
         return best
 
     def _gather_small_savings(self, best: tuple[TuningOption, ...]) -> None:
@@ -480,27 +485,29 @@ class OptionSearch:
         for option in self._small_saving_options(best):
             if _is_option_excluded(option, best):
                 continue
-            added = (*best, option)
-            figures = self._measure_combination(added).figures
+            combination = (*best, option)
+            figures = self._measure_combination(combination).figures
             if figures is not None and saves_a_little(figures, best_figures):
-                self._compare_combination(added)
-                if self.measured.compared_figures(added, self.max_slowdown) is not None:
-                    best, best_figures = added, figures
+                self._compare_combination(combination)
+                if self.measured.compared_figures(combination, self.max_slowdown) is not None:
+                    best, best_figures = combination, figures
 
     def _small_saving_options(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
         """Return the options that save something alone and are not known to fail."""
-        base = self.point_evaluator.before
+        figures_before = self.point_evaluator.before
         options = []
         for option in self.usable:
-            single = self._measure_combination((option,))
-            combined = self.measured.by_names.get(option_names((*best, option)), single)
+            single_point = self._measure_combination((option,))
+            combined_point = self.measured.by_names.get(option_names((*best, option)), single_point)
             if (
                 option in best
-                or is_failing_point(single, self.max_slowdown)
-                or is_failing_point(combined, self.max_slowdown)
+                or is_failing_point(single_point, self.max_slowdown)
+                or is_failing_point(combined_point, self.max_slowdown)
             ):
                 continue
-            if single.figures is not None and saves_a_little(single.figures, base):
+            if single_point.figures is not None and saves_a_little(
+                single_point.figures, figures_before
+            ):
                 options.append(option)
         return sorted(options, key=self.measured.single_cost)
 
@@ -514,10 +521,10 @@ class OptionSearch:
         while (point := self._next_point_to_confirm()).option_names:
             names = frozenset(point.option_names)
             chosen = self.measured.options_by_names[names]
-            about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
-            if about_s > 0:
-                about = format_duration(about_s)
-                self.report_progress(f"verifying {_joined_option_names(chosen)} (about {about})")
+            expected_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
+            if expected_s > 0:
+                duration = format_duration(expected_s)
+                self.report_progress(f"verifying {_joined_option_names(chosen)} (about {duration})")
             point, is_confirmed = self.point_evaluator.confirm(point, chosen)
             self.measured.keep(point, chosen)
             if is_confirmed and (
@@ -557,7 +564,7 @@ class OptionSearch:
         A combination that contains a combination that is probably too slow is expected to be too
         slow, too.
         """
-        base = self.point_evaluator.before
+        figures_before = self.point_evaluator.before
         slow_names = [
             names
             for names, point in self.measured.by_names.items()
@@ -569,64 +576,64 @@ class OptionSearch:
             self.measured.options_by_names[names]
             for names, point in self.measured.by_names.items()
             if point.ratio is None and point.figures is not None and not point.problem
-            if is_worth_an_option(point.figures, base)
+            if is_worth_an_option(point.figures, figures_before)
             if not any(combination <= names for combination in slow_names)
         ]
-        for chosen in sorted(uncompared, key=self.measured.combination_cost):
-            self._compare_combination(chosen)
-            if self.measured.compared_figures(chosen, self.max_slowdown) is not None:
+        for options in sorted(uncompared, key=self.measured.combination_cost):
+            self._compare_combination(options)
+            if self.measured.compared_figures(options, self.max_slowdown) is not None:
                 return
 
-    def _try_combination(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
-        """Measure the memory with `added`; if it is less than `reference`, compare the latency too.
+    def _try_combination(self, combination: tuple[TuningOption, ...], reference: Figures) -> None:
+        """Measure the memory of `combination`; if below `reference`, compare its latency, too.
 
         It is also compared if it fits a budget that the defaults exceed, however narrowly.
         """
-        figures = self._measure_combination(added).figures
+        figures = self._measure_combination(combination).figures
         if figures is None:
             return
         exceeded = over_budget_bytes(self.point_evaluator.before, self.budget)
         if is_worth_an_option(figures, reference) or (
             exceeded and not over_budget_bytes(figures, self.budget)
         ):
-            self._compare_combination(added)
+            self._compare_combination(combination)
 
-    def _measure_combination(self, added: tuple[TuningOption, ...]) -> Point:
-        known_point = self.measured.by_names.get(option_names(added))
+    def _measure_combination(self, combination: tuple[TuningOption, ...]) -> Point:
+        known_point = self.measured.by_names.get(option_names(combination))
         if known_point is not None:
             return known_point
         self._check_deadline()
         untried = [
             option
             for option in self.usable
-            if option not in added and option_names((option,)) not in self.measured.by_names
+            if option not in combination and option_names((option,)) not in self.measured.by_names
         ]
         progress = f"{len(self.measured.by_names)} combinations so far"
         if untried:
             progress = f"{counted(len(untried), 'option')} left"
         self.report_progress(
-            f"trying {_joined_option_names(added)} ({progress},"
+            f"trying {_joined_option_names(combination)} ({progress},"
             f" {self._step_estimate.step(len(untried))})"
         )
-        return self.measured.keep(self.point_evaluator.measure(added), added)
+        return self.measured.keep(self.point_evaluator.measure(combination), combination)
 
-    def _compare_combination(self, added: tuple[TuningOption, ...]) -> None:
-        point = self.measured.by_names[option_names(added)]
+    def _compare_combination(self, combination: tuple[TuningOption, ...]) -> None:
+        point = self.measured.by_names[option_names(combination)]
         if point.ratio is None and not point.problem:
-            self.report_progress(f"comparing {_joined_option_names(added)}")
-            self.measured.keep(self.point_evaluator.compare(point, added), added)
+            self.report_progress(f"comparing {_joined_option_names(combination)}")
+            self.measured.keep(self.point_evaluator.compare(point, combination), combination)
             self._report_best()
 
-    def _compare_again(self, added: tuple[TuningOption, ...]) -> None:
+    def _compare_again(self, combination: tuple[TuningOption, ...]) -> None:
         """Compare a point again if its few pairs of runs may be slower by chance.
 
         This is possible if it is undecided, or if its kernels are the same as with the defaults.
         """
-        point = self.measured.by_names[option_names(added)]
-        is_doubtful = point.undecided or all(option.same_kernels for option in added)
+        point = self.measured.by_names[option_names(combination)]
+        is_doubtful = point.undecided or all(option.same_kernels for option in combination)
         if point.ratio is not None and is_doubtful and not point.problem:
-            self.report_progress(f"comparing {_joined_option_names(added)} again")
-            self.measured.keep(self.point_evaluator.compare(point, added), added)
+            self.report_progress(f"comparing {_joined_option_names(combination)} again")
+            self.measured.keep(self.point_evaluator.compare(point, combination), combination)
             self._report_best()
 
     def _report_best(self) -> None:
@@ -637,8 +644,8 @@ class OptionSearch:
         before = self.point_evaluator.before
         peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
         steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
-        chosen = " + ".join(point.option_names)
-        self.report_verified(f"{chosen}, peak {peak}, steady {steady}")
+        names_text = " + ".join(point.option_names)
+        self.report_verified(f"{names_text}, peak {peak}, steady {steady}")
 
     def _restart_step_estimate(self) -> None:
         self._step_estimate = StepEstimate(

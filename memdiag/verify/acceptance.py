@@ -58,11 +58,12 @@ def is_faster(comparisons: LatencyComparisons, before: LatencyComparisons) -> bo
     ratios_before = {name: comparison.ratio for name, comparison in before}
     pairs = [(comparison.ratio, ratios_before.get(name)) for name, comparison in comparisons]
     has_gain = any(
-        new.high < _CLEARLY_FASTER_RATIO * (old.low if old is not None else 1.0)
-        for new, old in pairs
+        ratio.high < _CLEARLY_FASTER_RATIO * (ratio_before.low if ratio_before is not None else 1.0)
+        for ratio, ratio_before in pairs
     )
     return has_gain and all(
-        new.median <= (old.median if old is not None else 1.0) for new, old in pairs
+        ratio.median <= (ratio_before.median if ratio_before is not None else 1.0)
+        for ratio, ratio_before in pairs
     )
 
 

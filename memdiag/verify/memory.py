@@ -145,8 +145,8 @@ def _steady_above_baseline(measurement: Measurement) -> tuple[int, int, int]:
     """
     baseline, end = measurement.baseline, measurement.steady or measurement.phases[-1].end
     assert baseline is not None
-    resident = end.rss_bytes - baseline.rss_bytes
+    resident_bytes = end.rss_bytes - baseline.rss_bytes
     if end.anonymous_bytes is None or baseline.anonymous_bytes is None:
-        return resident, resident, 0
-    anonymous = end.anonymous_bytes - baseline.anonymous_bytes
-    return resident, anonymous, resident - anonymous
+        return resident_bytes, resident_bytes, 0
+    anonymous_bytes = end.anonymous_bytes - baseline.anonymous_bytes
+    return resident_bytes, anonymous_bytes, resident_bytes - anonymous_bytes

@@ -93,8 +93,10 @@ def compare_outputs(before: SavedOutputs, after: SavedOutputs) -> tuple[Differen
             differences.append(Difference(output=name, relative=inf, reason=reason))
             continue
         parts = [
-            output_difference(name, np.load(old, mmap_mode="r"), np.load(new, mmap_mode="r"))
-            for old, new in zip(files, new_files, strict=True)
+            output_difference(
+                name, np.load(old_file, mmap_mode="r"), np.load(new_file, mmap_mode="r")
+            )
+            for old_file, new_file in zip(files, new_files, strict=True)
         ]
         no_difference = Difference(output=name, relative=0.0)
         differences.append(max(parts, key=lambda part: part.relative, default=no_difference))
@@ -145,17 +147,18 @@ def _float_difference(name: str, before: Array, after: Array) -> Difference:
     wide_type = np.complex128 if before.dtype.kind == "c" else np.float64
     # In chunks: an output of gigabytes costs megabytes.
     for start in range(0, len(before), _VALUES_PER_CHUNK):
-        old = np.asarray(before[start : start + _VALUES_PER_CHUNK]).astype(wide_type)
-        new = np.asarray(after[start : start + _VALUES_PER_CHUNK]).astype(wide_type)
-        is_finite = np.isfinite(old)
-        if not np.array_equal(old[~is_finite], new[~is_finite], equal_nan=True):
+        old_values = np.asarray(before[start : start + _VALUES_PER_CHUNK]).astype(wide_type)
+        new_values = np.asarray(after[start : start + _VALUES_PER_CHUNK]).astype(wide_type)
+        is_finite = np.isfinite(old_values)
+        if not np.array_equal(old_values[~is_finite], new_values[~is_finite], equal_nan=True):
             return Difference(output=name, relative=inf, reason="NaN or infinity moved")
-        if not np.isfinite(new[is_finite]).all():
+        if not np.isfinite(new_values[is_finite]).all():
             return Difference(output=name, relative=inf, reason="finite values became infinite")
         if is_finite.any():
-            largest = max(largest, float(np.abs(old[is_finite]).max()))
+            largest = max(largest, float(np.abs(old_values[is_finite]).max()))
             largest_difference = max(
-                largest_difference, float(np.abs(old[is_finite] - new[is_finite]).max())
+                largest_difference,
+                float(np.abs(old_values[is_finite] - new_values[is_finite]).max()),
             )
     if not largest_difference:
         return Difference(output=name, relative=0.0)

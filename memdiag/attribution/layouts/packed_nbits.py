@@ -136,10 +136,10 @@ class _ColumnValues:
     def _strided_view(
         self, array: Array, column: int, position: int, half: int, run: int, shape: tuple[int, ...]
     ) -> Array:
-        corner = array[column:, :, position + half * shape[4] :]
+        from_first_element = array[column:, :, position + half * shape[4] :]
         first, second, third, fourth = array.strides
         strides = (shape[2] * first, run * third, first, second, third, fourth)
-        view: Array = as_strided(corner, shape, strides, writeable=False)
+        view: Array = as_strided(from_first_element, shape, strides, writeable=False)
         return view
 
     def _combine_function(self) -> CombineFunction | None:

@@ -187,11 +187,11 @@ def _dequantized_reader_problem(editor: ModelEditor, node: ir.Node) -> str:
                 f"{name} does not read the dequantized weight as the right operand of a MatMul or"
                 " Gemm"
             )
-        left = product.inputs[0]
-        kind = editor.type_of(left) if left is not None else None
-        if left is output or (kind is not None and kind.dtype != "float"):
+        left_operand = product.inputs[0]
+        kind = editor.type_of(left_operand) if left_operand is not None else None
+        if left_operand is output or (kind is not None and kind.dtype != "float"):
             return "the left operand of the product is not fp32"
-        producer = left.producer() if left is not None else None
+        producer = left_operand.producer() if left_operand is not None else None
         if producer is not None and producer.op_type == "DequantizeLinear":
             return "the left operand is dequantized as well, for a product of integers"
         if name == "Gemm" and not _is_plain_gemm(product):
@@ -256,13 +256,18 @@ def _replace_with_matmulnbits(
 
     The output keeps its name.
     """
-    left, _, bias = [*node.inputs, None][:3]
+    left_operand, _, bias = [*node.inputs, None][:3]
     editor.require_domain(MICROSOFT_DOMAIN, 1, node)
     node.attributes.clear()
     if bias is not None:
         name = f"{node.name or 'Gemm'}/MatMulNBits"
         product = editor.insert_before(
-            node, "MatMulNBits", [left, *operands], attributes, name=name, domain=MICROSOFT_DOMAIN
+            node,
+            "MatMulNBits",
+            [left_operand, *operands],
+            attributes,
+            name=name,
+            domain=MICROSOFT_DOMAIN,
         )
         node.op_type = "Add"
         node.resize_inputs(2)

@@ -157,9 +157,9 @@ def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
         if name == "register_custom_ops_library":
             options.register_custom_ops_library(text)
             continue
-        current = None if name.startswith("_") else getattr(options, name, None)
-        if current is not None and not callable(current):
-            setattr(options, name, convert(current, text, name))
+        current_value = None if name.startswith("_") else getattr(options, name, None)
+        if current_value is not None and not callable(current_value):
+            setattr(options, name, convert(current_value, text, name))
         elif "." in name:
             options.add_session_config_entry(name, text)
         else:

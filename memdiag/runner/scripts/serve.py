@@ -99,24 +99,24 @@ def tensor_of(numpy: Any, value: Any) -> Any:
         element_count *= size
     bits = 16 if name == "bfloat16" else 8 if name.startswith("float8") else 4
     bits = 2 if name.endswith("int2") else bits
-    data = (
+    content = (
         ctypes.string_at(value.data_ptr(), (element_count * bits + 7) // 8)
         if element_count
         else b""
     )
     if bits != 16:
-        return numpy.frombuffer(data, "u1")
-    wide = numpy.frombuffer(data, "<u2").astype("<u4") << 16
-    return wide.view("<f4").reshape(shape)
+        return numpy.frombuffer(content, "u1")
+    float_bits = numpy.frombuffer(content, "<u2").astype("<u4") << 16
+    return float_bits.view("<f4").reshape(shape)
 
 
 def signature(session: Any) -> dict[str, Any]:
     """Return the interface of the model: inputs, outputs and metadata."""
-    meta = session.get_modelmeta()
+    model_metadata = session.get_modelmeta()
     return {
         "inputs": [[value.name, value.type, value.shape] for value in session.get_inputs()],
         "outputs": [[value.name, value.type, value.shape] for value in session.get_outputs()],
-        "metadata": dict(meta.custom_metadata_map),
+        "metadata": dict(model_metadata.custom_metadata_map),
     }
 
 
