@@ -99,7 +99,7 @@ class OptionSearch:
     report_progress: Callable[[str], None]
     report_verified: Callable[[str], None] = field(default=lambda text: None)
     together: Sequence[str] = ()
-    expected: Mapping[str, int] = field(default_factory=dict)
+    expected: dict[str, int] = field(default_factory=dict)
     end: float = inf
     setup_s: float = 0.0
     clock: Callable[[], float] = time.monotonic

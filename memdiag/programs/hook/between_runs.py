@@ -107,9 +107,9 @@ class EarlierValues:
             self._references[name][id(reference)] = reference
         if any(len(references) > MAX_REFERENCES for references in self._references.values()):
             self._stride *= 2
-            for references in self._references.values():
-                for key in list(references)[::2]:
-                    del references[key]
+            for followed in self._references.values():
+                for key in list(followed)[::2]:
+                    del followed[key]
 
     def counts(self) -> dict[str, list[int]]:
         """Return how many values of earlier runs are alive, and how many are followed, by
