@@ -35,8 +35,8 @@ RECENT_RUNS = 20  # runs whose values may be alive in any program
 START_BYTES = 64
 MIN_WAIT_S = 0.5
 MAX_WAIT_S = 10.0
-WAITED_RUNS = 3  # multiple of the longest run until now for which runs may take to end
-MAX_READING_S = 120.0  # as long as the wait for an answer
+WAITED_RUNS = 3  # the longest wait for runs to end, in durations of the longest run until now
+MAX_READING_S = 120.0  # the longest wait for an answer
 SETTLING_S = 0.005  # in which other threads drop the values of their runs, or reach the next run
 _NUMBERS_OF_NUMPY = ("b", "i", "u", "f", "c")  # kinds of types
 
@@ -82,9 +82,10 @@ class EarlierValues:
             self._largest_bytes = input_bytes
             shapes = {name[7:-1]: tuple(array.shape) for name, array in arrays.items()}
             self.largest_input = {"run": self.runs, "bytes": input_bytes, "shapes": shapes}
-        references = self._references
         new_names = [
-            name for name, value in values.items() if name not in references and _has_ref(value)
+            name
+            for name, value in values.items()
+            if name not in self._references and _has_ref(value)
         ]
         for name in sorted(new_names, key=lambda name: -_array_bytes(values[name]))[
             : MAX_FOLLOWED_NAMES - len(self._references)
