@@ -84,10 +84,10 @@ def matches_entry(stored: BaselineEntry, measured: BaselineEntry, tolerance: flo
     same_setup = (stored.onnxruntime, stored.setup) == (measured.onnxruntime, measured.setup)
     if not same_setup or stored.figures.keys() != measured.figures.keys():
         return False
-    late_bytes = max(stored.late_bytes, measured.late_bytes)
+    error_bytes = max(stored.late_bytes, measured.late_bytes)
     pairs = [(name, stored.figures[name], measured.figures[name]) for name in measured.figures]
     return all(
-        max(first, second) <= max_figure(name, min(first, second), tolerance, late=late_bytes)
+        max(first, second) <= max_figure(name, min(first, second), tolerance, late=error_bytes)
         for name, first, second in pairs
     )
 
