@@ -36,7 +36,6 @@ _LIBRARY_FOLDERS = (
     "/usr/local/lib",
 )
 
-
 _EXCLUSIVE_GROUPS = (
     {"arena-off", "arena-shrinkage"},
     {"arena-off", "mmap-threshold"},
@@ -91,7 +90,7 @@ class TuningOption:
         changes_values: whether outputs may change beyond the order of sums.
         is_available: whether a release of onnxruntime, and this machine, have the option.
         is_relevant: whether the option can make a difference to a job.
-        needs: what the machine and the job must have, in a few words; empty if that is obvious.
+        needs: requirements on the machine and the job, in a few words; empty if they are obvious.
     """
 
     name: str
