@@ -12,6 +12,7 @@ from memdiag.defaults import CUDA_PROVIDER
 from memdiag.device.allocations import live_allocations
 from memdiag.device.ledger import device_ledger
 from memdiag.device.out_of_memory import out_of_memory_text
+from memdiag.device.peak import peak_ledger
 from memdiag.device.phases import device_phases, merged_phases
 from memdiag.device.recording import (
     DEVICE_ARENA,
@@ -190,6 +191,7 @@ def device_memory(
         ledger=computed(
             "the ledger", lambda: None if mark is None else device_ledger(recording, mark), None
         ),
+        peak_ledger=computed("the ledger at the peak", lambda: peak_ledger(recording), None),
         phases=computed("the phases", lambda: merged_phases(device_phases(recording)), ()),
         findings=findings,
         xray=recording.xray,

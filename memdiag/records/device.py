@@ -236,6 +236,8 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
     Attributes:
         device: the device.
         ledger: the owners after the last run; None if the memory was not read there.
+        peak_ledger: the owners at the exact peak before the session is deleted; its mark is the
+            reading that follows. None as for `peak_bytes`.
         phases: what each step added, from the creation of the session on.
         findings: the findings of the rules for devices, the largest first.
         xray: the weights on it after the last run; None if contents were not compared.
@@ -247,6 +249,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
 
     device: Device
     ledger: Ledger | None = None
+    peak_ledger: Ledger | None = None
     phases: tuple[DevicePhase, ...] = ()
     findings: tuple[DeviceFinding, ...] = ()
     xray: DeviceXray | None = None

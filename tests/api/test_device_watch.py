@@ -171,6 +171,7 @@ def test_a_second_search_that_fails_keeps_the_first(
 
 PARTS: dict[str, tuple[str, Any]] = {
     "device_ledger": ("ledger", None),
+    "peak_ledger": ("peak_ledger", None),
     "device_phases": ("phases", ()),
     "device_timeline": ("timeline", None),
     "out_of_memory_text": ("failure", ""),

@@ -13,7 +13,7 @@ from memdiag.records.device import (
     LedgerRow,
     MissingSource,
 )
-from memdiag.reports.device import device_answer, device_sum
+from memdiag.reports.device import device_answer, device_sum, device_sums
 from memdiag.units import MIB
 from tests.device.recorded_sessions import NAMES, raw, recorded
 from tests.reports import gpus
@@ -107,6 +107,50 @@ def test_other_processes_are_not_the_models() -> None:
     own = answer("dense_default")
     assert answer("dense_default", shared) == own
     assert device_sum(shared).endswith("+ other processes 4,000")
+
+
+def with_peak(excess: float) -> DeviceMemory:
+    """Return a memory whose arena had `excess` of the memory after the runs more at the peak."""
+    memory = recorded_memory("dense_default")
+    ledger = ledger_of("dense_default")
+    size = round(excess * ledger.own_bytes)
+    row = LedgerRow(owner="unread_arena", label="arena", bytes=size, basis="exact")
+    peak = replaced(
+        ledger, mark="first run", used_bytes=ledger.used_bytes + size, rows=(*ledger.rows, row)
+    )
+    return replaced(memory, peak_ledger=peak)
+
+
+def test_the_answer_is_a_peak_that_is_clearly_above_the_memory_after_the_runs() -> None:
+    memory, ledger = with_peak(0.2), ledger_of("dense_default")
+    assert device_answer("a.onnx", memory, ledger, 128 * MIB) == (
+        "a.onnx: peak 1.11 GiB on the GPU (NVIDIA H100 80GB HBM3) in the first run, 8.9 × the"
+        " weights; 945 MiB afterwards: the arena had 189 MiB more at the peak."
+    )
+    at_peak, after = device_sums(memory, ledger)
+    assert at_peak.startswith("device 1,134 MiB at the peak = context and code 559 + ")
+    assert at_peak.endswith(" + arena 189")
+    assert after.startswith("device 945 MiB afterwards = ")
+
+
+@pytest.mark.parametrize("excess", [0.0, 0.049])
+def test_the_answer_is_the_memory_after_the_runs_if_the_peak_is_near(excess: float) -> None:
+    memory, ledger = with_peak(excess), ledger_of("dense_default")
+    assert device_answer("dense_default.onnx", memory, ledger, 128 * MIB) == answer("dense_default")
+    assert device_sums(memory, ledger) == [device_sum(ledger)]
+
+
+def test_a_peak_of_a_library_is_not_the_arenas() -> None:
+    memory, ledger = with_peak(0.2), ledger_of("dense_default")
+    assert memory.peak_ledger is not None
+    rows = [
+        replaced(row, bytes=row.bytes + 300 * MIB) if row.owner == "cudnn" else row
+        for row in memory.peak_ledger.rows
+    ]
+    used_bytes = memory.peak_ledger.used_bytes + 300 * MIB
+    of_library = replaced(memory, peak_ledger__rows=(*rows,), peak_ledger__used_bytes=used_bytes)
+    text = device_answer("a.onnx", of_library, ledger, 128 * MIB)
+    assert text.endswith("945 MiB afterwards: cuDNN had 300 MiB more at the peak.")
 
 
 def test_each_copy_of_a_weight_is_listed_with_all_details_only() -> None:

@@ -28,7 +28,7 @@ from memdiag.reports.device import (
     device_blocks,
     device_chart_blocks,
     device_notes,
-    device_sum,
+    device_sums,
 )
 from memdiag.reports.estimate.tables import MAX_LIVE_TENSORS
 from memdiag.reports.findings import finding_text, profile_summary
@@ -75,12 +75,13 @@ def document(profile: Profile) -> Document:
         return _host_document(profile, [*blocks, *_advice_blocks(profile)])
     host = _host_document(profile, ())  # the advice is on the memory of the host
     line = device_answer(host.subject, device, device.ledger, profile.model.weight_bytes or 0)
+    total, *further = device_sums(device, device.ledger)
     return replace(
         host,
         answer=capitalized(line.removeprefix(f"{host.subject}: ")),
         line=line,
-        rest=device_sum(device.ledger),
-        seconds=[f"On the host: {lowered(host.answer)}"],
+        rest=total,
+        seconds=[*further, f"On the host: {lowered(host.answer)}"],
         # On a terminal the host's memory has to be asked for.
         blocks=[
             *blocks,
