@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from memdiag.attribution.device_xray import take_device_xray
+from memdiag.attribution.process_xray import read_device_arenas
 from memdiag.attribution.search_target import SearchTarget
 from memdiag.defaults import CUDA_PROVIDER
 from memdiag.device.allocations import live_allocations
@@ -26,7 +27,7 @@ from memdiag.device.runtime_allocations import runtime_ranges
 from memdiag.device.timeline import device_timeline
 from memdiag.errors import XrayError, defect_note
 from memdiag.model.model_file import ModelFile
-from memdiag.records.attribution import Attribution
+from memdiag.records.attribution import Attribution, DeviceArena
 from memdiag.records.device import Device, DeviceMemory, DeviceXray, MissingSource
 from memdiag.records.weights import qualified_name
 from memdiag.rules.device import device_findings
@@ -54,6 +55,7 @@ class DeviceWatch:
         self._reader: DeviceReader | None = None
         self._xray: DeviceXray | None = None
         self._xray_failure = ""
+        self._arenas_after_failure: tuple[DeviceArena, ...] | None = None
 
     def add_event(self, event: ScriptEvent, elapsed_s: float, reader: DeviceReader | None) -> None:
         """Take an event of the child, and read its memory with `reader` if it is a mark."""
@@ -69,6 +71,14 @@ class DeviceWatch:
         self._builder.add_event(
             event, process_bytes=reading.process_bytes, nvml_used_bytes=reading.used_bytes
         )
+
+    def read_arenas(self, pid: int) -> None:
+        """Read and store the arenas of the child after a run failed.
+
+        Raises:
+            XrayError: the child cannot be read.
+        """
+        self._arenas_after_failure = read_device_arenas(pid)
 
     def take_xray(
         self, steady: AtSteady, targets: Sequence[SearchTarget], attribution: Attribution
@@ -90,7 +100,9 @@ class DeviceWatch:
             return None
         events = self._builder.allocations
         live = None if events is None else live_allocations(events, math.inf)
-        ranges = runtime_ranges(live, steady.device.regions, _arena_chunks(attribution))
+        ranges = runtime_ranges(
+            live, steady.device.regions, _arena_chunks(attribution.device_arenas)
+        )
         arenas = [arena for arena in attribution.device_arenas if arena.device == DEVICE_ARENA]
         if not ranges:
             self._xray_failure = "no allocation of onnxruntime on the GPU is known"
@@ -122,7 +134,7 @@ class DeviceWatch:
         return device_memory(recording, self._elapsed_s, measured.outcome.message)
 
     def _recording(self, measured: Measurement, attribution: Attribution | None) -> DeviceRecording:
-        reader, builder = self._reader, self._builder
+        reader, builder, arenas = self._reader, self._builder, self._last_arenas(attribution)
         return builder.recording(
             Device(
                 name=builder.device_name or (reader.name if reader else ""),
@@ -135,10 +147,10 @@ class DeviceWatch:
                 ModelWeight(name=qualified_name(weight), bytes=weight.nbytes)
                 for weight in self._model_file.weights
             ],
-            arenas=None if attribution is None else _arena_chunks(attribution),
+            arenas=None if arenas is None else _arena_chunks(arenas),
             session=self._requested_session(measured),
             xray=self._xray,
-            missing=self._missing_sources(attribution),
+            missing=self._missing_sources(has_arenas=arenas is not None),
         )
 
     def _requested_session(self, measured: Measurement) -> RequestedSession:
@@ -152,10 +164,14 @@ class DeviceWatch:
             warnings=measured.warnings,
         )
 
-    def _missing_sources(self, attribution: Attribution | None) -> list[MissingSource]:
+    def _last_arenas(self, attribution: Attribution | None) -> tuple[DeviceArena, ...] | None:
+        """Return the arenas at the last mark of the session; None if they were not read."""
+        return self._arenas_after_failure if attribution is None else attribution.device_arenas
+
+    def _missing_sources(self, *, has_arenas: bool) -> list[MissingSource]:
         reason = NO_READER_REASON if self._reader is None else self._reader.missing_reason
         missing = [MissingSource(source="NVML", reason=reason)] if reason else []
-        if attribution is None:
+        if not has_arenas:
             missing.append(MissingSource(source="arena", reason="there is no X-ray"))
         elif self._xray is None and self._xray_failure:
             missing.append(MissingSource(source="contents", reason=self._xray_failure))
@@ -213,8 +229,13 @@ def _with_cost_of(earlier: DeviceXray, later: DeviceXray) -> DeviceXray:
     )
 
 
-def _arena_chunks(attribution: Attribution) -> list[ArenaChunks]:
+def _arena_chunks(arenas: Sequence[DeviceArena]) -> list[ArenaChunks]:
     return [
-        ArenaChunks(memory=arena.device, in_use=arena.used_ranges, free=arena.slack_ranges)
-        for arena in attribution.device_arenas
+        ArenaChunks(
+            memory=arena.device,
+            in_use=arena.used_ranges,
+            free=arena.slack_ranges,
+            largest_free_bytes=arena.largest_slack_bytes,
+        )
+        for arena in arenas
     ]

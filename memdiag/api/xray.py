@@ -21,7 +21,13 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges
-from memdiag.runner.measured_child import AtBaseline, AtPhaseEnd, AtSteady, ChildPause
+from memdiag.runner.measured_child import (
+    AtBaseline,
+    AtFailure,
+    AtPhaseEnd,
+    AtSteady,
+    ChildPause,
+)
 
 if TYPE_CHECKING:
     from memdiag.api.device_watch import DeviceWatch
@@ -124,6 +130,9 @@ class ChildXray:
                     )
                 case AtSteady():
                     self._take_steady_xray(pause)
+                case AtFailure(pid):
+                    if self._device is not None:
+                        self._device.read_arenas(pid)
         except MemdiagError as error:
             self.failure = str(error)
 

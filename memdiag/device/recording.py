@@ -31,11 +31,13 @@ class ArenaChunks(Record, frozen=True, kw_only=True):
         memory: onnxruntime's name of the memory, such as ``Cuda``.
         in_use: the address ranges of the chunks in use, adjacent ones joined.
         free: the address ranges of the free chunks, adjacent ones joined.
+        largest_free_bytes: the bytes of the largest free chunk; None if it is not known.
     """
 
     memory: str
     in_use: tuple[AddressRange, ...]
     free: tuple[AddressRange, ...]
+    largest_free_bytes: int | None = None
 
 
 class DeviceMark(Record, frozen=True, kw_only=True):

@@ -144,6 +144,9 @@ class DeviceArena(Record, frozen=True, kw_only=True):
     Attributes:
         device: onnxruntime's name of the memory, such as ``Cuda``.
         used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+        largest_slack_bytes: the bytes of its largest free chunk: a larger value needs another
+            region. None if it is not known.
+        region_count: the number of its regions; None if it is not known.
         used_ranges, slack_ranges: their addresses on the device, start and end (exclusive), with
             adjacent ones joined.
     """
@@ -151,6 +154,8 @@ class DeviceArena(Record, frozen=True, kw_only=True):
     device: str
     used_bytes: int
     slack_bytes: int
+    largest_slack_bytes: int | None = None
+    region_count: int | None = None
     used_ranges: tuple[tuple[int, int], ...] = ()
     slack_ranges: tuple[tuple[int, int], ...] = ()
 

@@ -165,7 +165,17 @@ class AtSteady(NamedTuple):
     device: DeviceAccess | None = None
 
 
-ChildPause = AtBaseline | AtPhaseEnd | AtSteady
+class AtFailure(NamedTuple):
+    """A run on a device failed: the child waits with its session, the values of the run are gone.
+
+    Attributes:
+        pid: the process number of the child.
+    """
+
+    pid: int
+
+
+ChildPause = AtBaseline | AtPhaseEnd | AtSteady | AtFailure
 """The child waits or is stopped, so that its memory can be read."""
 
 
@@ -401,6 +411,8 @@ class MeasuredChild:
                 self._status, self._message = "failed", error_sentence(fields, self._job)
                 if self._is_timed:
                     self._end_last_phase()
+                if self._job.records_device and fields["stage"] == "run":
+                    self._read_memory_at(AtFailure(self._child.pid))
                 raise _EndOfMeasurement
         self._child.proceed()
 
