@@ -58,6 +58,7 @@ from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.text import capitalized, dim_hint, lowered, plain
 from memdiag.reports.xray import owner_blocks, xray_text
+from memdiag.reports.xray.device_arenas import device_arena_blocks
 from memdiag.units import counted
 
 _MAX_SPANS = 500
@@ -239,12 +240,15 @@ def _steady_owner_blocks(profile: Profile) -> list[Block]:
     if profile.attribution is None:
         return []
     trimmed = profile.allocator_retained_bytes or 0
-    return owner_blocks(
-        xray_text(profile.attribution, trimmed_bytes=trimmed),
-        lambda: page_xrays(profile),
-        heading="owner (steady)" if profile.generation is None else "owner (last step)",
-        further=copies_by_phase(profile),
-    )
+    return [
+        *owner_blocks(
+            xray_text(profile.attribution, trimmed_bytes=trimmed),
+            lambda: page_xrays(profile),
+            heading="owner (steady)" if profile.generation is None else "owner (last step)",
+            further=copies_by_phase(profile),
+        ),
+        *device_arena_blocks(profile.attribution, detail=Detail.ALL),
+    ]
 
 
 def _span_blocks(profile: Profile) -> list[Block]:
