@@ -24,7 +24,7 @@ from memdiag.device.recording import (
 )
 from memdiag.device.recording_builder import RecordingBuilder
 from memdiag.device.runtime_allocations import runtime_ranges
-from memdiag.device.timeline import device_timeline
+from memdiag.device.timeline import device_allocations, device_timeline
 from memdiag.errors import XrayError, defect_note
 from memdiag.model.model_file import ModelFile
 from memdiag.records.attribution import Attribution, DeviceArena
@@ -212,6 +212,9 @@ def device_memory(
         findings=findings,
         xray=recording.xray,
         timeline=computed("the timeline", lambda: device_timeline(recording, elapsed_s), None),
+        allocations=computed(
+            "the list of allocations", lambda: device_allocations(recording, elapsed_s), ()
+        ),
         failure=computed(
             "the explanation of the error", lambda: out_of_memory_text(recording, error), ""
         ),

@@ -230,6 +230,24 @@ class DeviceTimeline(Record, frozen=True, kw_only=True):
         return f"<DeviceTimeline {len(self.t_s):,} rows>"
 
 
+class DeviceAllocation(Record, frozen=True, kw_only=True):
+    """An allocation on the device.
+
+    Attributes:
+        address: the address on the device.
+        bytes: the size that was asked for.
+        library: the file name of the library that asked; empty if it is not known.
+        start_s: when it was made, as in a `DeviceTimeline`.
+        end_s: when it was released; None if it was not before the session was deleted.
+    """
+
+    address: int
+    bytes: int
+    library: str
+    start_s: float
+    end_s: float | None = None
+
+
 class DeviceMemory(Record, frozen=True, kw_only=True):
     """The memory of a process on a device, which is not a part of the resident set.
 
@@ -242,6 +260,8 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
         findings: the findings of the rules for devices, the largest first.
         xray: the weights on it after the last run; None if contents were not compared.
         timeline: the memory over time; None without CUPTI.
+        allocations: those of the timeline in the order of time; empty without CUPTI, and if there
+            are more than 10,000.
         failure: for an error of the device, who had its memory then; empty otherwise.
         missing: the sources that reported nothing, or not until the end.
         notes: sentences on what failed because of a defect of memdiag.
@@ -254,6 +274,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
     findings: tuple[DeviceFinding, ...] = ()
     xray: DeviceXray | None = None
     timeline: DeviceTimeline | None = None
+    allocations: tuple[DeviceAllocation, ...] = ()
     failure: str = ""
     missing: tuple[MissingSource, ...] = ()
     notes: tuple[str, ...] = ()

@@ -216,6 +216,7 @@ PARTS: dict[str, tuple[str, Any]] = {
     "peak_ledger": ("peak_ledger", None),
     "device_phases": ("phases", ()),
     "device_timeline": ("timeline", None),
+    "device_allocations": ("allocations", ()),
     "out_of_memory_text": ("failure", ""),
 }
 

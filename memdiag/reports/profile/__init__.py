@@ -45,6 +45,7 @@ from memdiag.reports.profile.facts import (
 )
 from memdiag.reports.profile.generation import generation_sentences, generation_table
 from memdiag.reports.profile.headline import profile_headline
+from memdiag.reports.profile.memory_viz import memory_viz
 from memdiag.reports.profile.phases import (
     copies_by_phase,
     notable_spans,
@@ -300,6 +301,7 @@ REPORT = Report[Profile](
         "issue": "issue.md",
         "json": "profile.json",
         "markdown": "report.md",
+        "memory_viz": "memory_viz.pickle",
         "png": "timeline.png",
         "svg": "timeline.svg",
         "trace": "trace.json",
@@ -308,4 +310,5 @@ REPORT = Report[Profile](
     picture.draw,
     profile_trace,
     outlines_letters=True,
+    memory_viz=memory_viz,
 )
