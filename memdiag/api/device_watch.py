@@ -143,6 +143,7 @@ class DeviceWatch:
             ),
             regions=measured.arena_regions,
             reservations=measured.device_reservations,
+            tensorrt_steps=measured.tensorrt_steps,
             weights=[
                 ModelWeight(name=qualified_name(weight), bytes=weight.nbytes)
                 for weight in self._model_file.weights
@@ -215,6 +216,7 @@ def device_memory(
         allocations=computed(
             "the list of allocations", lambda: device_allocations(recording, elapsed_s), ()
         ),
+        tensorrt_steps=recording.tensorrt_steps,
         failure=computed(
             "the explanation of the error", lambda: out_of_memory_text(recording, error), ""
         ),

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import field
 
 from memdiag.records.base import Record
-from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
+from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource, TensorRTStep
 from memdiag.runner.log import ArenaRegion, ArenaReservation
 
 DEVICE_ARENA = "Cuda"
@@ -135,6 +135,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
             are complete.
         regions: the regions of all arenas by the log, in the order of time.
         reservations: what arenas of devices reserved outside their regions, by the log.
+        tensorrt_steps: what TensorRT logged of its memory.
         weights: the weights of the model.
         session: its session; None if it is not known.
         xray: its weights by their contents, at `mark_at_rest`; None if contents were not compared.
@@ -148,6 +149,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
     allocations_end_s: float | None = None
     regions: tuple[ArenaRegion, ...] = ()
     reservations: tuple[ArenaReservation, ...] = ()
+    tensorrt_steps: tuple[TensorRTStep, ...] = ()
     weights: tuple[ModelWeight, ...] = ()
     session: RequestedSession | None = None
     xray: DeviceXray | None = None

@@ -15,7 +15,7 @@ from memdiag.device.recording import (
     ModelWeight,
     RequestedSession,
 )
-from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
+from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource, TensorRTStep
 from memdiag.runner.log import ArenaRegion, ArenaReservation, ScriptEvent
 
 _KINDS: Mapping[int, MemoryKind] = {
@@ -92,6 +92,7 @@ class RecordingBuilder:
         *,
         regions: Sequence[ArenaRegion] = (),
         reservations: Sequence[ArenaReservation] = (),
+        tensorrt_steps: Sequence[TensorRTStep] = (),
         weights: Sequence[ModelWeight] = (),
         arenas: Sequence[ArenaChunks] | None = None,
         session: RequestedSession | None = None,
@@ -104,6 +105,7 @@ class RecordingBuilder:
             device: the device.
             regions: the regions of all arenas, by the log of the child.
             reservations: what its arenas of devices reserved, by the log.
+            tensorrt_steps: what TensorRT logged of its memory.
             weights: the weights of its model.
             arenas: its arenas at the last mark with a session; None if they were not read.
             session: its session.
@@ -120,6 +122,7 @@ class RecordingBuilder:
             allocations_end_s=self._allocations_end_s,
             regions=tuple(regions),
             reservations=tuple(reservations),
+            tensorrt_steps=tuple(tensorrt_steps),
             weights=tuple(weights),
             session=session,
             xray=xray,

@@ -248,6 +248,22 @@ class DeviceAllocation(Record, frozen=True, kw_only=True):
     end_s: float | None = None
 
 
+class TensorRTStep(Record, frozen=True, kw_only=True):
+    """What TensorRT logs of its memory at one step (``[MemUsageChange]``), in whole MiB.
+
+    Attributes:
+        name: the step, such as ``Init CUDA``.
+        host_added_bytes, device_added_bytes: what the step added.
+        host_bytes, device_bytes: what was in use after it, as TensorRT counts it.
+    """
+
+    name: str
+    host_added_bytes: int
+    device_added_bytes: int
+    host_bytes: int
+    device_bytes: int
+
+
 class DeviceMemory(Record, frozen=True, kw_only=True):
     """The memory of a process on a device, which is not a part of the resident set.
 
@@ -262,6 +278,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
         timeline: the memory over time; None without CUPTI.
         allocations: those of the timeline in the order of time; empty without CUPTI, and if there
             are more than 10,000.
+        tensorrt_steps: what TensorRT logged of its memory; empty without it.
         failure: for an error of the device, who had its memory then; empty otherwise.
         missing: the sources that reported nothing, or not until the end.
         notes: sentences on what failed because of a defect of memdiag.
@@ -275,6 +292,7 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
     xray: DeviceXray | None = None
     timeline: DeviceTimeline | None = None
     allocations: tuple[DeviceAllocation, ...] = ()
+    tensorrt_steps: tuple[TensorRTStep, ...] = ()
     failure: str = ""
     missing: tuple[MissingSource, ...] = ()
     notes: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from memdiag.records.device import (
     Ledger,
     LedgerRow,
     MissingSource,
+    TensorRTStep,
 )
 from memdiag.reports.blocks import (
     Block,
@@ -38,6 +39,7 @@ _MAX_FACTOR = 10
 
 _MIN_NOTABLE_SHARE = 0.1
 _MAX_FINDINGS = 3
+_MAX_TENSORRT_ROWS = 6
 _MAX_SHORT_OWNERS = 6
 """The sum above has all of them."""
 
@@ -148,6 +150,12 @@ def device_blocks(memory: DeviceMemory) -> list[Block]:
         ),
         TableBlock(title="Phases on the GPU", table=_phase_table(memory.phases)),
         *([] if memory.xray is None else device_weight_blocks(memory.xray)),
+        TableBlock(
+            title="TensorRT",
+            table=_tensorrt_table(memory.tensorrt_steps),
+            max_rows=_MAX_TENSORRT_ROWS,
+            short="steps of TensorRT",
+        ),
         BulletBlock(
             title="Not known of the GPU",
             texts=[*map(_missing_text, memory.missing)],
@@ -322,6 +330,30 @@ def _phase_table(phases: Sequence[DevicePhase]) -> Table:
     return Table(
         columns=tuple(columns[index] for index in shown),
         rows=tuple(row.select(shown) for row in rows),
+    )
+
+
+def _tensorrt_table(steps: Sequence[TensorRTStep]) -> Table:
+    """Return what TensorRT says that each of its steps added, and what was in use then."""
+    return Table(
+        columns=(
+            Column("step (MiB)", css="name"),
+            Column("GPU added", "right", css="strong"),
+            Column("GPU in all", "right"),
+            Column("host added", "right"),
+            Column("host in all", "right"),
+        ),
+        rows=tuple(
+            Row(
+                plain(step.name),
+                mebibytes_text(step.device_added_bytes, 0, signed=True),
+                mebibytes_text(step.device_bytes, 0),
+                mebibytes_text(step.host_added_bytes, 0, signed=True),
+                mebibytes_text(step.host_bytes, 0),
+            )
+            for step in steps
+        ),
+        caption="By its own log, which rounds to MiB.",
     )
 
 

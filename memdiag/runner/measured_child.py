@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from memdiag.garbage import collection_disabled
 from memdiag.process_end import end_text, signal_name
+from memdiag.records.device import TensorRTStep
 from memdiag.records.profile import (
     EndCause,
     Memory,
@@ -80,6 +81,7 @@ class Measurement:
         interrupted: whether Ctrl-C ended the child.
         arena_regions: the regions by which the arenas of onnxruntime grew, of hosts and devices.
         device_reservations: what arenas reserved in the memory of devices.
+        tensorrt_steps: what TensorRT logged of its memory.
     """
 
     onnxruntime: str | None
@@ -102,6 +104,7 @@ class Measurement:
     cache_bytes: int | None = None
     arena_regions: tuple[ArenaRegion, ...] = ()
     device_reservations: tuple[ArenaReservation, ...] = ()
+    tensorrt_steps: tuple[TensorRTStep, ...] = ()
 
 
 OnDeviceEvent = Callable[[ScriptEvent, float, DeviceReader | None], None]
@@ -331,6 +334,7 @@ class MeasuredChild:
             cache_bytes=self._cache_bytes,
             arena_regions=tuple(self._child.log.regions),
             device_reservations=tuple(self._child.log.device_reservations),
+            tensorrt_steps=tuple(self._child.log.tensorrt_steps),
         )
 
     def _elapsed_s(self) -> float:

@@ -253,6 +253,14 @@ def _fail(*arguments: Any, **options: Any) -> None:
     raise ZeroDivisionError("wrong")
 
 
+def test_what_tensorrt_logs_is_in_the_record(model: Path) -> None:
+    step = "[MemUsageChange] Init CUDA: CPU +9, GPU +5, now: CPU 20, GPU 700 (MiB)"
+    made = profile(model, {**ON_DEVICE, "create": [{"warn": step}]}, xray="none")
+    (logged,) = device_of(made).tensorrt_steps
+    assert (logged.name, logged.device_added_bytes) == ("Init CUDA", 5 << 20)
+    assert not any("MemUsageChange" in note for note in made.notes)
+
+
 def test_a_profile_on_the_cpu_has_no_device(model: Path) -> None:
     folder = model.parent / "fake_runtime"
     folder.mkdir()

@@ -12,6 +12,7 @@ from memdiag.records.device import (
     Ledger,
     LedgerRow,
     MissingSource,
+    TensorRTStep,
 )
 from memdiag.reports.device import device_answer, device_sum, device_sums
 from memdiag.units import MIB
@@ -166,6 +167,21 @@ def test_each_copy_of_a_weight_is_listed_with_all_details_only() -> None:
     ):
         assert re.search(words, text), words
     assert "channels last" not in printed(profile, detail=Detail.USUAL, width=200)
+
+
+def test_the_steps_of_tensorrt_are_a_section_of_their_own() -> None:
+    step = TensorRTStep(
+        name="Init CUDA\x1b",
+        host_added_bytes=-3 * MIB,
+        device_added_bytes=12 * MIB,
+        host_bytes=40 * MIB,
+        device_bytes=1700 * MIB,
+    )
+    memory = replaced(recorded_memory("dense_default"), tensorrt_steps=(step,) * 8)
+    text = printed(gpus.with_memory(memory), detail=Detail.USUAL)
+    assert re.search(r"^step \(MiB\) +GPU added +GPU in all +host added +host in all$", text, re.M)
+    assert len(re.findall(r"^Init CUDA\\x1b +\+12 +1,700 +-3 +40$", text, re.M)) == 6
+    assert "TensorRT" not in printed(gpus.recorded_profile(), detail=Detail.ALL)
 
 
 def test_names_with_control_characters_are_escaped() -> None:
