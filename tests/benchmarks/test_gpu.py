@@ -12,10 +12,10 @@ import pytest
 from benchmarks import gpu
 from benchmarks.gpu import Cost, PeakSampler
 from memdiag.runner.nvml import DeviceReading
+from memdiag.units import MIB
 from tests.device.raw_records import raw_mark
 from tests.device.recorded_sessions import raw
 from tests.reports import gpus, profiles
-from tests.reports.gpus import MIB
 from tests.reports.rendering import replaced
 
 

@@ -59,7 +59,8 @@ def test_the_arena_returned_what_it_had_at_the_peak() -> None:
     assert peak.mark == "run 8"
     assert peak.used_bytes - after.used_bytes == 400 * MIB
     assert after.bytes_of("unread_arena") == after.bytes_of("empty_arena") == 0
-    assert peak.bytes_of("unread_arena") == pytest.approx(400 * MIB, abs=2 * MIB)
+    rounding = peak.bytes_of("rounding") - after.bytes_of("rounding")
+    assert peak.bytes_of("unread_arena") + rounding == 400 * MIB > 100 * rounding > 0
 
 
 def test_before_an_error_the_context_is_what_is_left() -> None:
@@ -83,4 +84,9 @@ def test_a_loss_of_records_before_the_last_run_leaves_the_peak_open() -> None:
     recording = recorded("conv_shrink")
     assert peak_ledger(with_loss_after(recording, "run 8")) is None
     # What is lost while the session is deleted is no part of it.
-    assert peak_ledger(with_loss_after(recording, "before delete")) == peak_ledger(recording)
+    whole, until_deletion = (
+        peak_ledger(made) for made in (recording, with_loss_after(recording, "before delete"))
+    )
+    assert whole is not None
+    assert until_deletion is not None
+    assert until_deletion.used_bytes == whole.used_bytes

@@ -1,6 +1,7 @@
 """The snapshot for PyTorch's memory_viz, read back and added up against the raw records."""
 
 import pickle
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -91,10 +92,12 @@ def test_free_chunks_of_the_arena_are_inactive() -> None:
 def test_a_block_is_named_by_its_weight_or_else_by_the_library() -> None:
     segments = snapshot_of(gpus.compared_profile())["segments"]
     blocks = [block for segment in segments for block in segment["blocks"]]
-    names = [(block["frames"][0]["name"], block["size"]) for block in blocks]
-    assert names.count(("W", 60 * MIB)) == 2
-    assert "filter" not in dict(names)  # a stale copy
-    assert "libcublas.so.13" in dict(names)
+    sizes = Counter[str]()
+    for block in blocks:
+        sizes[block["frames"][0]["name"]] += block["size"]
+    assert sizes["W"] == 120 * MIB  # two copies, whose blocks end where a segment ends
+    assert "filter" not in sizes  # a stale copy
+    assert sizes["libcublas.so.13"] > 64 * MIB
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def _segment(allocation: DeviceAllocation, parts: Sequence[_Part]) -> dict[str, 
     whole = _Part(start, end, _ALLOCATED, allocation.library)
     inside = [part for part in parts if part.start < end and start < part.end]
     edges = {edge for part in inside for edge in (part.start, part.end) if start < edge < end}
-    blocks = []
+    blocks: list[dict[str, Any]] = []
     for first, last in pairwise(sorted({start, end, *edges})):
         part = next((part for part in inside if part.start <= first < part.end), whole)
         blocks.append(
