@@ -15,7 +15,7 @@ MAX_POINTS = 4000
 """Rows of a timeline."""
 
 MAX_ALLOCATIONS = 10_000
-"""Allocations in a record, which take 1 MB there. A session has some hundred."""
+"""Allocations in a record, which take 1 MB there. Recorded sessions have 12 to 123."""
 
 
 def device_timeline(

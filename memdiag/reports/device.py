@@ -337,11 +337,11 @@ def _tensorrt_table(steps: Sequence[TensorRTStep]) -> Table:
     """Return what TensorRT says that each of its steps added, and what was in use then."""
     return Table(
         columns=(
-            Column("step (MiB)", css="name"),
+            Column("step (MiB)", wraps=True, css="name"),
             Column("GPU added", "right", css="strong"),
-            Column("GPU in all", "right"),
+            Column("GPU now", "right"),
             Column("host added", "right"),
-            Column("host in all", "right"),
+            Column("host now", "right"),
         ),
         rows=tuple(
             Row(

@@ -179,7 +179,7 @@ def test_the_steps_of_tensorrt_are_a_section_of_their_own() -> None:
     )
     memory = replaced(recorded_memory("dense_default"), tensorrt_steps=(step,) * 8)
     text = printed(gpus.with_memory(memory), detail=Detail.USUAL)
-    assert re.search(r"^step \(MiB\) +GPU added +GPU in all +host added +host in all$", text, re.M)
+    assert re.search(r"^step \(MiB\) +GPU added +GPU now +host added +host now$", text, re.M)
     assert len(re.findall(r"^Init CUDA\\x1b +\+12 +1,700 +-3 +40$", text, re.M)) == 6
     assert "TensorRT" not in printed(gpus.recorded_profile(), detail=Detail.ALL)
 
