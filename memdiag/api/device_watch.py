@@ -7,11 +7,13 @@ from typing import TypeVar
 import msgspec
 
 from memdiag.attribution.device_xray import take_device_xray
+from memdiag.attribution.process_xray import read_device_arenas
 from memdiag.attribution.search_target import SearchTarget
 from memdiag.defaults import CUDA_PROVIDER
 from memdiag.device.allocations import live_allocations
 from memdiag.device.ledger import device_ledger
 from memdiag.device.out_of_memory import out_of_memory_text
+from memdiag.device.peak import peak_ledger
 from memdiag.device.phases import device_phases, merged_phases
 from memdiag.device.recording import (
     DEVICE_ARENA,
@@ -20,10 +22,10 @@ from memdiag.device.recording import (
 )
 from memdiag.device.recording_builder import RecordingBuilder, arena_chunks, model_weights
 from memdiag.device.runtime_allocations import runtime_ranges
-from memdiag.device.timeline import device_timeline
+from memdiag.device.timeline import device_allocations, device_timeline
 from memdiag.errors import XrayError, defect_note
 from memdiag.model.model_file import ModelFile
-from memdiag.records.attribution import Attribution
+from memdiag.records.attribution import Attribution, DeviceArena
 from memdiag.records.device import Device, DeviceMemory, DeviceXray, MissingSource
 from memdiag.rules.device import device_findings
 from memdiag.runner.job import Job
@@ -50,6 +52,7 @@ class DeviceWatch:
         self._reader: DeviceReader | None = None
         self._xray: DeviceXray | None = None
         self._xray_failure = ""
+        self._arenas_after_failure: tuple[DeviceArena, ...] | None = None
 
     def add_event(self, event: ScriptEvent, elapsed_s: float, reader: DeviceReader | None) -> None:
         """Take an event of the child, and read its memory with `reader` if it is a mark."""
@@ -65,6 +68,14 @@ class DeviceWatch:
         self._builder.add_event(
             event, process_bytes=reading.process_bytes, nvml_used_bytes=reading.used_bytes
         )
+
+    def read_arenas(self, pid: int) -> None:
+        """Read and store the arenas of the child after a run failed.
+
+        Raises:
+            XrayError: the child cannot be read.
+        """
+        self._arenas_after_failure = read_device_arenas(pid)
 
     def take_xray(
         self, steady: AtSteady, targets: Sequence[SearchTarget], attribution: Attribution
@@ -86,7 +97,9 @@ class DeviceWatch:
             return None
         events = self._builder.allocations
         live = None if events is None else live_allocations(events, math.inf)
-        ranges = runtime_ranges(live, steady.device.regions, arena_chunks(attribution))
+        ranges = runtime_ranges(
+            live, steady.device.regions, arena_chunks(attribution.device_arenas)
+        )
         arenas = [arena for arena in attribution.device_arenas if arena.device == DEVICE_ARENA]
         if not ranges:
             self._xray_failure = "no allocation of onnxruntime on the GPU is known"
@@ -118,7 +131,7 @@ class DeviceWatch:
         return device_memory(recording, self._elapsed_s, measured.outcome.message)
 
     def _recording(self, measured: Measurement, attribution: Attribution | None) -> DeviceRecording:
-        reader, builder = self._reader, self._builder
+        reader, builder, arenas = self._reader, self._builder, self._last_arenas(attribution)
         return builder.recording(
             Device(
                 name=builder.device_name or (reader.name if reader else ""),
@@ -127,11 +140,12 @@ class DeviceWatch:
             ),
             regions=measured.arena_regions,
             reservations=measured.device_reservations,
+            tensorrt_steps=measured.tensorrt_steps,
             weights=model_weights(self._model_file),
-            arenas=None if attribution is None else arena_chunks(attribution),
+            arenas=None if arenas is None else arena_chunks(arenas),
             session=self._requested_session(measured),
             xray=self._xray,
-            missing=self._missing_sources(attribution),
+            missing=self._missing_sources(has_arenas=arenas is not None),
         )
 
     def _requested_session(self, measured: Measurement) -> RequestedSession:
@@ -145,10 +159,14 @@ class DeviceWatch:
             warnings=measured.warnings,
         )
 
-    def _missing_sources(self, attribution: Attribution | None) -> list[MissingSource]:
+    def _last_arenas(self, attribution: Attribution | None) -> tuple[DeviceArena, ...] | None:
+        """Return the arenas at the last mark of the session; None if they were not read."""
+        return self._arenas_after_failure if attribution is None else attribution.device_arenas
+
+    def _missing_sources(self, *, has_arenas: bool) -> list[MissingSource]:
         reason = NO_READER_REASON if self._reader is None else self._reader.missing_reason
         missing = [MissingSource(source="NVML", reason=reason)] if reason else []
-        if attribution is None:
+        if not has_arenas:
             missing.append(MissingSource(source="arena", reason="there is no X-ray"))
         elif self._xray is None and self._xray_failure:
             missing.append(MissingSource(source="contents", reason=self._xray_failure))
@@ -184,10 +202,15 @@ def device_memory(
         ledger=computed(
             "the ledger", lambda: None if mark is None else device_ledger(recording, mark), None
         ),
+        peak_ledger=computed("the ledger at the peak", lambda: peak_ledger(recording), None),
         phases=computed("the phases", lambda: merged_phases(device_phases(recording)), ()),
         findings=findings,
         xray=recording.xray,
         timeline=computed("the timeline", lambda: device_timeline(recording, elapsed_s), None),
+        allocations=computed(
+            "the list of allocations", lambda: device_allocations(recording, elapsed_s), ()
+        ),
+        tensorrt_steps=recording.tensorrt_steps,
         failure=computed(
             "the explanation of the error", lambda: out_of_memory_text(recording, error), ""
         ),

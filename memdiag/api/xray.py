@@ -1,10 +1,12 @@
 """Identify the owner of every resident byte of a process: any process, or a profile's child."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.fused_weights import fused_search_targets
@@ -17,11 +19,18 @@ from memdiag.attribution.stopped_process import paused_process
 from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.process_files import guess_models, with_guess_note
-from memdiag.records.attribution import Attribution
+from memdiag.records.attribution import Attribution, DeviceUse
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges
-from memdiag.runner.measured_child import AtBaseline, AtPhaseEnd, AtSteady, ChildPause
+from memdiag.runner.measured_child import (
+    AtBaseline,
+    AtFailure,
+    AtPhaseEnd,
+    AtSteady,
+    ChildPause,
+)
+from memdiag.runner.nvml import NO_READER_REASON, has_cuda, open_device_reader
 
 if TYPE_CHECKING:
     from memdiag.api.device_watch import DeviceWatch
@@ -36,7 +45,7 @@ def xray(
     """Return the owners of the resident memory of process `pid`.
 
     The process is only read. It keeps running, unless `pause` stops it; memory that changes
-    is reported in the notes.
+    is reported in the notes. For one that has loaded CUDA, NVML is asked what it has on the GPU.
 
     Args:
         pid: a process of this user, in any language.
@@ -70,8 +79,22 @@ def xray(
         targets = [search_target(file) for file in files]
         if pause:
             stack.enter_context(paused_process(pid))
-        attribution = take_xray(pid, targets)
+        attribution = msgspec.structs.replace(take_xray(pid, targets), device=_device_use(pid))
     return with_guess_note(attribution, used_flags) if model_paths is None else attribution
+
+
+def _device_use(pid: int) -> DeviceUse | None:
+    """Return what a process has on NVIDIA's devices; None if it has not loaded CUDA."""
+    if not has_cuda(pid):
+        return None
+    reader = open_device_reader(pid)
+    if reader is None:
+        return DeviceUse(name="", process_bytes=None, missing_reason=NO_READER_REASON)
+    with closing(reader):
+        process_bytes = reader.read().process_bytes
+    return DeviceUse(
+        name=reader.name, process_bytes=process_bytes, missing_reason=reader.missing_reason
+    )
 
 
 class ChildXray:
@@ -124,6 +147,9 @@ class ChildXray:
                     )
                 case AtSteady():
                     self._take_steady_xray(pause)
+                case AtFailure(pid):
+                    if self._device is not None:
+                        self._device.read_arenas(pid)
         except MemdiagError as error:
             self.failure = str(error)
 

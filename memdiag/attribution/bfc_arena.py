@@ -70,6 +70,8 @@ class ArenaObject(NamedTuple):
         slack_bytes: bytes of free chunks.
         slack: byte ranges of the free chunks, resident or not.
         in_use: byte ranges of the chunks in use, resident or not.
+        largest_slack_bytes: bytes of the largest free chunk.
+        region_count: number of its regions.
         memory: onnxruntime's name for the memory, such as ``Cpu`` or ``Cuda``; empty if unknown.
     """
 
@@ -78,6 +80,8 @@ class ArenaObject(NamedTuple):
     slack_bytes: int
     slack: ByteRanges
     in_use: ByteRanges
+    largest_slack_bytes: int
+    region_count: int
     memory: str = ""
 
 
@@ -142,7 +146,7 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Proce
             arenas.append(arena)
             objects[arena] = address
     consistent = [
-        (arena.on_device, _arena_object(address, arena.chunks, arena.memory))
+        (arena.on_device, _arena_object(address, arena.chunks, arena))
         for arena, address in objects.items()
         if arena.chunks
     ]
@@ -153,7 +157,9 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Proce
     )
 
 
-def _arena_object(address: int, chunks: Sequence["_ArenaChunk"], memory: str) -> ArenaObject:
+def _arena_object(
+    address: int, chunks: Sequence["_ArenaChunk"], arena: "_ArenaContent"
+) -> ArenaObject:
     slack, in_use = (
         intervals.normalized_ranges(
             [(chunk.start, chunk.end) for chunk in chunks if chunk.used is is_used]
@@ -161,7 +167,19 @@ def _arena_object(address: int, chunks: Sequence["_ArenaChunk"], memory: str) ->
         for is_used in (False, True)
     )
     used_bytes, slack_bytes = intervals.total_bytes(in_use), intervals.total_bytes(slack)
-    return ArenaObject(address, used_bytes, slack_bytes, slack, in_use, memory)
+    return ArenaObject(
+        address=address,
+        used_bytes=used_bytes,
+        slack_bytes=slack_bytes,
+        slack=slack,
+        in_use=in_use,
+        # `slack` joins free chunks of adjacent regions.
+        largest_slack_bytes=max(
+            (chunk.end - chunk.start for chunk in chunks if not chunk.used), default=0
+        ),
+        region_count=len(arena.regions),
+        memory=arena.memory,
+    )
 
 
 class _ArenaChunk(NamedTuple):

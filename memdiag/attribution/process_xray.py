@@ -8,8 +8,8 @@ import numpy as np
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, read_address_space
-from memdiag.attribution.bfc_arena import ArenaObject
-from memdiag.attribution.heap import Heap
+from memdiag.attribution.bfc_arena import ArenaObject, read_arenas
+from memdiag.attribution.heap import Heap, read_heap
 from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.mapped_weights import mapped_weights
 from memdiag.attribution.ownership import BaselinePages, CopyExtent, Ownership, assign_owners
@@ -114,6 +114,18 @@ def take_xray(
     )
 
 
+def read_device_arenas(pid: int) -> tuple[DeviceArena, ...]:
+    """Return the arenas of onnxruntime in process `pid` that are in the memory of devices.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    with ProcessMemory(pid) as memory:
+        space = read_address_space(pid)
+        arenas = read_arenas(space, memory, read_heap(space, memory))
+    return tuple(_device_arena(arena) for arena in arenas.device_objects)
+
+
 def _anonymous_copies(
     targets: Sequence[SearchTarget],
     found_copies: Sequence[FoundCopy],
@@ -144,6 +156,8 @@ def _device_arena(arena: ArenaObject) -> DeviceArena:
         device=arena.memory,
         used_bytes=arena.used_bytes,
         slack_bytes=arena.slack_bytes,
+        largest_slack_bytes=arena.largest_slack_bytes,
+        region_count=arena.region_count,
         used_ranges=_range_tuples(arena.in_use),
         slack_ranges=_range_tuples(arena.slack),
     )

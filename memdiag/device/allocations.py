@@ -25,7 +25,7 @@ from memdiag.units import MIB
 PAGE_BYTES = 2 * MIB
 """The unit in which the driver takes memory of the device for allocations."""
 
-_DEVICE_KINDS = frozenset({"device", "array"})
+DEVICE_KINDS = frozenset({"device", "array"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class LiveAllocations:
     def on_device(self) -> tuple[AllocationEvent, ...]:
         """The allocations in memory of the device, without variables of loaded code."""
         return tuple(
-            allocation for allocation in self.allocations if allocation.kind in _DEVICE_KINDS
+            allocation for allocation in self.allocations if allocation.kind in DEVICE_KINDS
         )
 
     @property
@@ -232,7 +232,7 @@ class _Replay:
         if not event.is_release:
             self.alive[event.address] = event
             self._count(event, 1)
-        if event.pool_address is not None and event.kind in _DEVICE_KINDS:
+        if event.pool_address is not None and event.kind in DEVICE_KINDS:
             self.pool_sizes[event.pool_address] = event.pool_bytes
 
     def live(self) -> LiveAllocations:
@@ -245,7 +245,7 @@ class _Replay:
         )
 
     def _count(self, event: AllocationEvent, change: int) -> None:
-        if event.kind not in _DEVICE_KINDS:
+        if event.kind not in DEVICE_KINDS:
             return
         self.library_live[event.library] += change * event.bytes
         if event.pool_address is not None:

@@ -5,7 +5,7 @@ from collections import Counter
 
 from memdiag.device.allocations import allocation_intervals
 from memdiag.device.ledger import library_label
-from memdiag.device.recording import DeviceRecording
+from memdiag.device.recording import DEVICE_ARENA, DeviceRecording
 from memdiag.units import format_size
 
 _OUT_OF_MEMORY = re.compile(
@@ -24,6 +24,7 @@ def out_of_memory_text(recording: DeviceRecording, message: str) -> str:
         return ""
     sentences = (
         _request_sentence(message),
+        _chunk_sentence(recording, message),
         _holders_sentence(recording),
         _free_sentence(recording, is_limit=_LIMIT.search(message) is not None),
     )
@@ -38,6 +39,27 @@ def _request_sentence(message: str) -> str:
     if limit is None:
         return f"{sentence}."
     return f"{sentence} where gpu_mem_limit left {format_size(int(limit[1]))}."
+
+
+def _chunk_sentence(recording: DeviceRecording, message: str) -> str:
+    """Return what the arena had free; empty if the request was not to an arena.
+
+    An arena grows only if it has no free chunk for a request, and the error is that it could not.
+    Its chunks are read later: the failed run has released its values then.
+    """
+    if not _REQUEST.search(message):
+        return ""
+    arenas = recording.marks[-1].arenas if recording.marks else None
+    sizes = [
+        arena.largest_free_bytes
+        for arena in arenas or ()
+        if arena.memory == DEVICE_ARENA and arena.largest_free_bytes is not None
+    ]
+    sentence = "No free chunk of its arena could take it"
+    if not sizes:
+        return f"{sentence}."
+    largest = format_size(max(sizes))
+    return f"{sentence}; the largest had {largest} once the run had released its values."
 
 
 def _holders_sentence(recording: DeviceRecording) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import field
 
 from memdiag.records.base import Record
-from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
+from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource, TensorRTStep
 from memdiag.runner.log import ArenaRegion, ArenaReservation
 
 DEVICE_ARENA = "Cuda"
@@ -31,11 +31,13 @@ class ArenaChunks(Record, frozen=True, kw_only=True):
         memory: onnxruntime's name of the memory, such as ``Cuda``.
         in_use: the address ranges of the chunks in use, adjacent ones joined.
         free: the address ranges of the free chunks, adjacent ones joined.
+        largest_free_bytes: the bytes of the largest free chunk; None if it is not known.
     """
 
     memory: str
     in_use: tuple[AddressRange, ...]
     free: tuple[AddressRange, ...]
+    largest_free_bytes: int | None = None
 
 
 class DeviceMark(Record, frozen=True, kw_only=True):
@@ -133,6 +135,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
             are complete.
         regions: the regions of all arenas by the log, in the order of time; None without the log.
         reservations: what arenas of devices reserved outside their regions, by the log.
+        tensorrt_steps: what TensorRT logged of its memory.
         weights: the weights of the model.
         session: its session; None if it is not known.
         xray: its weights by their contents, at `mark_at_rest`; None if contents were not compared.
@@ -146,6 +149,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
     allocations_end_s: float | None = None
     regions: tuple[ArenaRegion, ...] | None = ()
     reservations: tuple[ArenaReservation, ...] = ()
+    tensorrt_steps: tuple[TensorRTStep, ...] = ()
     weights: tuple[ModelWeight, ...] = ()
     session: RequestedSession | None = None
     xray: DeviceXray | None = None

@@ -17,8 +17,8 @@ from memdiag.device.recording import (
     ModelWeight,
     RequestedSession,
 )
-from memdiag.records.attribution import Attribution
-from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
+from memdiag.records.attribution import DeviceArena
+from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource, TensorRTStep
 from memdiag.records.weights import qualified_name
 from memdiag.runner.log import ArenaRegion, ArenaReservation, ScriptEvent
 
@@ -99,6 +99,7 @@ class RecordingBuilder:
         *,
         regions: Sequence[ArenaRegion] | None = (),
         reservations: Sequence[ArenaReservation] = (),
+        tensorrt_steps: Sequence[TensorRTStep] = (),
         weights: Sequence[ModelWeight] = (),
         arenas: Sequence[ArenaChunks] | None = None,
         session: RequestedSession | None = None,
@@ -111,6 +112,7 @@ class RecordingBuilder:
             device: the device.
             regions: the regions of all arenas, by the log of the child; None if it is not known.
             reservations: what its arenas of devices reserved, by the log.
+            tensorrt_steps: what TensorRT logged of its memory.
             weights: the weights of its model.
             arenas: its arenas at the last mark with a session; None if they were not read.
             session: its session.
@@ -127,6 +129,7 @@ class RecordingBuilder:
             allocations_end_s=self._allocations_end_s,
             regions=None if regions is None else tuple(regions),
             reservations=tuple(reservations),
+            tensorrt_steps=tuple(tensorrt_steps),
             weights=tuple(weights),
             session=session,
             xray=xray,
@@ -203,11 +206,16 @@ def _allocation(row: Sequence[Any], start_ns: int) -> AllocationEvent:
     )
 
 
-def arena_chunks(attribution: Attribution) -> list[ArenaChunks]:
-    """Return the arenas of devices that an X-ray of the process has found."""
+def arena_chunks(arenas: Sequence[DeviceArena]) -> list[ArenaChunks]:
+    """Return the chunks of `arenas`, which an X-ray of the process has found."""
     return [
-        ArenaChunks(memory=arena.device, in_use=arena.used_ranges, free=arena.slack_ranges)
-        for arena in attribution.device_arenas
+        ArenaChunks(
+            memory=arena.device,
+            in_use=arena.used_ranges,
+            free=arena.slack_ranges,
+            largest_free_bytes=arena.largest_slack_bytes,
+        )
+        for arena in arenas
     ]
 
 

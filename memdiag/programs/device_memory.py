@@ -162,7 +162,9 @@ def _arenas_at_end(
     if not xrays:
         return None, "there is no X-ray of the end of the process"
     arenas = [
-        arena for arena in arena_chunks(xrays[-1].attribution) if arena.memory == DEVICE_ARENA
+        arena
+        for arena in arena_chunks(xrays[-1].attribution.device_arenas)
+        if arena.memory == DEVICE_ARENA
     ]
     return (arenas, "") if arenas else (None, "the X-ray found no arena of the GPU")
 

@@ -139,11 +139,14 @@ class ArenaUsage(Record, frozen=True, kw_only=True):
 
 
 class DeviceArena(Record, frozen=True, kw_only=True):
-    """An arena of onnxruntime in the memory of another device. None of its bytes is resident.
+    """An arena of onnxruntime in the memory of a device, or in memory that a device reads.
 
     Attributes:
-        device: onnxruntime's name of the memory, such as ``Cuda``.
+        device: onnxruntime's name of the memory: ``Cuda`` is a device's, ``CudaPinned`` the host's.
         used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+        largest_slack_bytes: the bytes of its largest free chunk: a larger value needs another
+            region. None if it is not known.
+        region_count: the number of its regions; None if it is not known.
         used_ranges, slack_ranges: their addresses on the device, start and end (exclusive), with
             adjacent ones joined.
     """
@@ -151,8 +154,24 @@ class DeviceArena(Record, frozen=True, kw_only=True):
     device: str
     used_bytes: int
     slack_bytes: int
+    largest_slack_bytes: int | None = None
+    region_count: int | None = None
     used_ranges: tuple[tuple[int, int], ...] = ()
     slack_ranges: tuple[tuple[int, int], ...] = ()
+
+
+class DeviceUse(Record, frozen=True, kw_only=True):
+    """The memory of a process on NVIDIA's devices, as the driver reports it (NVML).
+
+    Attributes:
+        name: the names of the devices; empty if they are not known.
+        process_bytes: the memory of the process on all of them; None if it is not reported.
+        missing_reason: why it is not, as a clause; empty if it is.
+    """
+
+    name: str
+    process_bytes: int | None
+    missing_reason: str = ""
 
 
 class Unidentifiable(Record, frozen=True, kw_only=True):
@@ -199,7 +218,9 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         notes: sentences on what could not be read.
         models: the models whose weights were searched.
         arenas: the arenas in host memory whose chunks are consistent.
-        device_arenas: the arenas of other devices.
+        device_arenas: the arenas of devices.
+        device: what the process has on devices in all; None without CUDA, and in a profile, which
+            has its `DeviceMemory`.
         allocator: the malloc of the process, such as ``glibc`` or ``jemalloc``, by its libraries;
             None if none was recognised.
 
@@ -222,6 +243,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     arenas: tuple[ArenaUsage, ...] = ()
     allocator: str | None = None
     device_arenas: tuple[DeviceArena, ...] = ()
+    device: DeviceUse | None = None
 
     def __post_init__(self) -> None:
         owner_bytes = sum(owner.bytes for owner in self.owners)

@@ -230,16 +230,55 @@ class DeviceTimeline(Record, frozen=True, kw_only=True):
         return f"<DeviceTimeline {len(self.t_s):,} rows>"
 
 
+class DeviceAllocation(Record, frozen=True, kw_only=True):
+    """An allocation on the device.
+
+    Attributes:
+        address: the address on the device.
+        bytes: the size that was asked for.
+        library: the file name of the library that asked; empty if it is not known.
+        start_s: when it was made, as in a `DeviceTimeline`.
+        end_s: when it was released; None if it was not before the session was deleted.
+    """
+
+    address: int
+    bytes: int
+    library: str
+    start_s: float
+    end_s: float | None = None
+
+
+class TensorRTStep(Record, frozen=True, kw_only=True):
+    """What TensorRT logs of its memory at one step (``[MemUsageChange]``), in whole MiB.
+
+    Attributes:
+        name: the step, such as ``Init CUDA``.
+        host_added_bytes, device_added_bytes: what the step added.
+        host_bytes, device_bytes: what was in use after it, as TensorRT counts it.
+    """
+
+    name: str
+    host_added_bytes: int
+    device_added_bytes: int
+    host_bytes: int
+    device_bytes: int
+
+
 class DeviceMemory(Record, frozen=True, kw_only=True):
     """The memory of a process on a device, which is not a part of the resident set.
 
     Attributes:
         device: the device.
         ledger: the owners after the last run; None if the memory was not read there.
+        peak_ledger: the owners at the exact peak before the session is deleted; its mark is the
+            reading that follows. None as for `peak_bytes`.
         phases: what each step added, from the creation of the session on.
         findings: the findings of the rules for devices, the largest first.
         xray: the weights on it after the last run; None if contents were not compared.
         timeline: the memory over time; None without CUPTI.
+        allocations: those of the timeline in the order of time; empty without CUPTI, and if there
+            are more than 10,000.
+        tensorrt_steps: what TensorRT logged of its memory; empty without it.
         failure: for an error of the device, who had its memory then; empty otherwise.
         missing: the sources that reported nothing, or not until the end.
         notes: sentences on what failed because of a defect of memdiag.
@@ -247,10 +286,13 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
 
     device: Device
     ledger: Ledger | None = None
+    peak_ledger: Ledger | None = None
     phases: tuple[DevicePhase, ...] = ()
     findings: tuple[DeviceFinding, ...] = ()
     xray: DeviceXray | None = None
     timeline: DeviceTimeline | None = None
+    allocations: tuple[DeviceAllocation, ...] = ()
+    tensorrt_steps: tuple[TensorRTStep, ...] = ()
     failure: str = ""
     missing: tuple[MissingSource, ...] = ()
     notes: tuple[str, ...] = ()

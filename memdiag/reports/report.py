@@ -37,12 +37,13 @@ class Report(Generic[R]):
 
     Attributes:
         name: the kind of record in messages, such as ``comparison``.
-        files: the file name by format: html, issue, json, markdown, png, svg, trace.
+        files: the file name by format: html, issue, json, markdown, memory_viz, png, svg, trace.
         document: returns the content of the report.
         draw: returns the picture; None for records without one.
         trace: returns the trace for ui.perfetto.dev; None for records without times.
         outlines_letters: whether letters in an SVG are outlines, because their positions depend on
             the font.
+        memory_viz: returns the snapshot for PyTorch's memory_viz; None for records without one.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Report(Generic[R]):
     draw: Callable[[R], Figure] | None = None
     trace: Callable[[R], bytes] | None = None
     outlines_letters: bool = field(default=False, kw_only=True)
+    memory_viz: Callable[[R], bytes] | None = field(default=None, kw_only=True)
 
     def markdown(self, record: R) -> str:
         """Return the report of `record` in Markdown."""
@@ -87,6 +89,8 @@ class Report(Generic[R]):
             return self.markdown(record).encode()
         if format == "trace" and self.trace is not None:
             return self.trace(record)
+        if format == "memory_viz" and self.memory_viz is not None:
+            return self.memory_viz(record)
         from memdiag.reports.picture import rendered_picture
 
         assert draw is not None, "files has a picture"

@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from memdiag.records.device import TensorRTStep
+from memdiag.units import MIB
+
 MarkerKind = Literal[
     "load",
     "initialize_session",
@@ -49,6 +52,10 @@ _ARENA_GROWN = re.compile(
 )
 _INITIALIZER_REMOVED = re.compile(
     rb"Removing initializer '(.+)'\. It is no longer used by any node\."
+)
+_TENSORRT_MEMORY = re.compile(
+    rb"\[MemUsageChange\] ([^:]{1,200}): CPU \+?(-?\d{1,9}), GPU \+?(-?\d{1,9}),"
+    rb" now: CPU (\d{1,9}), GPU (\d{1,9}) \(MiB\)"
 )
 _MEMORY_RESERVED = re.compile(
     rb"Reserving memory in BFCArena for ([!-~]{1,64}) size: (\d{1,18})(?!\d)"
@@ -83,6 +90,7 @@ _MAX_KEPT_LINES = 20
 _MAX_LINE_CHARACTERS = 2000
 _MAX_REMOVED = 100_000
 _MAX_MARKERS = 100_000
+_MAX_TENSORRT_STEPS = 100
 _MAX_LINE_BYTES = 64 << 10
 _MAX_EVENT_BYTES = 4096  # as scripts/child.py writes them
 
@@ -197,6 +205,7 @@ class LogParser:
         tail: the last lines that are not onnxruntime's, such as a traceback.
         regions: the regions by which the arenas of onnxruntime grew, on the host and on devices.
         device_reservations: what arenas reserved in the memory of devices.
+        tensorrt_steps: what TensorRT says of its memory, at most 100 steps.
     """
 
     def __init__(self, secret: str) -> None:
@@ -206,6 +215,7 @@ class LogParser:
         self.tail: list[str] = []
         self.regions: list[ArenaRegion] = []
         self.device_reservations: list[ArenaReservation] = []
+        self.tensorrt_steps: list[TensorRTStep] = []
         self._extended_memory = ""
         self._requested_bytes: int | None = None
         self._changed: set[str] = set()
@@ -270,6 +280,10 @@ class LogParser:
             return None
         severity, message = match["severity"], match["message"]
         if severity in b"WEF":
+            # onnxruntime logs all that TensorRT says as warnings.
+            if tensorrt := _TENSORRT_MEMORY.search(message):
+                self._note_tensorrt_step(tensorrt)
+                return None
             lines = self.warnings if severity == b"W" else self.errors
             if len(lines) < _MAX_KEPT_LINES:
                 _keep_log_line(lines, message)
@@ -349,6 +363,19 @@ class LogParser:
             self.device_reservations.append(ArenaReservation(memory, size, epoch_s))
         elif memory == _HOST_MEMORY and self._packing and self._reserved is not None:
             self._reserved[size] += 1
+
+    def _note_tensorrt_step(self, step: re.Match[bytes]) -> None:
+        if len(self.tensorrt_steps) < _MAX_TENSORRT_STEPS:
+            host_added, device_added, host, device = (int(size) * MIB for size in step.groups()[1:])
+            self.tensorrt_steps.append(
+                TensorRTStep(
+                    name=_decoded_log_text(step[1]),
+                    host_added_bytes=host_added,
+                    device_added_bytes=device_added,
+                    host_bytes=host,
+                    device_bytes=device,
+                )
+            )
 
     def _note_removed(self, message: bytes) -> None:
         removal = _INITIALIZER_REMOVED.fullmatch(message.rstrip())

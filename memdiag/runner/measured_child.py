@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from memdiag.garbage import collection_disabled
 from memdiag.process_end import end_text, signal_name
+from memdiag.records.device import TensorRTStep
 from memdiag.records.profile import (
     EndCause,
     Memory,
@@ -81,6 +82,7 @@ class Measurement:
         arena_regions: the regions by which the arenas of onnxruntime grew, on the host and on
             devices.
         device_reservations: what arenas reserved in the memory of devices.
+        tensorrt_steps: what TensorRT logged of its memory.
     """
 
     onnxruntime: str | None
@@ -103,6 +105,7 @@ class Measurement:
     cache_bytes: int | None = None
     arena_regions: tuple[ArenaRegion, ...] = ()
     device_reservations: tuple[ArenaReservation, ...] = ()
+    tensorrt_steps: tuple[TensorRTStep, ...] = ()
 
 
 OnDeviceEvent = Callable[[ScriptEvent, float, DeviceReader | None], None]
@@ -166,7 +169,17 @@ class AtSteady(NamedTuple):
     device: DeviceAccess | None = None
 
 
-ChildPause = AtBaseline | AtPhaseEnd | AtSteady
+class AtFailure(NamedTuple):
+    """A run on a device failed: the child waits with its session, the values of the run are gone.
+
+    Attributes:
+        pid: the process number of the child.
+    """
+
+    pid: int
+
+
+ChildPause = AtBaseline | AtPhaseEnd | AtSteady | AtFailure
 """The child waits or is stopped, so that its memory can be read."""
 
 
@@ -322,6 +335,7 @@ class MeasuredChild:
             cache_bytes=self._cache_bytes,
             arena_regions=tuple(self._child.log.regions),
             device_reservations=tuple(self._child.log.device_reservations),
+            tensorrt_steps=tuple(self._child.log.tensorrt_steps),
         )
 
     def _elapsed_s(self) -> float:
@@ -402,6 +416,8 @@ class MeasuredChild:
                 self._status, self._message = "failed", error_sentence(fields, self._job)
                 if self._is_timed:
                     self._end_last_phase()
+                if self._job.records_device and fields["stage"] == "run":
+                    self._read_memory_at(AtFailure(self._child.pid))
                 raise _EndOfMeasurement
         self._child.proceed()
 

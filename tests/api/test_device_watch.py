@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import onnx
+import psutil
 import pytest
 from onnx import TensorProto, helper
 
@@ -19,6 +20,7 @@ from memdiag.device.ledger import CUPTI_NOTE
 from memdiag.device.recording_builder import RecordingBuilder
 from memdiag.errors import XrayError
 from memdiag.model.model_file import open_model
+from memdiag.records.attribution import DeviceArena
 from memdiag.records.device import DeviceMemory, DeviceXray
 from memdiag.records.profile import Profile
 from memdiag.runner.job import Job
@@ -90,6 +92,46 @@ def test_an_error_for_lack_of_memory_is_explained(model: Path) -> None:
     made = profile(model, {**ON_DEVICE, "run": [{"raise": message}]})
     assert made.outcome.message.startswith("Available memory")
     assert device_of(made).failure.startswith("onnxruntime asked for 2.0 MiB where gpu_mem_limit")
+
+
+def arenas_after_failure(model: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """Return the memory of a child whose run failed, and the processes whose arenas were read."""
+    arena = DeviceArena(
+        device="Cuda",
+        used_bytes=1 << 20,
+        slack_bytes=3 << 20,
+        largest_slack_bytes=2 << 20,
+        used_ranges=((1 << 30, (1 << 30) + (1 << 20)),),
+        slack_ranges=((2 << 30, (2 << 30) + (3 << 20)),),
+    )
+    pids: list[int] = []
+
+    def read(pid: int) -> tuple[DeviceArena, ...]:
+        assert psutil.pid_exists(pid)
+        pids.append(pid)
+        return (arena,)
+
+    monkeypatch.setattr(device_watch, "read_device_arenas", read)
+    message = "Failed to allocate memory for requested buffer of size 4194304"
+    return device_of(profile(model, {**ON_DEVICE, "run": [{"raise": message}]}, **options)), pids
+
+
+def test_the_arenas_of_a_failed_run_are_read_while_the_child_waits(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, pids = arenas_after_failure(model, monkeypatch)
+    assert len(pids) == 1
+    assert "the largest had 2.0 MiB once the run had released its values." in device.failure
+    assert not device.missing_reason("arena")
+
+
+def test_without_an_xray_the_arenas_of_a_failed_run_are_not_read(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, pids = arenas_after_failure(model, monkeypatch, xray="none")
+    assert pids == []
+    assert device.missing_reason("arena") == "there is no X-ray"
+    assert "No free chunk of its arena could take it." in device.failure
 
 
 def test_what_cupti_reported_before_a_loss_is_kept() -> None:
@@ -171,8 +213,10 @@ def test_a_second_search_that_fails_keeps_the_first(
 
 PARTS: dict[str, tuple[str, Any]] = {
     "device_ledger": ("ledger", None),
+    "peak_ledger": ("peak_ledger", None),
     "device_phases": ("phases", ()),
     "device_timeline": ("timeline", None),
+    "device_allocations": ("allocations", ()),
     "out_of_memory_text": ("failure", ""),
 }
 
@@ -207,6 +251,14 @@ def test_a_defect_in_the_recording_does_not_lose_the_measurement_of_the_host(
 
 def _fail(*arguments: Any, **options: Any) -> None:
     raise ZeroDivisionError("wrong")
+
+
+def test_what_tensorrt_logs_is_in_the_record(model: Path) -> None:
+    step = "[MemUsageChange] Init CUDA: CPU +9, GPU +5, now: CPU 20, GPU 700 (MiB)"
+    made = profile(model, {**ON_DEVICE, "create": [{"warn": step}]}, xray="none")
+    (logged,) = device_of(made).tensorrt_steps
+    assert (logged.name, logged.device_added_bytes) == ("Init CUDA", 5 << 20)
+    assert not any("MemUsageChange" in note for note in made.notes)
 
 
 def test_a_profile_on_the_cpu_has_no_device(model: Path) -> None:

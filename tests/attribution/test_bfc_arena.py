@@ -95,12 +95,24 @@ def test_an_arena_of_another_device_is_apart_with_its_name() -> None:
     (arena,) = arenas.device_objects
     assert (arena.memory, arena.used_bytes, arena.slack_bytes) == ("Cuda", 5 * 256, 4603 * 256)
     saved = _device_arena(arena)
+    assert (saved.region_count, saved.largest_slack_bytes) == (2, 4088 * 256)
     assert sum(end - start for start, end in saved.used_ranges) == arena.used_bytes
     assert sum(end - start for start, end in saved.slack_ranges) == arena.slack_bytes
     assert {type(address) for pair in saved.used_ranges for address in pair} == {int}
     (host,) = arenas.objects
     assert (host.memory, host.used_bytes) == ("", 2 * 256)
     assert seen(arenas) == expected({THIRD: [(2, USED), (1, FREE)]})
+    assert len(kept)
+
+
+def test_free_chunks_of_adjacent_regions_are_two() -> None:
+    on_device = Made({FIRST: [(1, USED), (3, FREE)], FIRST + 4 * 256: [(5, FREE)]})
+    kept = named(on_device, b"Cuda")
+    moved_to_a_device(on_device)
+    on_device.blocks = [block for block in on_device.blocks if block[0] != FIRST + 4 * 256]
+    (arena,) = read(on_device).device_objects
+    assert arena.slack.tolist() == [[FIRST + 256, FIRST + 9 * 256]]
+    assert arena.largest_slack_bytes == 5 * 256
     assert len(kept)
 
 

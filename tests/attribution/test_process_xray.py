@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.attribution.process_xray import take_xray
+from memdiag.attribution.process_xray import read_device_arenas, take_xray
 from memdiag.attribution.search_target import missing_bytes, search_target
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
@@ -44,6 +44,7 @@ def attributed(start: Start, model: Path, outputs: list[str], *, arena: bool = T
         target = search_target(file)
         found = take_xray(child.pid, [target])
         assert missing_bytes(target, found) == 0
+    assert read_device_arenas(child.pid) == found.device_arenas == ()
     if any("glibc" in note for note in found.notes):
         pytest.skip("this Python's malloc is not glibc's")
     assert sum(owner.bytes for owner in found.owners) == found.resident_bytes

@@ -86,6 +86,8 @@ def test_the_peak_is_exact(name: str, profiles: dict[str, Profile]) -> None:
                 pages = len(raw_pages(raw_live(data, time_ns)))
                 peak = max(peak, context + 2 * MIB * pages)
     assert device.peak_bytes == peak
+    assert device.peak_ledger is not None
+    assert device.peak_ledger.own_bytes == peak
 
 
 @pytest.mark.parametrize("name", RECORDED_WITH_CUPTI)
@@ -113,6 +115,7 @@ def test_without_cupti_no_peak_and_no_timeline_is_claimed(
     device = profiles[name].device
     assert device is not None
     assert device.peak_bytes is None
+    assert device.peak_ledger is None
     assert device.timeline is None
     assert "peak (exact)" not in printed(profiles[name])
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from memdiag.device import timeline
-from memdiag.device.timeline import device_timeline
+from memdiag.device.timeline import device_allocations, device_timeline
 from memdiag.records.device import DeviceTimeline
 from tests.device.recorded_sessions import recorded
 
@@ -56,3 +56,28 @@ def test_a_long_timeline_keeps_its_peak(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_columns_are_of_one_length() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         DeviceTimeline(t_s=(0.0,), allocated_bytes=(), context_bytes=(None,))
+
+
+def test_very_many_allocations_are_not_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording, elapsed = recorded("dense_default"), seconds_of("dense_default")
+    count = len(device_allocations(recording, elapsed))
+    monkeypatch.setattr(timeline, "MAX_ALLOCATIONS", count)
+    assert len(device_allocations(recording, elapsed)) == count > 0
+    monkeypatch.setattr(timeline, "MAX_ALLOCATIONS", count - 1)
+    assert device_allocations(recording, elapsed) == ()
+
+
+def test_an_allocation_whose_release_was_not_reported_ends_at_the_next_one_there() -> None:
+    recording, elapsed = recorded("dense_default"), seconds_of("dense_default")
+    assert recording.allocations is not None
+    first = next(event for event in recording.allocations if event.kind == "device")
+    again = msgspec.structs.replace(first, seconds=recording.marks[1].seconds, bytes=7)
+    events = sorted([*recording.allocations, again], key=lambda event: event.seconds)
+    changed = msgspec.structs.replace(recording, allocations=tuple(events))
+    before, after = (
+        allocation
+        for allocation in device_allocations(changed, elapsed)
+        if allocation.address == first.address
+    )
+    assert (before.bytes, after.bytes) == (first.bytes, 7)
+    assert before.end_s == after.start_s

@@ -12,8 +12,9 @@ from memdiag.records.device import (
     Ledger,
     LedgerRow,
     MissingSource,
+    TensorRTStep,
 )
-from memdiag.reports.device import device_answer, device_sum
+from memdiag.reports.device import device_answer, device_sum, device_sums
 from memdiag.units import MIB
 from tests.device.recorded_sessions import NAMES, raw, recorded
 from tests.reports import gpus
@@ -109,6 +110,50 @@ def test_other_processes_are_not_the_models() -> None:
     assert device_sum(shared).endswith("+ other processes 4,000")
 
 
+def with_peak(excess: float) -> DeviceMemory:
+    """Return a memory whose arena had `excess` of the memory after the runs more at the peak."""
+    memory = recorded_memory("dense_default")
+    ledger = ledger_of("dense_default")
+    size = round(excess * ledger.own_bytes)
+    row = LedgerRow(owner="unread_arena", label="arena", bytes=size, basis="exact")
+    peak = replaced(
+        ledger, mark="first run", used_bytes=ledger.used_bytes + size, rows=(*ledger.rows, row)
+    )
+    return replaced(memory, peak_ledger=peak)
+
+
+def test_the_answer_is_a_peak_that_is_clearly_above_the_memory_after_the_runs() -> None:
+    memory, ledger = with_peak(0.2), ledger_of("dense_default")
+    assert device_answer("a.onnx", memory, ledger, 128 * MIB) == (
+        "a.onnx: peak 1.11 GiB on the GPU (NVIDIA H100 80GB HBM3) in the first run, 8.9 × the"
+        " weights; 945 MiB afterwards: the arena had 189 MiB more at the peak."
+    )
+    at_peak, after = device_sums(memory, ledger)
+    assert at_peak.startswith("device 1,134 MiB at the peak = context and code 559 + ")
+    assert at_peak.endswith(" + arena 189")
+    assert after.startswith("device 945 MiB afterwards = ")
+
+
+@pytest.mark.parametrize("excess", [0.0, 0.049])
+def test_the_answer_is_the_memory_after_the_runs_if_the_peak_is_near(excess: float) -> None:
+    memory, ledger = with_peak(excess), ledger_of("dense_default")
+    assert device_answer("dense_default.onnx", memory, ledger, 128 * MIB) == answer("dense_default")
+    assert device_sums(memory, ledger) == [device_sum(ledger)]
+
+
+def test_a_peak_of_a_library_is_not_the_arenas() -> None:
+    memory, ledger = with_peak(0.2), ledger_of("dense_default")
+    assert memory.peak_ledger is not None
+    rows = [
+        replaced(row, bytes=row.bytes + 300 * MIB) if row.owner == "cudnn" else row
+        for row in memory.peak_ledger.rows
+    ]
+    used_bytes = memory.peak_ledger.used_bytes + 300 * MIB
+    of_library = replaced(memory, peak_ledger__rows=(*rows,), peak_ledger__used_bytes=used_bytes)
+    text = device_answer("a.onnx", of_library, ledger, 128 * MIB)
+    assert text.endswith("945 MiB afterwards: cuDNN had 300 MiB more at the peak.")
+
+
 def test_each_copy_of_a_weight_is_listed_with_all_details_only() -> None:
     profile = gpus.compared_profile()
     text = printed(profile, detail=Detail.ALL, width=200)
@@ -122,6 +167,21 @@ def test_each_copy_of_a_weight_is_listed_with_all_details_only() -> None:
     ):
         assert re.search(words, text), words
     assert "channels last" not in printed(profile, detail=Detail.USUAL, width=200)
+
+
+def test_the_steps_of_tensorrt_are_a_section_of_their_own() -> None:
+    step = TensorRTStep(
+        name="Init CUDA\x1b",
+        host_added_bytes=-3 * MIB,
+        device_added_bytes=12 * MIB,
+        host_bytes=40 * MIB,
+        device_bytes=1700 * MIB,
+    )
+    memory = replaced(recorded_memory("dense_default"), tensorrt_steps=(step,) * 8)
+    text = printed(gpus.with_memory(memory), detail=Detail.USUAL)
+    assert re.search(r"^step \(MiB\) +GPU added +GPU now +host added +host now$", text, re.M)
+    assert len(re.findall(r"^Init CUDA\\x1b +\+12 +1,700 +-3 +40$", text, re.M)) == 6
+    assert "TensorRT" not in printed(gpus.recorded_profile(), detail=Detail.ALL)
 
 
 def test_names_with_control_characters_are_escaped() -> None:

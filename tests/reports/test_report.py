@@ -42,9 +42,11 @@ FAILED = profiles.failed()
 def test_a_record_is_written_in_all_formats_the_same_each_time(name: str, tmp_path: Path) -> None:
     record = RECORDS[name]()
     report = report_of(record)
-    written = report.write(record, tmp_path / "out", report.formats())
+    # The profile is of the CPU.
+    formats = [format for format in report.formats() if format != "memory_viz"]
+    written = report.write(record, tmp_path / "out", formats)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES[name].split()
-    for format, path in zip(report.formats(), written, strict=True):
+    for format, path in zip(formats, written, strict=True):
         assert report.render(record, format) == path.read_bytes()
         assert len(path.read_bytes()) > 200
 

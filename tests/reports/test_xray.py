@@ -5,7 +5,7 @@ import re
 import pytest
 
 from memdiag.detail import MAX_LINES, Detail
-from memdiag.records.attribution import Copy, DeviceArena, OwnerKind, SearchedModel
+from memdiag.records.attribution import Copy, OwnerKind, SearchedModel
 from memdiag.units import MIB
 from tests.reports import attributions, tied_xray
 from tests.reports.rendering import printed, replaced, words
@@ -39,13 +39,6 @@ def test_weights_with_several_copies_are_listed_on_request() -> None:
     assert not any("single copy" in line for line in lines)
 
 
-def test_arenas_of_devices_are_beside_the_resident_memory() -> None:
-    arena = DeviceArena(device="Cuda", used_bytes=300 * MIB, slack_bytes=212 * MIB)
-    told = "in the memory of Cuda, which is not part of the resident memory: 300 MiB in use"
-    assert told in words(attributions.attribution(device_arenas=(arena,)))
-    assert "in the memory of" not in words(attributions.attribution())
-
-
 def test_long_names_are_shortened_in_the_middle_and_nothing_is_wider_than_the_terminal() -> None:
     name = "/model/" + "decoder/" * 30 + "q_proj.weight"
     named = {"weights": (name, "b"), "made_by": f"prepack · {name}"}
@@ -66,14 +59,6 @@ def test_a_process_without_a_weight_says_what_to_check() -> None:
     assert check in words(record)
     assert "byte for byte" not in words(record)
     assert "No weight was searched for." in words(replaced(record, models=(), indistinct=()))
-
-
-def test_weights_on_a_device_are_not_called_missing() -> None:
-    arena = DeviceArena(device="Cuda", used_bytes=300 * MIB, slack_bytes=212 * MIB)
-    model = SearchedModel(name="a.onnx", weight_bytes=300 * MIB)
-    told = words(replaced(TIED, copies=(), models=(model,), device_arenas=(arena,)))
-    assert "No weight was found in the memory of the host" in told
-    assert "Check that the process" not in told
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import time
 import pytest
 
 from memdiag.runner.log import ArenaRegion, LogMarker, LogParser, ScriptEvent
+from memdiag.units import MIB
 
 SECRET = "secret"
 STAMP = "2026-11-21 03:23:46.474104445"
@@ -239,6 +240,51 @@ def test_what_a_device_reserves_is_no_buffer_of_the_host() -> None:
     )
     assert reader.evidence().reserved == {640: 1}
     assert [(size.memory, size.bytes) for size in reader.device_reservations] == [("Cuda", 1024)]
+
+
+def tensorrt(message: str, severity: str = "W") -> bytes:
+    return line(f"[2026-11-21 03:23:46    INFO] {message}", severity, "tensorrt.h:83 log")
+
+
+def test_what_tensorrt_says_of_its_memory_is_kept_and_is_no_warning() -> None:
+    init = "[MemUsageChange] Init CUDA: CPU +219, GPU +0, now: CPU 242, GPU 7633 (MiB)"
+    engine = (
+        "[MemUsageChange] TensorRT-managed allocation in engine deserialization:"
+        " CPU +0, GPU +47, now: CPU 0, GPU 47 (MiB)"
+    )
+    handle = "[MemUsageChange] Init cuBLAS/cuBLASLt: CPU -1, GPU +8, now: CPU 538, GPU 1744 (MiB)"
+    reader = read(tensorrt(init), tensorrt(engine), tensorrt(handle))
+    assert [
+        (step.name, step.host_added_bytes, step.device_added_bytes, step.device_bytes)
+        for step in reader.tensorrt_steps
+    ] == [
+        ("Init CUDA", 219 * MIB, 0, 7633 * MIB),
+        ("TensorRT-managed allocation in engine deserialization", 0, 47 * MIB, 47 * MIB),
+        ("Init cuBLAS/cuBLASLt", -1 * MIB, 8 * MIB, 1744 * MIB),
+    ]
+    assert reader.tensorrt_steps[0].host_bytes == 242 * MIB
+    assert reader.warnings == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[MemUsageSnapshot] Init CUDA: CPU +1, GPU +1, now: CPU 1, GPU 1 (MiB)",
+        "[MemUsageChange] Init CUDA: CPU +1, GPU +1, now: CPU 1, GPU 1 (GiB)",
+        "[MemUsageChange] Init CUDA: CPU +1, GPU +1",
+        "[MemUsageChange] : CPU +1, GPU +1, now: CPU 1, GPU 1 (MiB)",
+        f"[MemUsageChange] Init CUDA: CPU +1, GPU +{'9' * 99}, now: CPU 1, GPU 1 (MiB)",
+    ],
+)
+def test_other_warnings_of_tensorrt_are_warnings(message: str) -> None:
+    reader = read(tensorrt(message))
+    assert reader.tensorrt_steps == []
+    assert len(reader.warnings) == 1
+
+
+def test_the_steps_of_tensorrt_are_bounded() -> None:
+    step = tensorrt("[MemUsageChange] a: CPU +1, GPU +1, now: CPU 1, GPU 1 (MiB)")
+    assert len(read(*[step] * 150).tensorrt_steps) == 100
 
 
 FORGERIES = {

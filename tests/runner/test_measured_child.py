@@ -15,6 +15,7 @@ from memdiag.records.profile import Phase, PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.measured_child import (
     AtBaseline,
+    AtFailure,
     AtPhaseEnd,
     AtSteady,
     ChildPause,
@@ -315,6 +316,28 @@ def test_an_interrupt_at_a_pause_keeps_what_was_measured(fake_job: MakeJob) -> N
     assert measured.interrupted
     assert measured.outcome.status == "killed"
     assert "prepack" in [phase.name for phase in measured.phases]
+    assert running_scripts() == []
+
+
+@pytest.mark.parametrize(
+    ("failing", "records_device", "expected"),
+    [("run", True, 1), ("create", True, 0), ("run", False, 0)],
+)
+def test_a_run_that_fails_on_a_device_is_a_pause(
+    failing: str, records_device: bool, expected: int, fake_job: MakeJob
+) -> None:
+    pauses: list[AtFailure] = []
+
+    def on_pause(pause: ChildPause) -> None:
+        if isinstance(pause, AtFailure):
+            assert psutil.pid_exists(pause.pid)
+            pauses.append(pause)
+
+    script = {"providers": ["CUDAExecutionProvider"], failing: [{"raise": "too large"}]}
+    job = fake_job(script, records_device=records_device)
+    measured = MeasuredChild(job, on_pause).run()
+    assert measured.outcome.message == "too large"
+    assert len(pauses) == expected
     assert running_scripts() == []
 
 

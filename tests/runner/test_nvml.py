@@ -1,13 +1,16 @@
 """Memory on devices: read by a scripted NVML, and absent without device or package."""
 
+import mmap
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from memdiag.defaults import NVIDIA_PROVIDERS
-from memdiag.runner.nvml import NvmlReader, open_device_reader, uses_nvidia_device
+from memdiag.runner.nvml import NvmlReader, has_cuda, open_device_reader, uses_nvidia_device
 from memdiag.runner.scripts import child
 
 
@@ -117,6 +120,15 @@ def test_providers_of_nvidias_devices_are_known(
     providers: tuple[str, ...], uses_device: bool
 ) -> None:
     assert uses_nvidia_device(providers) is uses_device
+
+
+def test_a_process_has_cuda_once_it_has_loaded_the_driver(tmp_path: Path) -> None:
+    assert not has_cuda(os.getpid())
+    assert not has_cuda(2**22 + 1)  # there is no such process
+    library = tmp_path / "libcuda.so.1"
+    library.write_bytes(bytes(mmap.PAGESIZE))
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert has_cuda(os.getpid())
 
 
 def test_the_script_of_the_child_knows_the_same_providers() -> None:

@@ -25,9 +25,10 @@ def configure(parser: ArgumentParser) -> None:
         parser,
         "--format",
         metavar="FORMAT",
-        help="What to print or write: console, html, issue, json, markdown, png, svg or trace; can"
-        " be repeated (default: all but issue and svg). issue: a bug report for onnxruntime, with"
-        " the names of models and tensors in it.",
+        help="What to print or write: console, html, issue, json, markdown, memory_viz, png, svg or"
+        " trace; can be repeated (default: all but issue, memory_viz and svg). issue: a bug report"
+        " for onnxruntime, with the names of models and tensors in it. memory_viz: the allocations"
+        " on a GPU, for pytorch.org/memory_viz.",
     )
     add_reports_folder(parser, "the folder of FILE")
     add_detail(parser)

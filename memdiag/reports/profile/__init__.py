@@ -28,7 +28,7 @@ from memdiag.reports.device import (
     device_blocks,
     device_chart_blocks,
     device_notes,
-    device_sum,
+    device_sums,
 )
 from memdiag.reports.estimate.tables import MAX_LIVE_TENSORS
 from memdiag.reports.findings import finding_text, profile_summary
@@ -45,6 +45,7 @@ from memdiag.reports.profile.facts import (
 )
 from memdiag.reports.profile.generation import generation_sentences, generation_table
 from memdiag.reports.profile.headline import profile_headline
+from memdiag.reports.profile.memory_viz import memory_viz
 from memdiag.reports.profile.phases import (
     copies_by_phase,
     notable_spans,
@@ -58,6 +59,7 @@ from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.text import capitalized, dim_hint, lowered, plain
 from memdiag.reports.xray import owner_blocks, xray_text
+from memdiag.reports.xray.device_arenas import device_arena_blocks
 from memdiag.units import counted
 
 _MAX_SPANS = 500
@@ -77,12 +79,13 @@ def document(profile: Profile) -> Document:
     answer_line = device_answer(
         host_document.subject, device, device.ledger, profile.model.weight_bytes or 0
     )
+    total_line, *further_lines = device_sums(device, device.ledger)
     return replace(
         host_document,
         answer=capitalized(answer_line.removeprefix(f"{host_document.subject}: ")),
         line=answer_line,
-        rest=device_sum(device.ledger),
-        seconds=[f"On the host: {lowered(host_document.answer)}"],
+        rest=total_line,
+        seconds=[*further_lines, f"On the host: {lowered(host_document.answer)}"],
         # A terminal prints the host's memory on request.
         blocks=[
             *blocks,
@@ -243,12 +246,15 @@ def _steady_owner_blocks(profile: Profile) -> list[Block]:
     if profile.attribution is None:
         return []
     trimmed = profile.allocator_retained_bytes or 0
-    return owner_blocks(
-        xray_text(profile.attribution, trimmed_bytes=trimmed),
-        lambda: page_xrays(profile),
-        heading="owner (steady)" if profile.generation is None else "owner (last step)",
-        further_remarks=copies_by_phase(profile),
-    )
+    return [
+        *owner_blocks(
+            xray_text(profile.attribution, trimmed_bytes=trimmed),
+            lambda: page_xrays(profile),
+            heading="owner (steady)" if profile.generation is None else "owner (last step)",
+            further_remarks=copies_by_phase(profile),
+        ),
+        *device_arena_blocks(profile.attribution, detail=Detail.ALL),
+    ]
 
 
 def _span_blocks(profile: Profile) -> list[Block]:
@@ -302,6 +308,7 @@ REPORT = Report[Profile](
         "issue": "issue.md",
         "json": "profile.json",
         "markdown": "report.md",
+        "memory_viz": "memory_viz.pickle",
         "png": "timeline.png",
         "svg": "timeline.svg",
         "trace": "trace.json",
@@ -310,4 +317,5 @@ REPORT = Report[Profile](
     picture.draw,
     profile_trace,
     outlines_letters=True,
+    memory_viz=memory_viz,
 )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import capitalized, plain
 from memdiag.reports.xray.charts import CopyList, copy_list, xray_chart_data
 from memdiag.reports.xray.charts import xray_tiles as make_tiles
+from memdiag.reports.xray.device_arenas import device_arena_blocks, has_arena_on_device
 from memdiag.reports.xray.memory_owners import OwnerRow, identified_share, owner_rows, owner_table
 from memdiag.reports.xray.weight_copies import (
     WeightRow,
@@ -188,7 +189,6 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
     no_weight_text = "no weight was found" if was_searched else "no weight was searched for"
     remarks = (
         *(f"Note: {plain(note).rstrip('.')}." for note in attribution.notes),
-        *_device_arena_sentences(attribution),
         _absent_models_sentence(attribution),
         freed_summary(attribution.copies),
         *unlocated_sentences(attribution),
@@ -240,7 +240,7 @@ def _models_table(attribution: Attribution) -> Table:
 
 
 def _no_weight_sentence(attribution: Attribution) -> str:
-    if attribution.device_arenas:
+    if has_arena_on_device(attribution):
         return "No weight was found in the memory of the host: onnxruntime has them on the device."
     return "No weight was found. Check that the process runs the model that was given."
 
@@ -255,15 +255,6 @@ def _absent_models_sentence(attribution: Attribution) -> str:
         if index not in found_models
     )
     return f"No weight was found of: {', '.join(absent_names)}." if absent_names else ""
-
-
-def _device_arena_sentences(attribution: Attribution) -> Iterator[str]:
-    for arena in attribution.device_arenas:
-        yield (
-            f"An arena in the memory of {plain(arena.device)}, which is not part of the resident"
-            f" memory: {format_size(arena.used_bytes)} in use, {format_size(arena.slack_bytes)}"
-            " slack."
-        )
 
 
 def _scan_time_sentence(attribution: Attribution) -> str:
@@ -306,6 +297,7 @@ def document(attribution: Attribution) -> Document:
                 lambda: (page_xray("now", attribution),),
                 detail=Detail.USUAL,
             ),
+            *device_arena_blocks(attribution, detail=Detail.USUAL),
         ],
     )
 
