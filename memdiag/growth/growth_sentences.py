@@ -42,6 +42,11 @@ PATTERN_ADVICE: Final = (
     "create the session with enable_mem_pattern = False, or pad inputs to a few sizes"
 )
 
+UNDECIDED_ADVICE: Final = "observe more runs, or for a longer time: this may or may not be a leak"
+RELEASE_SESSIONS_ADVICE: Final = (
+    "release sessions that are no longer used, or create one and keep it"
+)
+
 _CALIBRATORS_FOLDER = "onnxruntime/quantization/"
 CALIBRATORS_KEEP: Final = (
     "onnxruntime.quantization keeps the outputs of all samples until the calibration ends"
@@ -123,11 +128,23 @@ def _ratchet_sentence(judgement: GrowthJudgement, observation: GrowthObservation
     return "Memory does not grow steadily with reloads"
 
 
+def elapsed_text(moment: Moment, unit: Unit) -> str:
+    """Return the runs or the time until `moment`."""
+    return format_duration(moment.time_s) if unit == "second" else counted(moment.run, unit)
+
+
+def gibibyte_clause(slopes: Sequence[Slope], unit: Unit) -> str:
+    """Return after how long memory with these slopes has grown by 1 GiB together."""
+    until = GIB / total_slope(slopes).bytes_per_unit
+    when = format_duration(until) if unit == "second" else counted(round(until), unit)
+    return f"1 GiB after {when}"
+
+
 def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
     moments, unit = observation.moments, observation.unit
     last = moments[-1]
-    runs = _moment_text(last, unit)
-    grown = f"the resident set grew by {format_size(_grown_bytes(moments))} since the start"
+    runs = elapsed_text(last, unit)
+    grown = f"the resident set grew by {format_size(listed_growth_bytes(moments))} since the start"
     owner = OWNER_LABELS[judgement.owner] if judgement.owner else "owner not known"
     if _may_be_heap(judgement, observation):
         owner = f"the heap, {owner}"
@@ -167,11 +184,8 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation
         f"{OWNER_LABELS[other]} by {slope_text(slope, unit)}" for other, slope in judgement.others
     ]
     slopes = [judgement.slope, *(slope for _, slope in judgement.others)]
-    until = GIB / total_slope(slopes).bytes_per_unit
-    when = format_duration(until) if unit == "second" else counted(round(until), unit)
-    growth = (
-        f"grow by {', '.join([slope_text(judgement.slope, unit), *others])}; 1 GiB after {when}"
-    )
+    rates = ", ".join([slope_text(judgement.slope, unit), *others])
+    growth = f"grow by {rates}; {gibibyte_clause(slopes, unit)}"
     growth += _other_growth(judgement, observation)
     if is_of_calibration(judgement, observation):
         kept = f"about {format_size(_kept_bytes(judgement, observation))} in {runs}"
@@ -211,7 +225,7 @@ def growth_advice(
         )
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":
-            return "release sessions that are no longer used, or create one and keep it"
+            return RELEASE_SESSIONS_ADVICE
         case "kept", "arena":
             return (
                 "drop the outputs or bindings of earlier runs: look for lists, caches and globals"
@@ -253,7 +267,7 @@ def growth_advice(
                 f" blocks from 128 KiB on at once, or call malloc_trim(0){returned}"
             )
         case "undecided", _:
-            return "observe more runs, or for a longer time: this may or may not be a leak"
+            return UNDECIDED_ADVICE
     return ""
 
 
@@ -283,7 +297,7 @@ def _is_much(judgement: GrowthJudgement, observation: GrowthObservation) -> bool
     return _kept_bytes(judgement, observation) >= MIN_ADVISED_SHARE * resident
 
 
-def _grown_bytes(moments: tuple[Moment, ...]) -> int:
+def listed_growth_bytes(moments: tuple[Moment, ...]) -> int:
     """Return the growth of the resident set as the table shows it: from its start to its end.
 
     If the last moment is a low one, the last third of the moments counts.
@@ -297,7 +311,7 @@ def _rise_text(observation: GrowthObservation) -> str:
     """Return from where to where the process grew with the largest inputs, and what it keeps."""
     moments = compared_moments(observation.moments)
     first, last = moments[0], moments[-1]
-    grown = _grown_bytes(observation.moments)
+    grown = listed_growth_bytes(observation.moments)
     largest = observation.moments[-1].largest_input
     when = "with new largest inputs"
     if largest is not None:
@@ -413,11 +427,6 @@ def _blocks_content_text(judgement: GrowthJudgement, blocks: tuple[GrowingBlocks
     if judgement.owner != "heap":
         return ""
     return next((f" ({each.content})" for each in blocks if each.content), "")
-
-
-def _moment_text(moment: Moment, unit: Unit) -> str:
-    """Return the runs or the time until `moment`."""
-    return format_duration(moment.time_s) if unit == "second" else counted(moment.run, unit)
 
 
 def _bare_moment_text(moment: Moment, unit: Unit) -> str:

@@ -18,7 +18,7 @@ def malloc_block_table(growth: Growth) -> Table:
 
     It has no rows where the growth is not of memory in use: a few blocks more are no finding.
     """
-    grows = growth.is_leak_or_kept or growth.verdict == "undecided"
+    grows = growth.is_host_leak_or_kept or growth.verdict == "undecided"
     is_evidence = growth.slope is not None and grows
     grown = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_GROWN_BLOCKS]
     shown = grown[:MAX_BLOCK_ROWS]

@@ -91,7 +91,7 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
     """Return the chart of `growth` with at most about `max_points` points of the curve."""
     moments = attributed_moments(growth)
     series = owner_series(growth)
-    is_bad = growth.is_leak_or_kept
+    is_bad = growth.is_host_leak_or_kept
     since = warm_up_index(growth, moments) if is_bad and moments else 0
     judged = judged_series(growth, series)
     has_samples = bool(growth.samples) and growth.unit != "second"
@@ -152,7 +152,7 @@ def _slope_line(
     growth: Growth, series: Sequence[OwnerSeries], judged: OwnerSeries | None, since: int
 ) -> SlopeLine | None:
     """Return the slope to draw: only of growth that had not ended."""
-    if growth.slope is None or not (growth.is_leak_or_kept or growth.verdict == "undecided"):
+    if growth.slope is None or not (growth.is_host_leak_or_kept or growth.verdict == "undecided"):
         return None
     if judged is None:
         moments, sizes = growth.moments, [moment.resident_bytes for moment in growth.moments]
