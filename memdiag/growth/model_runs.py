@@ -76,8 +76,9 @@ class ModelRuns:
         }
         self._child = Child(job, message, "grow.py")
         self._started = time.monotonic()
-        self._device = _device_readings(job, self._child.pid)
+        self._device: DeviceReadings | None = None
         try:
+            self._device = _device_readings(job, self._child.pid)
             self.onnxruntime = str(self._next_answer("waiting")["onnxruntime"])
         except BaseException:
             self._end()
