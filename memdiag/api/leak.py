@@ -27,6 +27,7 @@ from memdiag.growth.observation import GrowthObservation
 from memdiag.model.model_file import open_model
 from memdiag.records.growth import Growth, Unit, Varied
 from memdiag.runner.job import InputConfig, Job, Limits, SessionConfig
+from memdiag.runner.nvml import uses_nvidia_device
 from memdiag.runner.temporary import temporary_folder
 from memdiag.units import some_of
 
@@ -123,7 +124,12 @@ def observe_model(
         ModelError, UsageError, MeasurementError, XrayError: as in `leak`.
     """
     with open_model(model) as model_file, temporary_folder() as scratch:
-        job = Job(model=model, session=config.session, limits=config.limits)
+        job = Job(
+            model=model,
+            session=config.session,
+            limits=config.limits,
+            records_device=uses_nvidia_device(config.session.providers),
+        )
         input_sets = sized_inputs(
             model_file,
             job,
@@ -237,7 +243,7 @@ def _model_growth(
         trim_returned_bytes=model_observation.trim_returned_bytes,
         varied=varied or ["none"],
         dimensions=varied_sizes(input_sets),
-        notes=_same_contents_notes(plan, inputs),
+        notes=[*_same_contents_notes(plan, inputs), *runs.device_notes],
         message=model_observation.message,
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from memdiag.growth.device_growth import device_growth, device_notes
 from memdiag.growth.growth_sentences import (
     growth_advice,
     growth_sentence,
@@ -32,7 +33,10 @@ def growth_record(
     notes: Sequence[str] = (),
     message: str = "",
 ) -> Growth:
-    """Judge `observation` and return its record; the other arguments are fields of the record."""
+    """Judge `observation`, the host and the GPU apart, and return its record.
+
+    The other arguments are fields of the record.
+    """
     judgement = growth_judgement(observation)
     moments = observation.moments
     return Growth(
@@ -56,10 +60,15 @@ def growth_record(
         blocks=observation.blocks,
         moments=moments,
         samples=_thinned_samples(observation.samples),
-        notes=(*notes, *_reading_notes(moments, judgement.verdict)),
+        notes=(
+            *notes,
+            *device_notes(observation),
+            *_reading_notes(moments, judgement.verdict),
+        ),
         onnxruntime=onnxruntime,
         message=message,
         is_of_calibration=is_of_calibration(judgement, observation),
+        device=device_growth(observation),
     )
 
 

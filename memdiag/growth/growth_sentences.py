@@ -42,6 +42,11 @@ PATTERN_ADVICE: Final = (
     "create the session with enable_mem_pattern = False, or pad inputs to a few sizes"
 )
 
+UNDECIDED_ADVICE: Final = "observe more runs, or for a longer time: this may or may not be a leak"
+RELEASE_SESSIONS_ADVICE: Final = (
+    "release sessions that are no longer used, or create one and keep it"
+)
+
 _CALIBRATORS_FOLDER = "onnxruntime/quantization/"
 CALIBRATORS_KEEP: Final = (
     "onnxruntime.quantization keeps the outputs of all samples until the calibration ends"
@@ -123,12 +128,24 @@ def _ratchet_sentence(judgement: GrowthJudgement, observation: GrowthObservation
     return "Memory does not grow steadily with reloads"
 
 
+def elapsed_text(moment: Moment, unit: Unit) -> str:
+    """Return the runs or the time until `moment`."""
+    return format_duration(moment.time_s) if unit == "second" else counted(moment.run, unit)
+
+
+def gibibyte_clause(slopes: Sequence[Slope], unit: Unit) -> str:
+    """Return after how long memory with these slopes has grown by 1 GiB together."""
+    until = GIB / total_slope(slopes).bytes_per_unit
+    when = format_duration(until) if unit == "second" else counted(round(until), unit)
+    return f"1 GiB after {when}"
+
+
 def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
     moments, unit = observation.moments, observation.unit
     last = moments[-1]
-    runs_text = _moment_text(last, unit)
+    runs_text = elapsed_text(last, unit)
     growth_text = (
-        f"the resident set grew by {format_size(_shown_growth_bytes(moments))} since the start"
+        f"the resident set grew by {format_size(listed_growth_bytes(moments))} since the start"
     )
     owner = OWNER_LABELS[judgement.owner] if judgement.owner else "owner not known"
     if _may_be_heap(judgement, observation):
@@ -178,15 +195,9 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation
         for other_owner, slope in judgement.others
     ]
     slopes = [judgement.slope, *(slope for _, slope in judgement.others)]
-    units_until_gib = GIB / total_slope(slopes).bytes_per_unit
-    time_until_gib = (
-        format_duration(units_until_gib)
-        if unit == "second"
-        else counted(round(units_until_gib), unit)
-    )
     growth_clause = (
-        f"grow by {', '.join([slope_text(judgement.slope, unit), *other_rates])}; 1 GiB after"
-        f" {time_until_gib}"
+        f"grow by {', '.join([slope_text(judgement.slope, unit), *other_rates])};"
+        f" {gibibyte_clause(slopes, unit)}"
     )
     growth_clause += _other_growth(judgement, observation)
     if is_of_calibration(judgement, observation):
@@ -229,7 +240,7 @@ def growth_advice(
         )
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":
-            return "release sessions that are no longer used, or create one and keep it"
+            return RELEASE_SESSIONS_ADVICE
         case "kept", "arena":
             return (
                 "drop the outputs or bindings of earlier runs: look for lists, caches and globals"
@@ -271,7 +282,7 @@ def growth_advice(
                 f" blocks from 128 KiB on at once, or call malloc_trim(0){returned_clause}"
             )
         case "undecided", _:
-            return "observe more runs, or for a longer time: this may or may not be a leak"
+            return UNDECIDED_ADVICE
     return ""
 
 
@@ -302,7 +313,7 @@ def _is_large_share(judgement: GrowthJudgement, observation: GrowthObservation) 
     return _kept_bytes(judgement, observation) >= MIN_ADVISED_SHARE * resident
 
 
-def _shown_growth_bytes(moments: tuple[Moment, ...]) -> int:
+def listed_growth_bytes(moments: tuple[Moment, ...]) -> int:
     """Return the growth of the resident set in bytes, as the table shows it: from start to end.
 
     If the resident set did not grow until the last moment, the last third of the moments counts.
@@ -316,7 +327,7 @@ def _rise_text(observation: GrowthObservation) -> str:
     """Return a clause on the growth of the process with the largest inputs, and its free memory."""
     moments = compared_moments(observation.moments)
     first, last = moments[0], moments[-1]
-    growth_bytes = _shown_growth_bytes(observation.moments)
+    growth_bytes = listed_growth_bytes(observation.moments)
     largest = observation.moments[-1].largest_input
     input_clause = "with new largest inputs"
     if largest is not None:
@@ -441,11 +452,6 @@ def _blocks_content_text(judgement: GrowthJudgement, blocks: tuple[GrowingBlocks
     if judgement.owner != "heap":
         return ""
     return next((f" ({block.content})" for block in blocks if block.content), "")
-
-
-def _moment_text(moment: Moment, unit: Unit) -> str:
-    """Return the runs or the time until `moment`."""
-    return format_duration(moment.time_s) if unit == "second" else counted(moment.run, unit)
 
 
 def _bare_moment_text(moment: Moment, unit: Unit) -> str:

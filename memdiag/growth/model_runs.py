@@ -2,10 +2,11 @@
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import numpy as np
 
 from memdiag.attribution.address_space import PAGE_BYTES
@@ -16,6 +17,10 @@ from memdiag.records.growth import RunSample
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Feed, Job, json_value
+from memdiag.runner.log import ScriptEvent
+
+if TYPE_CHECKING:
+    from memdiag.growth.device_readings import DeviceReadings
 
 _MAX_BATCH = 100_000
 _FIGURES_PER_RUN = 3  # of a run: resident pages, shared pages, microseconds
@@ -71,10 +76,12 @@ class ModelRuns:
         }
         self._child = Child(job, message, "grow.py")
         self._started = time.monotonic()
+        self._device: DeviceReadings | None = None
         try:
+            self._device = _device_readings(job, self._child.pid)
             self.onnxruntime = str(self._next_answer("waiting")["onnxruntime"])
         except BaseException:
-            self._child.end()
+            self._end()
             raise
         self._origin = time.monotonic()
 
@@ -82,12 +89,17 @@ class ModelRuns:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._child.end()
+        self._end()
 
     @property
     def pid(self) -> int:
         """The process number of the child."""
         return self._child.pid
+
+    @property
+    def device_notes(self) -> list[str]:
+        """Sentences on what is not known of the memory on the GPU; empty if it is not read."""
+        return [] if self._device is None else self._device.notes()
 
     def run(self, times: int) -> None:
         """Run `times` times; `samples` gets the counters after each run.
@@ -124,9 +136,16 @@ class ModelRuns:
 
         Raises:
             XrayError: the child cannot be read.
+            MeasurementError: the child has ended.
         """
+        # First, so that what the child allocates for the answer is released again.
+        readings = self._device_at_mark()
         elapsed_s = time.monotonic() - self._origin
-        return read_moment(self._child.pid, run=len(self.samples), time_s=elapsed_s)
+        memory = read_moment(self._child.pid, run=len(self.samples), time_s=elapsed_s)
+        if readings is None:
+            return memory
+        device = readings.moment(memory.moment.device)
+        return replace(memory, moment=msgspec.structs.replace(memory.moment, device=device))
 
     def values(self) -> list[KnownContent]:
         """Return the first bytes of the last inputs and their outputs."""
@@ -141,10 +160,27 @@ class ModelRuns:
         self._child.send({"do": "trim"})
         return bool(self._next_answer("trimmed")["possible"])
 
+    def _device_at_mark(self) -> "DeviceReadings | None":
+        """Have the child report its device; return None if its session does not use one."""
+        if self._device is None:
+            return None
+        self._child.send({"do": "mark_device"})
+        return self._device if self._next_answer("marked")["has_device"] else None
+
+    def _end(self) -> None:
+        """End the child."""
+        self._child.end()
+        if self._device is not None:
+            self._device.close()
+
+    def _add_device_event(self, event: ScriptEvent) -> None:
+        if self._device is not None:
+            self._device.add_event(event)
+
     def _next_answer(self, name: str) -> dict[str, Any]:
         """Return the fields of the next event `name`."""
         try:
-            event = self._child.next_event(name, self._started)
+            event = self._child.next_event(name, self._started, self._add_device_event)
         except TimeoutError:
             raise MeasurementError(
                 f"{self._job.model}: the runs timed out after {self._job.limits.timeout_s:g} s."
@@ -158,6 +194,16 @@ class ModelRuns:
         if event.name == "error":
             raise MeasurementError(f"{self._job.model}: {_child_error_text(event.fields)}")
         return event.fields
+
+
+def _device_readings(job: Job, pid: int) -> "DeviceReadings | None":
+    """Return what collects the reports of process `pid` on its device; None if it makes none."""
+    if not job.records_device:
+        return None
+    from memdiag.growth.device_readings import DeviceReadings
+    from memdiag.runner.nvml import open_device_reader
+
+    return DeviceReadings(open_device_reader(pid))
 
 
 def _child_error_text(error: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ use.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,12 +16,13 @@ import numpy as np
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import read_address_space
+from memdiag.attribution.bfc_arena import ArenaObject
 from memdiag.attribution.intervals import ByteRanges
 from memdiag.attribution.ownership import assign_owners
 from memdiag.attribution.process_layout import read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.growth.memory_patterns import pattern_blocks
-from memdiag.records.growth import Moment, OwnerBytes
+from memdiag.records.growth import DeviceMoment, Moment, OwnerBytes
 
 _MAX_BLOCK_BYTES = 1 << 62
 
@@ -92,6 +93,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
         resident_bytes=space.resident_bytes,
         owners=owners,
         mapped_bytes=mapped_bytes,
+        device=arenas_on_device(arenas.device_objects),
     )
     if layout.heap.allocator != "glibc" or layout.heap.unknown:
         return MemoryMoment(moment=moment)
@@ -112,6 +114,22 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
         blocks=blocks,
         block_counts=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
         has_inconsistent_arena=bool(len(arenas.inconsistent)),
+    )
+
+
+def arenas_on_device(arenas: Sequence[ArenaObject]) -> DeviceMoment | None:
+    """Return the sizes of `arenas` in the memory of NVIDIA's devices; None if there are none."""
+    if not arenas:
+        return None
+    # Processes without a GPU need nothing of the package.
+    from memdiag.device.recording import DEVICE_ARENA
+
+    on_device = [arena for arena in arenas if arena.memory == DEVICE_ARENA]
+    if not on_device:
+        return None
+    return DeviceMoment(
+        arena_used_bytes=sum(arena.used_bytes for arena in on_device),
+        arena_free_bytes=sum(arena.slack_bytes for arena in on_device),
     )
 
 

@@ -51,7 +51,9 @@ class MemdiagLeak:
             growth = leak_calls(function, runs=runs, subject=item.nodeid)
         item.user_properties.append(("memdiag.verdict", growth.verdict))
         if growth.is_leak_or_kept:
-            pytest.fail(f"memory growth: {item.nodeid}: {growth.sentence}", pytrace=False)
+            pytest.fail(
+                f"memory growth: {item.nodeid}: {growth.stated_first.sentence}", pytrace=False
+            )
         return growth
 
 

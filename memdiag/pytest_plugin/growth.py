@@ -54,7 +54,7 @@ def measure_growth(item: pytest.Item, mark: pytest.Mark) -> None:
 def judge_growth(item: pytest.Item) -> None:
     """Fail `item` if a model leaks, or if it was not observed to the end."""
     texts = [
-        f"memory growth: {growth.subject}: {growth.message or growth.sentence}"
+        f"memory growth: {growth.subject}: {growth.message or growth.stated_first.sentence}"
         for growth in item.stash.get(_GROWTHS_STASH_KEY, [])
         if growth.message or growth.is_leak_or_kept
     ]

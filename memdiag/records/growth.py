@@ -58,6 +58,17 @@ def kinds_of(owner: GrowingOwner) -> tuple[OwnerKind, ...]:
     return tuple(kind for kind, growing in GROWING_OWNERS.items() if growing == owner)
 
 
+DevicePart = Literal["arena", "empty_arena", "libraries", "rest", "sessions"]
+"""Parts of the memory on a GPU. ``arena``: chunks in use of onnxruntime's arenas; ``empty_arena``:
+their free chunks; ``libraries``: allocations of other libraries, such as cuBLAS; ``rest``: what
+these leave, such as context and code; ``sessions``: all of them, if more and more sessions are
+alive. A part that is not known counts to the rest."""
+
+DeviceBasis = Literal["process", "allocations", "arena", "device"]
+"""The figure by which the memory on a GPU is judged. ``process``: what NVML reports for the
+process; ``allocations``: what its allocations take, by CUPTI; ``arena``: onnxruntime's arenas
+alone; ``device``: what cudaMemGetInfo reports for all processes."""
+
 Unit = Literal["run", "reload", "second"]
 """Unit of the horizontal axis: growth is bytes for each of these."""
 
@@ -86,6 +97,29 @@ class LargestInput(Record, frozen=True, kw_only=True):
     shapes: dict[str, tuple[int, ...]]
 
 
+class DeviceMoment(Record, frozen=True, kw_only=True):
+    """The memory on a GPU between two runs. A figure that no source reported is None.
+
+    Attributes:
+        used_bytes: what cudaMemGetInfo reports as used on the whole device, by all processes.
+        process_bytes: what NVML reports for the process.
+        allocated_bytes: what the allocations of the process take, by CUPTI: whole pages of the
+            driver, without context and code.
+        libraries: the bytes that libraries other than onnxruntime allocated, by CUPTI, by the names
+            that reports have for them.
+        arena_used_bytes, arena_free_bytes: the chunks in use and the free chunks of onnxruntime's
+            arenas on the device, as their bookkeeping in the heap lists them; None if no arena was
+            recognised there.
+    """
+
+    used_bytes: int | None = None
+    process_bytes: int | None = None
+    allocated_bytes: int | None = None
+    libraries: dict[str, int] | None = None
+    arena_used_bytes: int | None = None
+    arena_free_bytes: int | None = None
+
+
 class Moment(Record, frozen=True, kw_only=True):
     """The memory of the process between two runs.
 
@@ -108,6 +142,8 @@ class Moment(Record, frozen=True, kw_only=True):
             only the counters of the process could be read.
         largest_input: of the run until then whose inputs had the most bytes; None if it is not
             known.
+        device: the memory on the GPU, no part of `resident_bytes`; None if none was read. Of
+            programs and functions only the arenas are.
     """
 
     run: int
@@ -124,6 +160,7 @@ class Moment(Record, frozen=True, kw_only=True):
     sessions: int | None = None
     mapped_bytes: int | None = None
     largest_input: LargestInput | None = None
+    device: DeviceMoment | None = None
 
     @property
     def largest_input_bytes(self) -> int:
@@ -145,6 +182,35 @@ class Slope(Record, frozen=True, kw_only=True):
     bytes_per_unit: float
     low: float
     high: float
+
+
+class DeviceGrowth(Record, frozen=True, kw_only=True):
+    """The growth of the memory on a GPU, and the verdict on it.
+
+    Attributes:
+        basis: the figure that was judged.
+        verdict: the verdict.
+        sentence: the verdict with its figures in one sentence.
+        advice: advice in a sentence; empty if there is nothing to do.
+        part: the part with most of the growth; None if nothing grew.
+        library: the library with most of the growth of `libraries`; empty for other parts.
+        slope: the growth of that part after the warm-up; None if nothing grew.
+        grown_bytes: the growth from the first moment to the end.
+    """
+
+    basis: DeviceBasis
+    verdict: Verdict
+    sentence: str
+    advice: str
+    part: DevicePart | None
+    library: str
+    slope: Slope | None
+    grown_bytes: int
+
+    @property
+    def is_leak_or_kept(self) -> bool:
+        """Whether memory in use on the GPU grows without an end."""
+        return self.verdict in ("leak", "kept")
 
 
 class GrowingBlocks(Record, frozen=True, kw_only=True):
@@ -173,7 +239,7 @@ class RunSample(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Growth(PlottableRecord, frozen=True, kw_only=True):
-    """The memory of a process over many runs, and the verdict.
+    """The memory of a process over many runs, and the verdict on that of the host.
 
     Attributes:
         subject: the model, the command, or the process.
@@ -208,6 +274,7 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         notes: sentences on figures that could not be read.
         onnxruntime: the version; None if it is not known.
         message: why the observation ended early; empty if it did not.
+        device: the growth on a GPU; None if no moment has memory there.
     """
 
     schema: Literal["memdiag.growth/1"] = GROWTH_SCHEMA
@@ -236,8 +303,21 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     message: str = ""
     is_run_count_exact: bool = True
     is_of_calibration: bool = False
+    device: DeviceGrowth | None = None
 
     @property
     def is_leak_or_kept(self) -> bool:
         """Whether memory in use grows without an end: commands exit with 1, and budgets fail."""
+        return self.is_host_leak_or_kept or self.stated_first is self.device
+
+    @property
+    def is_host_leak_or_kept(self) -> bool:
+        """Whether memory in use of the host grows without an end."""
         return self.verdict in ("leak", "kept") and not self.is_of_calibration
+
+    @property
+    def stated_first(self) -> "Growth | DeviceGrowth":
+        """The growth that reports state first: that on a GPU if it is without an end."""
+        if self.device is not None and self.device.is_leak_or_kept:
+            return self.device
+        return self

@@ -315,10 +315,15 @@ def _session_frame_row(session: ProgramSession) -> dict[str, Any]:
 
 
 def _moment_frame_row(moment: Moment) -> dict[str, Any]:
-    """Return the fields of a moment, with a column for each kind of owner."""
+    """Return the fields of a moment, with a column for each kind of owner and figure of a GPU."""
     fields = msgspec.structs.asdict(moment)
-    owners = fields.pop("owners")
-    return fields | {f"{owner.kind}_bytes": owner.bytes for owner in owners}
+    owners, device = fields.pop("owners"), fields.pop("device")
+    on_device = {} if device is None else msgspec.structs.asdict(device)
+    return {
+        **fields,
+        **{f"{owner.kind}_bytes": owner.bytes for owner in owners},
+        **{f"device_{name}": figure for name, figure in on_device.items()},
+    }
 
 
 def _point_frame_row(point: EstimatedPoint) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -126,12 +126,15 @@ class Child:
             yield from (item for item in items if isinstance(item, ScriptEvent))
             yield None
 
-    def next_event(self, name: str, since: float) -> ScriptEvent | None:
+    def next_event(
+        self, name: str, since: float, on_other: Callable[[ScriptEvent], None] = lambda event: None
+    ) -> ScriptEvent | None:
         """Return the next event `name` or ``error``; None if the child ends without one.
 
         Args:
             name: the name of the event.
             since: the time of `time.monotonic()` at which the job's timeout began.
+            on_other: called with each event before it.
 
         Raises:
             TimeLimitReached: the job's deadline passed.
@@ -141,6 +144,8 @@ class Child:
         for event in self._events:
             if event is not None and event.name in (name, "error"):
                 return event
+            if event is not None:
+                on_other(event)
             if time.monotonic() >= end:
                 self._limits.deadline.check()
                 raise TimeoutError

@@ -23,6 +23,7 @@ class FakeRuns:
     """Stands for `ModelRuns`: each run lasts 0.3 s, and run 45 is interrupted."""
 
     onnxruntime = "1.32.0"
+    device_notes = ()
 
     job: Job
 

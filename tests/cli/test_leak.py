@@ -132,6 +132,16 @@ def test_exit_codes(fake: FakeApi, run: Run, verdict: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("growth", "code"), [(growths.leak_on_gpu, 1), (growths.thread_on_gpu, 0)], ids=["leak", "none"]
+)
+def test_a_leak_of_the_gpu_alone_is_one(
+    fake: FakeApi, run: Run, growth: Callable[[], Growth], code: int
+) -> None:
+    fake.growth = growth()
+    assert run("m.onnx") == code
+
+
+@pytest.mark.parametrize(
     ("exit_code", "failure"),
     [(0, ""), (-2, ""), (143, ""), (3, "ended with exit code 3"), (-11, "was ended by SIGSEGV")],
 )

@@ -1,10 +1,10 @@
-"""Moments, slopes and observations of growth, with defaults for what a test does not state."""
+"""Moments of a host and a GPU, slopes and observations, with defaults for what is not stated."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from memdiag.growth.observation import GrowthObservation
-from memdiag.records.growth import Moment, OwnerBytes, Slope
+from memdiag.records.growth import DeviceMoment, Moment, OwnerBytes, Slope
 from memdiag.units import MIB
 
 
@@ -31,3 +31,39 @@ def observed(moments: Iterable[Moment], **fields: Any) -> GrowthObservation:
 def exact_slope(bytes_per_unit: float) -> Slope:
     """Return a slope whose interval has no width."""
     return Slope(bytes_per_unit=bytes_per_unit, low=bytes_per_unit, high=bytes_per_unit)
+
+
+CONTEXT_BYTES = 560 * MIB
+RESERVED_BYTES = 12 * MIB  # by the driver
+ALL_SOURCES = frozenset({"NVML", "CUPTI", "arena", "cudaMemGetInfo"})
+
+
+def device_moment(
+    *,
+    arena: int = 128 * MIB,
+    empty: int = 128 * MIB,
+    cublas: int = 128 * MIB,
+    rest: int = 0,
+    others: int = 0,
+    sources: Collection[str] = ALL_SOURCES,
+) -> DeviceMoment:
+    """Return what `sources` report of a GPU on which the parts have these bytes.
+
+    Args:
+        arena: chunks of the arena in use.
+        empty: free chunks of it.
+        cublas: allocations of cuBLAS.
+        rest: further allocations.
+        others: the memory of other processes.
+        sources: those that report.
+    """
+    allocated = arena + empty + cublas + rest
+    process = CONTEXT_BYTES + allocated
+    return DeviceMoment(
+        used_bytes=process + RESERVED_BYTES + others if "cudaMemGetInfo" in sources else None,
+        process_bytes=process if "NVML" in sources else None,
+        allocated_bytes=allocated if "CUPTI" in sources else None,
+        libraries={"cuBLAS": cublas, "cuDNN": 0} if "CUPTI" in sources else None,
+        arena_used_bytes=arena if "arena" in sources else None,
+        arena_free_bytes=empty if "arena" in sources else None,
+    )

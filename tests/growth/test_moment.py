@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from memdiag.attribution import intervals
+from memdiag.attribution.bfc_arena import ArenaObject
 from memdiag.growth.growing_blocks import KnownContent, growing_blocks
-from memdiag.growth.moment import MemoryMoment, read_moment
+from memdiag.growth.moment import MemoryMoment, arenas_on_device, read_moment
 
 SIZE, COUNT = 3000, 700
 CONTENT = b"the content of every block, " * 20
@@ -84,3 +86,25 @@ def test_the_size_that_grew_is_named_with_its_content(
     assert largest.blocks == COUNT
     assert largest.blocks_per_run == 1.0
     assert largest.content == content
+
+
+def arena(memory: str, used: int, free: int) -> ArenaObject:
+    ranges = intervals.empty_ranges()
+    return ArenaObject(0, used, free, ranges, ranges, free, 1, memory)
+
+
+@pytest.mark.parametrize(
+    ("arenas", "sizes"),
+    [
+        ([arena("Cuda", 5, 7), arena("Cuda", 20, 30), arena("CudaPinned", 100, 100)], (25, 37)),
+        ([arena("CudaPinned", 100, 100)], None),  # memory of the host
+        ([], None),
+    ],
+    ids=["two sessions", "pinned", "none"],
+)
+def test_arenas_on_a_gpu_are_added_up(
+    arenas: list[ArenaObject], sizes: tuple[int, int] | None
+) -> None:
+    device = arenas_on_device(arenas)
+    found = None if device is None else (device.arena_used_bytes, device.arena_free_bytes)
+    assert found == sizes

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from memdiag.growth.device_growth import device_growth
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import (
     GrowingBlocks,
@@ -15,6 +16,7 @@ from memdiag.records.growth import (
     Slope,
 )
 from memdiag.units import KIB, MIB
+from tests.growth.histories import device_moment, observed
 
 RUNS, WARM_UP = 1000, 100
 BASE: Mapping[OwnerKind, int] = {
@@ -230,6 +232,28 @@ def counters_only() -> Growth:
     return msgspec.structs.replace(
         made, moments=moments, samples=(), notes=("blocks in use were not counted",)
     )
+
+
+def on_gpu(**figures: Grow) -> Growth:
+    """Return a record without growth on the host; the parts on a GPU grow by the `figures`."""
+    made = flat()
+    moments = []
+    for moment in made.moments:
+        parts: Any = {part: 128 * MIB + grow(moment.run) for part, grow in figures.items()}
+        device = device_moment(**parts)
+        moments.append(msgspec.structs.replace(moment, device=device))
+    observation = observed(moments, caller_keeps_nothing=True)
+    return msgspec.structs.replace(made, moments=tuple(moments), device=device_growth(observation))
+
+
+def leak_on_gpu() -> Growth:
+    """Return a record in which each run keeps 4 KiB in the arena of the GPU."""
+    return on_gpu(arena=lambda run: 4 * KIB * run)
+
+
+def thread_on_gpu() -> Growth:
+    """Return a record with a handle of cuBLAS for another thread, from the second run on."""
+    return on_gpu(cublas=lambda run: 72 * MIB * (run > 1))
 
 
 VERDICTS: dict[str, Callable[[], Growth]] = {

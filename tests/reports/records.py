@@ -74,4 +74,6 @@ VARIANTS: dict[str, Callable[[], ReportedRecord]] = {
     "growth_high_water": growths.high_water,
     "growth_kept": growths.kept,
     "growth_undecided": growths.undecided,
+    "growth_gpu_leak": growths.leak_on_gpu,
+    "growth_gpu_thread": growths.thread_on_gpu,
 }

@@ -6,6 +6,7 @@ from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
 from memdiag.reports.growth.blocks import malloc_block_table
 from memdiag.reports.growth.chart import GrowthLayer, growth_chart
+from memdiag.reports.growth.headline import growth_headline
 from memdiag.reports.growth.owners import growth_owner_table, owner_series
 from memdiag.reports.growth.picture import draw
 from tests.reports import growths
@@ -16,6 +17,7 @@ from tests.reports.rendering import (
     markdown,
     printed,
     replaced,
+    section,
     table_lines,
     words,
 )
@@ -180,3 +182,43 @@ def test_moments_without_the_heap_are_not_drawn_beside_those_with_it() -> None:
 def test_a_resident_set_that_is_known_at_moments_only_is_drawn_in_steps() -> None:
     figure = draw(replaced(growths.high_water(), samples=()))
     assert figure.axes[0].lines[0].get_drawstyle() == "steps-post"
+
+
+def test_a_leak_of_the_gpu_is_stated_before_the_host_and_is_bad() -> None:
+    leak, clean = growths.leak_on_gpu(), growths.thread_on_gpu()
+    assert leak.device is not None
+    assert clean.device is not None
+    for report in (words(leak), markdown(leak), html(leak)):
+        on_gpu = report.index("leak on the GPU: memory of values in the arena grows by 4 KiB")
+        assert on_gpu < report.index("On the host: no growth")
+    assert words(clean).index("no growth: the") < words(clean).index("Warm-up on the GPU, not a")
+    for growth, kind in ((leak, "error"), (clean, "notice")):
+        assert github.growth_annotations(growth).startswith(f"::{kind} ")
+    # The picture shows the host.
+    assert growth_headline(leak).host == growth_headline(growths.flat()).first
+    assert {row.cells[0].text for row in growth_owner_table(leak).rows if row.is_strong} == set()
+
+
+def test_the_parts_on_the_gpu_are_listed() -> None:
+    rows = section(growths.leak_on_gpu(), "on the GPU")
+    assert rows[0].split()[-2:] == ["a", "run"]
+    names = [row.strip().partition("  ")[0] for row in rows[1:]]
+    assert names == [
+        "memory of the process",
+        "values in the arena",
+        "empty arena",
+        "cuBLAS",
+        "other memory",
+    ]
+    assert rows[2].split()[-2:] == ["+4", "KiB"]
+    assert not any(row.startswith("on the GPU") for row in printed(growths.flat()).splitlines())
+
+
+def test_different_advices_are_all_given() -> None:
+    undecided = replaced(growths.undecided(), device=growths.leak_on_gpu().device)
+    advice = growth_headline(undecided).advice
+    assert advice == "Try the newest release of onnxruntime, and report the rate with this" + (
+        " record. Observe more runs."
+    )
+    same = replaced(undecided, advice=undecided.device.advice if undecided.device else "")
+    assert growth_headline(same).advice.count("Try the newest") == 1

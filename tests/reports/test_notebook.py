@@ -188,6 +188,9 @@ def test_data_frames_have_a_row_for_each_part() -> None:
     assert frame["run"][:2] == [1, 100]
     assert frame["heap_bytes"][-1] - frame["heap_bytes"][1] == 900 * 25 * 1024
     assert frame["python_bytes"] == [19 * MIB] * 13
+    assert "device" not in frame
+    frame = growths.leak_on_gpu().to_dataframe()
+    assert frame["device_arena_used_bytes"][-1] == 128 * MIB + 4096 * 1000
     frame = estimates.grid().to_dataframe()
     assert frame["tokens"] == [128, 256, 512] * 2
     assert frame["peak_bytes"][-1] == 662 * MIB

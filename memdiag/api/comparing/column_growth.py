@@ -32,7 +32,7 @@ def with_growth(
         raise KeyboardInterrupt
     if growth.message:
         return _column_without_growth(column, growth.message)
-    is_steady = growth.is_leak_or_kept
+    is_steady = growth.is_host_leak_or_kept
     column_growth = ColumnGrowth(
         verdict=growth.verdict,
         owner=growth.owner if is_steady else None,

@@ -2,9 +2,17 @@
 
 from memdiag.detail import Detail
 from memdiag.records.growth import Growth
-from memdiag.reports.blocks import Document, PictureBlock, SentenceBlock, TableBlock, notes_block
+from memdiag.reports.blocks import (
+    Block,
+    Document,
+    PictureBlock,
+    SentenceBlock,
+    TableBlock,
+    notes_block,
+)
 from memdiag.reports.growth.blocks import malloc_block_table
 from memdiag.reports.growth.chart import growth_chart
+from memdiag.reports.growth.device import device_growth_blocks
 from memdiag.reports.growth.headline import growth_headline, reload_line
 from memdiag.reports.growth.owners import growth_owner_table, has_later_reading
 from memdiag.reports.growth.picture import draw
@@ -16,7 +24,7 @@ def document(growth: Growth) -> Document:
     """Return the report of `growth`."""
     answer = growth_headline(growth)
     stayed_blocks = malloc_block_table(growth)
-    blocks = [
+    blocks: list[Block] = [
         SentenceBlock(title="What to do", text=answer.advice, detail=Detail.ANSWER),
         _growth_picture_block(growth),
         TableBlock(
@@ -27,15 +35,17 @@ def document(growth: Growth) -> Document:
         ),
         notes_block(growth.notes),
     ]
+    owners: list[Block] = []
     if has_later_reading(growth):
-        blocks.insert(2, TableBlock(title="Owners", table=growth_owner_table(growth)))
+        owners = [TableBlock(title="Owners", table=growth_owner_table(growth))]
+    blocks[2:2] = [*owners, *device_growth_blocks(growth)]
     return Document(
         subject=answer.subject,
         kind="growth of memory",
         answer=answer.first,
         style=answer.style,
         is_bad=growth.is_leak_or_kept,
-        seconds=(reload_line(growth),),
+        seconds=(answer.second, reload_line(growth)),
         facts=answer.facts,
         ended=f"Ended early: {answer.ended}" if answer.ended else "",
         blocks=blocks,
@@ -53,7 +63,7 @@ def _growth_picture_block(growth: Growth) -> PictureBlock:
     owners = ", growth of each owner, and all owners on top of each other" if has_owners else ""
     return PictureBlock(
         title=f"Memory over {growth.unit}s",
-        alt=f"Resident set{owners}. {growth_headline(growth).first}",
+        alt=f"Resident set{owners}. {growth_headline(growth).host}",
         hint=" ".join(hints),
     )
 

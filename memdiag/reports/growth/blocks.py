@@ -18,7 +18,7 @@ def malloc_block_table(growth: Growth) -> Table:
 
     It has no rows unless memory in use grows, because a few more blocks are not a finding.
     """
-    is_growth_possible = growth.is_leak_or_kept or growth.verdict == "undecided"
+    is_growth_possible = growth.is_host_leak_or_kept or growth.verdict == "undecided"
     is_evidence = growth.slope is not None and is_growth_possible
     grown_blocks = [
         blocks for blocks in growth.blocks if is_evidence and blocks.blocks >= MIN_GROWN_BLOCKS

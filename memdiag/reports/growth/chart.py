@@ -91,7 +91,7 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
     """Return the chart of `growth`. Its curve has about `max_points` points at most."""
     moments = attributed_moments(growth)
     series = owner_series(growth)
-    is_bad = growth.is_leak_or_kept
+    is_bad = growth.is_host_leak_or_kept
     since = warm_up_index(growth, moments) if is_bad and moments else 0
     judged_owner = judged_series(growth, series)
     has_samples = bool(growth.samples) and growth.unit != "second"
@@ -153,7 +153,7 @@ def _slope_line(
     growth: Growth, series: Sequence[OwnerSeries], judged_owner: OwnerSeries | None, since: int
 ) -> SlopeLine | None:
     """Return the slope to draw; None if the growth had ended."""
-    if growth.slope is None or not (growth.is_leak_or_kept or growth.verdict == "undecided"):
+    if growth.slope is None or not (growth.is_host_leak_or_kept or growth.verdict == "undecided"):
         return None
     if judged_owner is None:
         moments, sizes = growth.moments, [moment.resident_bytes for moment in growth.moments]

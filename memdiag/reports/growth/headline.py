@@ -17,7 +17,9 @@ class GrowthHeadline:
 
     Attributes:
         subject: the name of the model's file, the command, or the process.
-        first: the verdict with its figures.
+        first: the verdict to read first, with its figures.
+        second: that on the other memory, if a GPU was read: of the GPU, or else of the host.
+        host: the verdict on the memory of the host.
         facts: the number of runs, their inputs and the release of onnxruntime.
         advice: advice in a sentence; empty if there is nothing to do.
         style: the colour of the verdict on a terminal.
@@ -26,6 +28,8 @@ class GrowthHeadline:
 
     subject: str
     first: str
+    second: str
+    host: str
     facts: str
     advice: str
     style: str
@@ -41,16 +45,35 @@ def growth_headline(growth: Growth) -> GrowthHeadline:
     """Return the answer of `growth`."""
     subject = plain(growth.subject)
     name = (Path(subject).name or "model") if growth.kind == "model" else subject
+    stated = growth.stated_first
+    other = growth.device if stated is growth else growth
+    host = _plain_sentence(growth.sentence)
     return GrowthHeadline(
         subject=name,
-        first=_plain_sentence(growth.sentence),
+        first=_plain_sentence(stated.sentence),
+        second=_second_sentence(growth, host),
+        host=host,
         facts=" · ".join(_growth_facts(growth)),
-        advice=capitalized(_plain_sentence(growth.advice)),
+        advice=_advice_text(stated.advice, other.advice if other else ""),
         style="bold red"
         if growth.is_leak_or_kept
         else _VERDICT_STYLES.get(growth.verdict, "bold yellow"),
         ended=_plain_sentence(growth.message),
     )
+
+
+def _second_sentence(growth: Growth, host: str) -> str:
+    """Return the sentence on the memory that is not stated first; empty without a GPU."""
+    if growth.device is None:
+        return ""
+    if growth.stated_first is growth:
+        return capitalized(_plain_sentence(growth.device.sentence))
+    return f"On the host: {host}"
+
+
+def _advice_text(*advices: str) -> str:
+    """Return different advices as sentences."""
+    return " ".join(capitalized(_plain_sentence(text)) for text in dict.fromkeys(advices) if text)
 
 
 def reload_line(growth: Growth) -> str:

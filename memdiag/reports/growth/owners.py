@@ -170,7 +170,7 @@ def _complete_readings(values: Sequence[int | None]) -> tuple[int, ...] | None:
 
 def judged_series(growth: Growth, series: Sequence[OwnerSeries]) -> OwnerSeries | None:
     """Return the owner whose slope decides on a leak or kept values; None for other verdicts."""
-    if not growth.is_leak_or_kept or growth.owner is None:
+    if not growth.is_host_leak_or_kept or growth.owner is None:
         return None
     # Sessions consist of blocks and of values in arenas.
     owners = ("heap", "arena") if growth.owner == "sessions" else (growth.owner,)
@@ -188,21 +188,26 @@ def growth_owner_table(growth: Growth) -> Table:
     span = moment_position(growth, moments[-1]) - moment_position(growth, moments[since])
     judged_owner = judged_series(growth, series)
     ordered_owners = sorted(series, key=lambda owner: -owner.bytes[-1])
-    rows = [_owner_growth_row(Cell("resident set"), resident_bytes, since, span)]
+    rows = [growth_row(Cell("resident set"), resident_bytes, since, span)]
     for owner in ordered_owners:
         cell = Cell(owner.label, color=f"var(--{owner.kind.replace('_', '-')})")
         is_judged = owner is judged_owner or (
             judged_owner is None and owner.growing == growth.owner
         )
-        rows.append(_owner_growth_row(cell, owner.bytes, since, span, is_strong=is_judged, level=1))
-    headings = ("start", "warm-up", "end", "growth", f"a {growth.unit}")
+        rows.append(growth_row(cell, owner.bytes, since, span, is_strong=is_judged, level=1))
     return Table(
-        columns=(
-            Column("owner"),
-            *(Column(heading, "right", css=_heading_css(heading)) for heading in headings),
-        ),
+        columns=growth_columns("owner", growth),
         rows=tuple(rows),
         caption=_owner_moments_caption(growth, moments, since),
+    )
+
+
+def growth_columns(name: str, growth: Growth) -> tuple[Column, ...]:
+    """Return the columns of the rows of `growth_row`; the first one is called `name`."""
+    headings = ("start", "warm-up", "end", "growth", f"a {growth.unit}")
+    return (
+        Column(name),
+        *(Column(heading, "right", css=_heading_css(heading)) for heading in headings),
     )
 
 
@@ -210,7 +215,7 @@ def _heading_css(heading: str) -> str:
     return {"start": "less", "warm-up": "less", "growth": "strong"}.get(heading, "")
 
 
-def _owner_growth_row(
+def growth_row(
     name: Cell,
     sizes: Sequence[int],
     since: int,
@@ -219,6 +224,16 @@ def _owner_growth_row(
     is_strong: bool = False,
     level: int = 0,
 ) -> Row:
+    """Return the sizes at the first moment, the one at index `since`, and the last one.
+
+    Args:
+        name: the first cell.
+        sizes: the bytes at all moments.
+        since: the first moment after the warm-up.
+        span: the runs, or seconds, from there to the last moment.
+        is_strong: whether it is what grows.
+        level: how far the name is indented.
+    """
     growth_bytes = sizes[-1] - sizes[since]
     # A rate below half a byte is shown as no rate.
     rate = round(growth_bytes / span) if span > 0 else 0

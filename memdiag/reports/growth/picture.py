@@ -30,7 +30,7 @@ def draw(growth: Growth) -> Figure:
     answer = growth_headline(growth)
     has_owners = bool(chart.layers)
     height, ratios = (9.6, (1, 1, 1.25)) if has_owners else (3.6, (1,))
-    figure = picture.titled_figure(height, answer.subject, capitalized(answer.first))
+    figure = picture.titled_figure(height, answer.subject, capitalized(answer.host))
     grid = figure.add_gridspec(len(ratios), 1, height_ratios=ratios)
     curve_axes = figure.add_subplot(grid[0])
     _draw_curve(curve_axes, chart)

@@ -300,6 +300,11 @@ def device_recorder(channel: ParentChannel, job: dict[str, Any], runtime: Any) -
     return recorder
 
 
+def is_on_device(session: Any) -> bool:
+    """Return whether a provider for NVIDIA's devices is one of the session's."""
+    return any(name in DEVICE_PROVIDERS for name in session.get_providers())
+
+
 def send_known_options(channel: ParentChannel, session: Any) -> None:
     """Send the names of the options that the session's provider of the device has."""
     for provider, options in session.get_provider_options().items():
@@ -430,7 +435,7 @@ def main() -> None:
 
         stage = "create"
         session = create_session(onnxruntime, options, job)
-        if not any(name in DEVICE_PROVIDERS for name in session.get_providers()):
+        if not is_on_device(session):
             recorder = None
         if recorder is not None:
             send_known_options(channel, session)

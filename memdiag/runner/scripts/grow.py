@@ -7,9 +7,13 @@ answer to each is an event. Requests:
   if the job has `reload`, create the session before each run and release it afterwards;
 - ``value_prefixes``: run once more with the same inputs, and write the first bytes of each input
   and output to a file;
+- ``mark_device``: report the memory of the device, unless the session does not use it;
 - ``trim``: return freed heap to the system.
 
 Between requests the process does nothing, so that its memory can be read.
+
+In a job that `records_device`, events about the device (see `device`) precede the first answer, the
+answer after the first creation of the session, and that to ``mark_device``.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.runner.scripts import child, contents, unlogged_session
+    from memdiag.runner.scripts import child, contents, device, unlogged_session
 else:
     import child
     import contents
@@ -44,10 +48,18 @@ class Runner:
         job: the job of the parent, with `feed_sets`, `input_order` (the index of
             the set of inputs of each run, in turn), `reload` and `max_batch` (the most runs of a
             request).
+        recorder: reports the device; None if the job does not ask for it.
     """
 
-    def __init__(self, onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        onnxruntime: Any,
+        numpy: Any,
+        job: dict[str, Any],
+        recorder: device.DeviceRecorder | None,
+    ) -> None:
         self._onnxruntime = onnxruntime
+        self._recorder = recorder
         self._job = job
         self._options = child.run_options(onnxruntime, job)
         self._session: Any = None
@@ -67,6 +79,11 @@ class Runner:
         """Create the session."""
         self._session = unlogged_session.create_session(self._onnxruntime, self._job)
         self._run = child.runner(self._onnxruntime, self._session)
+        if self._recorder is not None and not self._run_count:
+            if child.is_on_device(self._session):
+                self._recorder.mark("session")  # the process has a context from now on
+            else:
+                self._recorder = None
 
     def release(self) -> None:
         """Release the session and everything that only it uses."""
@@ -97,6 +114,14 @@ class Runner:
         outputs = self._run(None, feeds, self._options)
         prefixes += [(f"output {name!r}", prefix_of(value)) for name, value in zip(names, outputs)]  # noqa: B905 # Python 3.9
         return [(name, prefix.hex()) for name, prefix in prefixes]
+
+    def mark_device(self) -> bool:
+        """Report the device between two runs; return whether the session uses it."""
+        if self._recorder is None:
+            return False
+        self._recorder.mark("run", is_alive=self._session is not None)
+        gc.collect()  # ctypes makes classes in each call, which would look like growth
+        return True
 
     def _measure_run(self, index: int, reload: bool) -> None:
         order = self._job["input_order"]
@@ -137,8 +162,10 @@ def main() -> None:
         import numpy
         import onnxruntime
 
+        # Before anything can call CUDA.
+        recorder = child.device_recorder(channel, job, onnxruntime)
         stage = "inputs"
-        runner = Runner(onnxruntime, numpy, job)
+        runner = Runner(onnxruntime, numpy, job, recorder)
         stage = "create"
         if not job["reload"]:
             runner.create()
@@ -153,6 +180,8 @@ def main() -> None:
                 with open(request["path"], "w", encoding="utf-8") as file:
                     json.dump(runner.value_prefixes(), file)
                 channel.send("written")
+            elif stage == "mark_device":
+                channel.send("marked", has_device=runner.mark_device())
             else:
                 channel.send("trimmed", possible=child.trim())
     except Exception as error:
