@@ -54,6 +54,7 @@ VARIANTS: dict[str, Callable[[], ReportedRecord]] = {
     "comparison_optimizers": comparisons.optimizers,
     "comparison_nothing": comparisons.nothing,
     "comparison_alike": comparisons.alike,
+    "comparison_gpus": comparisons.gpus_compared,
     "comparison_bisected": comparisons.bisected,
     "comparison_growth": comparisons.bisected_growth,
     "fix_options": fix_records.fix,

@@ -21,6 +21,7 @@ from memdiag.records.comparison import (
     CopyChange,
     FigureChange,
     Latency,
+    MeasuredBytes,
     Metric,
 )
 from memdiag.records.finding import Finding
@@ -60,17 +61,24 @@ _COLUMN_STATUS_VERBS: Mapping[ColumnStatus, str] = {
     "limit": "exceeded the memory limit",
     "unavailable": "is not available",
 }
-_MEMORY_METRICS: Sequence[Metric] = ("peak", "steady")
+_DEVICE_METRICS: Sequence[Metric] = ("device_peak", "device_steady")
+"""Figures that only columns have that ran on a GPU."""
+
+_MEMORY_METRICS: Sequence[Metric] = (*_DEVICE_METRICS, "peak", "steady")
 _SHORT_TABLE_METRICS: Sequence[Metric] = (*_MEMORY_METRICS, "mapped")
 """Memory that is in the table which is always printed."""
 
 _UNLISTED_METRICS: Sequence[Metric] = ("kept", "disk")
 _SPEED_METRICS: Sequence[Metric] = ("load", "latency")
+_STEADY_METRICS: Mapping[Metric, Metric] = {"peak": "steady", "device_peak": "device_steady"}
+"""The steady memory of each peak, which may have the same causes."""
 
 _METRIC_WORDS: Mapping[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
     "mapped": "mapped",
+    "device_peak": "GPU peak",
+    "device_steady": "GPU steady",
     "kept": "memory kept",
     "growth": "growth",
     "load": "load",
@@ -128,7 +136,7 @@ def comparison_answer(comparison: Comparison) -> str:
     barred = _no_memory_reasons(comparison, measured)
     compared = [column for column in measured if column.label not in barred]
     if not barred:
-        answer = _compared_memory_answer(comparison, compared)
+        answer = _memory_answer(comparison, compared)
         created = "the model does not run with these inputs: the sessions were only created"
         return f"{created}; {answer}" if _is_never_run(comparison, measured) else answer
     reasons = listed_names([*barred.values()], limit=1, separator="; ")
@@ -136,7 +144,7 @@ def comparison_answer(comparison: Comparison) -> str:
         return f"{_metric_range_text('steady', measured)}; no causes are named, as {reasons}"
     steady = _steady_range_text([column for column in measured if column.label in barred])
     return (
-        f"{_compared_memory_answer(comparison, compared)}; memory of"
+        f"{_memory_answer(comparison, compared)}; memory of"
         f" {listed_names([*barred], limit=3)}"
         f" ({steady}) is not compared: {reasons}"
     )
@@ -146,6 +154,23 @@ def _is_never_run(comparison: Comparison, columns: Sequence[ComparisonColumn]) -
     """Return whether models were to be run, and no column's model was."""
     sessions = [each.profile.session for each in columns if each.profile is not None]
     return comparison.kind != "profiles" and all(each.runs is None for each in sessions)
+
+
+def _memory_answer(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
+    """Return the answer, after the memory on a GPU if only some of the columns ran on one."""
+    parts = (_one_sided_device_text(measured), _compared_memory_answer(comparison, measured))
+    return "; ".join(filter(None, parts))
+
+
+def _one_sided_device_text(columns: Sequence[ComparisonColumn]) -> str:
+    """Return the memory on a GPU of some columns, if the others ran without one."""
+    sizes = [
+        f"{format_size(column.measured.device_steady.median)} in {plain(column.label)}"
+        for column in columns
+        if column.measured is not None and column.measured.device_steady is not None
+    ]
+    without = [column for column in columns if column.profile and column.profile.device is None]
+    return f"on the GPU {', '.join(sizes)}" if sizes and without else ""
 
 
 def _compared_memory_answer(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
@@ -317,15 +342,15 @@ def change_sentence(
     else:
         text = f"{plain(change.to)}: {difference}"
     why = _first_causes_text(change.why, max_causes)
-    if why and change.metric == "peak" and _has_causes_of_steady(comparison, change):
-        why = "the causes of steady"
+    if why and _has_causes_of_steady(comparison, change):
+        why = f"the causes of {_METRIC_WORDS[_STEADY_METRICS[change.metric]]}"
     return f"{text}: {why}" if why else text
 
 
 def _has_causes_of_steady(comparison: Comparison, peak: FigureChange) -> bool:
-    """Return whether the steady memory of the same columns differs, and for the same causes."""
+    """Return whether a peak has the same causes as the steady memory of the same columns."""
     return any(
-        change.metric == "steady"
+        change.metric == _STEADY_METRICS.get(peak.metric)
         and (change.from_, change.to, change.why) == (peak.from_, peak.to, peak.why)
         for change in comparison.changes
     )
@@ -451,10 +476,16 @@ def _changed_figure_text(
 
 
 def _metric_median_bytes(metric: Metric, measured: ColumnFigures) -> int:
-    """Return the median of a part of memory; 0 for mapped files that were not measured."""
-    if metric == "mapped":
-        return measured.file.median if measured.file else 0
-    return (measured.peak if metric == "peak" else measured.steady).median
+    """Return the median of a part of memory; 0 for one that was not measured."""
+    figures: dict[Metric, MeasuredBytes | None] = {
+        "peak": measured.peak,
+        "steady": measured.steady,
+        "mapped": measured.file,
+        "device_peak": measured.device_peak,
+        "device_steady": measured.device_steady,
+    }
+    figure = figures[metric]
+    return 0 if figure is None else figure.median
 
 
 def _metric_size_text(metric: Metric, measured: ColumnFigures) -> str:
@@ -463,7 +494,12 @@ def _metric_size_text(metric: Metric, measured: ColumnFigures) -> str:
 
 
 def _metric_range_text(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
-    figures = {each.label: each.measured for each in columns if each.measured is not None}
+    figures = {
+        column.label: column.measured
+        for column in columns
+        if column.measured is not None
+        if metric not in _DEVICE_METRICS or _metric_median_bytes(metric, column.measured)
+    }
     ends, words = [*figures], ("from", "to")
     if len(figures) != 2:
         by_size = sorted(figures, key=lambda label: _metric_median_bytes(metric, figures[label]))
@@ -472,7 +508,7 @@ def _metric_range_text(metric: Metric, columns: Sequence[ComparisonColumn]) -> s
         f"{word} {_metric_size_text(metric, figures[end])} in {plain(end)}"
         for word, end in zip(words, ends, strict=True)
     )
-    return f"{metric} {' '.join(parts)}"
+    return f"{_METRIC_WORDS[metric]} {' '.join(parts)}"
 
 
 def _steady_range_text(columns: Sequence[ComparisonColumn]) -> str:

@@ -38,6 +38,7 @@ def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     models = "Models and runs of optimizers" if optimizers else "Models"
     titled = (
         TitledTable("Memory", _memory_table(measured)),
+        TitledTable("Memory on the GPU", _device_table(measured)),
         TitledTable("Growth over many runs", _growth_table(measured)),
         TitledTable("Speed and outputs", _speed_table(measured)),
         TitledTable(models, _model_size_table(comparison)),
@@ -108,6 +109,26 @@ def _memory_table(columns: Sequence[records.ComparisonColumn]) -> Table:
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _compared_columns_table(
         "memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption
+    )
+
+
+def _device_table(columns: Sequence[records.ComparisonColumn]) -> Table:
+    """Return the memory on a GPU of the columns that ran on one; no rows if none did."""
+    rows = [
+        Row(
+            _column_label_cell(column),
+            _median_size_text(column.measured.device_peak),
+            _median_size_text(column.measured.device_steady),
+            plain(column.profile.device.device.name) if column.profile.device else "",
+        )
+        for column in columns
+        if column.measured and column.measured.device_steady and column.profile
+    ]
+    return _compared_columns_table(
+        "on the GPU",
+        (*_figure_columns("peak", "steady"), Column("GPU", wraps=True)),
+        rows,
+        "of the process, with the context and code",
     )
 
 
