@@ -17,6 +17,7 @@ from memdiag.device.recording import (
 )
 from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource
 from memdiag.runner.log import ArenaRegion, ArenaReservation, ScriptEvent
+from memdiag.runner.nvml import DeviceReader
 
 _KINDS: Mapping[int, MemoryKind] = {
     1: "pageable",
@@ -79,6 +80,16 @@ class RecordingBuilder:
                     self.known_options = tuple(fields["known"])
             case "device_mark":
                 self._add_mark(fields, process_bytes, nvml_used_bytes)
+
+    def add_child_event(self, event: ScriptEvent, reader: DeviceReader | None) -> None:
+        """Take an event that a child sends now, and read its memory with `reader` at a mark."""
+        if event.name != "device_mark" or reader is None:
+            self.add_event(event)
+            return
+        reading = reader.read()
+        self.add_event(
+            event, process_bytes=reading.process_bytes, nvml_used_bytes=reading.used_bytes
+        )
 
     @property
     def allocations(self) -> tuple[AllocationEvent, ...] | None:
