@@ -40,7 +40,7 @@ from memdiag.fixing.state import FixState
 from memdiag.model.axis_roles import check_dim_names
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.ort.cuda import require_cuda
+from memdiag.ort.cuda import prefers_cuda, require_cuda
 from memdiag.ort.releases import release_to_predict
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
@@ -197,7 +197,7 @@ class FixConfig:
     @property
     def is_for_device(self) -> bool:
         """Whether the memory on a GPU is to be saved."""
-        return tuple(self.providers[:1]) == (CUDA_PROVIDER,)
+        return prefers_cuda(self.providers)
 
     def check(self) -> None:
         """Check the values.

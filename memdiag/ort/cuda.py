@@ -1,6 +1,7 @@
 """Whether a session on CUDA is possible here, found out without creating one."""
 
 import ctypes
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,6 +29,11 @@ def require_cuda() -> None:
             f" ({_DRIVER_LIBRARY} was not found). Use a machine with an NVIDIA GPU; in a container,"
             " pass it on (docker run --gpus all)."
         )
+
+
+def prefers_cuda(providers: Sequence[str]) -> bool:
+    """Return whether CUDA is the preferred one of the execution `providers`."""
+    return tuple(providers[:1]) == (CUDA_PROVIDER,)
 
 
 def has_cuda_provider() -> bool:

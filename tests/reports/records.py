@@ -70,6 +70,7 @@ VARIANTS: dict[str, Callable[[], ReportedRecord]] = {
     "device_estimate_unknown": device_estimates.with_unknown_sizes,
     "limit_program": limits.program,
     "limit_without_group": limits.without_group,
+    "limit_gpu": limits.of_gpu,
     "sweep_placed": sweeps.placed,
     "growth_flat": growths.flat,
     "growth_high_water": growths.high_water,
