@@ -14,8 +14,8 @@ from memdiag.runner.job import Job
 from memdiag.runner.log import ArenaRegion, ScriptEvent
 from memdiag.runner.measured_child import Measurement
 from memdiag.units import MIB
-from tests.device.remedies import DEVICE_NAME
 from tests.device.recorded_sessions import raw
+from tests.device.remedies import DEVICE_NAME
 from tests.device.replay import measurement_of
 
 WEIGHTS, VALUES, OUTSIDE = 128 * MIB, 40 * MIB, 673 * MIB

@@ -71,6 +71,7 @@ REFUSALS: list[tuple[str, str]] = [
     ("fix m.onnx --sizes 0", "whole numbers from 1"),
     ("fix m.onnx --provider CUDAExecutionProvider", "CUDAExecutionProvider is not there"),
     ("fix m.onnx --provider AnExecutionProvider", "--provider: memory is judged of a session"),
+    ("limit m.onnx --provider CUDAExecutionProvider", "CUDAExecutionProvider is not there"),
     ("fix m.onnx --only options -o out.onnx", "so no model is written"),
     ("fix m.onnx -o /proc/nothing/out.onnx", "cannot be"),
     ("compare m.onnx", "there is nothing to compare it with"),

@@ -59,6 +59,7 @@ VARIANTS: dict[str, Callable[[], ReportedRecord]] = {
     "comparison_growth": comparisons.bisected_growth,
     "fix_options": fix_records.fix,
     "fix_nothing_helps": fix_records.nothing_helps,
+    "fix_gpu": fix_records.on_gpu,
     "fix_unmeasured": fix_records.unmeasured,
     "run_pool": runs.pool,
     "run_watched": runs.watched_with_xray,
