@@ -1,5 +1,6 @@
 """What two columns have on a GPU, compared: recorded sessions against their raw records."""
 
+from functools import cache
 from itertools import permutations
 from pathlib import Path
 
@@ -23,6 +24,11 @@ SAME_MODEL = {
     "resnet50": ("resnet50_default", "resnet50_same", "resnet50_best"),
 }
 PAIRS = [pair for names in SAME_MODEL.values() for pair in permutations(names, 2)]
+
+
+@cache
+def recorded_memory(name: str) -> DeviceMemory:
+    return gpus.recorded_memory(name)
 
 
 def raw_steady_bytes(name: str) -> int:
@@ -62,7 +68,7 @@ def with_steady(profile: Profile, size_bytes: int) -> Profile:
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_the_parts_add_up_and_are_what_the_raw_records_say(before: str, after: str) -> None:
     differences = device_part_differences(
-        gpus.recorded_memory(before), gpus.recorded_memory(after), of_peak=False
+        recorded_memory(before), recorded_memory(after), of_peak=False
     )
     assert sum(differences.values()) == raw_steady_bytes(after) - raw_steady_bytes(before)
     free = [raw_chunks(raw(name))[1] for name in (before, after)]
@@ -74,7 +80,7 @@ def test_the_parts_add_up_and_are_what_the_raw_records_say(before: str, after: s
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_the_parts_of_a_peak_add_up_with_what_was_released(before: str, after: str) -> None:
-    memories = [gpus.recorded_memory(name) for name in (before, after)]
+    memories = [recorded_memory(name) for name in (before, after)]
     differences = device_part_differences(*memories, of_peak=True)
     peaks = [memory.peak_bytes or 0 for memory in memories]
     assert sum(differences.values()) == peaks[1] - peaks[0]
@@ -85,7 +91,7 @@ def test_the_parts_of_a_peak_add_up_with_what_was_released(before: str, after: s
 
 
 def test_what_one_of_both_does_not_tell_apart_is_one_part() -> None:
-    fine, coarse = gpus.recorded_memory("dense_default"), gpus.recorded_memory("dense_nocupti")
+    fine, coarse = recorded_memory("dense_default"), recorded_memory("dense_nocupti")
     differences = device_part_differences(fine, coarse, of_peak=False)
     assert {*differences} == {
         "context, code and libraries", "weights", "values and copies", "empty arena"
@@ -95,7 +101,7 @@ def test_what_one_of_both_does_not_tell_apart_is_one_part() -> None:
 
 
 def test_copies_that_only_one_tells_apart_are_values() -> None:
-    sizes = gpus.recorded_memory("dense_default")
+    sizes = recorded_memory("dense_default")
     contents = gpus.compared_profile().device
     assert contents is not None
     differences = device_part_differences(sizes, contents, of_peak=False)
@@ -105,7 +111,7 @@ def test_copies_that_only_one_tells_apart_are_values() -> None:
 
 
 def test_an_arena_that_was_read_in_one_only_is_not_compared() -> None:
-    read = gpus.recorded_memory("dense_default")
+    read = recorded_memory("dense_default")
     assert read.ledger is not None
     rows = [row for row in read.ledger.rows if row.owner != "empty_arena"]
     unread = replaced(read, ledger__rows=tuple(rows))
