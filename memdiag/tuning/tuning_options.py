@@ -12,9 +12,6 @@ from functools import cache
 from pathlib import Path
 
 from memdiag.defaults import CUDA_PROVIDER, PINNED_ENVIRONMENT
-from memdiag.model.graph_index import GraphIndex
-from memdiag.model.model_file import open_model
-from memdiag.ort.device_session import SMALL_CUBLAS_WORKSPACE
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, ORT_FILE_MAPPED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
@@ -30,6 +27,7 @@ from memdiag.session_options import (
     PATTERN_OPTION,
     PREPACKING_OPTION,
     SHRINKAGE_OPTION,
+    SMALL_CUBLAS_WORKSPACE,
     THREADS_OPTION,
 )
 
@@ -78,9 +76,15 @@ def _is_device_job_with_convolutions(job: Job) -> bool:
     return job.records_device and _has_convolutions(job.model)
 
 
-@cache
 def _has_convolutions(model: Path) -> bool:
+    """Return whether a graph of `model` has a Conv; True if its graphs cannot be read."""
+    # Late: what lists the options needs no model.
+    from memdiag.model.graph_index import GraphIndex
+    from memdiag.model.model_file import open_model
+
     with open_model(model) as model_file:
+        if model_file.is_ort_format:
+            return True
         scopes = (scope for _, scope in GraphIndex(model_file))
         return any(node.op_type == "Conv" for scope in scopes for node in scope.nodes)
 
