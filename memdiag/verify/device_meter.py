@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from memdiag.device.ledger import device_ledger
+from memdiag.device.ledger import CUPTI_NOTE, device_ledger
 from memdiag.device.phases import device_phases, merged_phases
 from memdiag.device.recording_builder import RecordingBuilder
 from memdiag.records.device import Device, DeviceMemory
@@ -12,6 +12,10 @@ from memdiag.runner.measured_child import Measurement
 from memdiag.runner.nvml import DeviceReader
 from memdiag.verify.memory import JobError
 
+_NO_CUPTI_NOTE = (
+    "Without CUPTI the peak on the GPU is the largest of the readings after each run (pip install"
+    " 'memdiag[nvidia]')."
+)
 _ADVICE = "Run memdiag profile with the same provider to see why."
 
 
@@ -29,6 +33,11 @@ class DeviceFigures(NamedTuple):
     peak_bytes: int
     steady_bytes: int
     is_peak_exact: bool
+
+    @property
+    def note(self) -> str:
+        """What CUPTI adds to the figures, or what they lack without it, as a sentence."""
+        return CUPTI_NOTE if self.is_peak_exact else _NO_CUPTI_NOTE
 
 
 class DeviceMeter:

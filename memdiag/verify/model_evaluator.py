@@ -43,10 +43,6 @@ _QUICK_COMPARISON_S = 5.0
 _QUICK_COMPARISON_SHARE = 1 / 10
 """Share of limited time that a quick comparison with all inputs in turn may take."""
 
-_NO_CUPTI_NOTE = (
-    "without CUPTI the peak on the GPU is the largest of the readings after each run (pip install"
-    " 'memdiag[nvidia]')"
-)
 _NO_SPINNING = {
     "session.intra_op.allow_spinning": "0",
     "session.inter_op.allow_spinning": "0",
@@ -371,12 +367,11 @@ class ModelEvaluator:
         return median_figures(measured, disk_bytes=disk_bytes)
 
     def _keep_device(self, process: MeasuredProcess) -> None:
-        """Keep the GPU of a measured process, and what its figures lack."""
+        """Keep the GPU of a measured process, and what is to be said of its figures."""
         if process.device is None:
             return
         self.device = process.device.device
-        if not process.device.is_peak_exact:
-            self._device_notes = (_NO_CUPTI_NOTE,)
+        self._device_notes = (process.device.note,)
 
     def _leave_device(self) -> None:
         """End the original's session before memory is measured on a GPU.
