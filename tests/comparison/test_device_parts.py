@@ -129,7 +129,10 @@ def test_two_saved_profiles_are_compared_in_the_memory_on_the_gpu(tmp_path: Path
     free = [raw_chunks(raw(name))[1] for name in names]
     assert steady.why.startswith(f"{format_size(free[1] - free[0], signed=True)}, empty arena")
     answer = comparison_answer(comparison)
-    assert f"GPU steady from {format_size(before)} in a to {format_size(after)} in b" in answer
+    assert (
+        f"GPU steady from {format_size(before)} in a.json to {format_size(after)} in b.json"
+        in answer
+    )
     measured = comparison.columns[1].measured
     assert measured is not None
     assert measured.device_steady is not None
@@ -162,7 +165,7 @@ def test_other_gpus_are_named(tmp_path: Path) -> None:
     plain = gpus.on_gpu()
     other = replaced(plain, device__device__name="another GPU")
     (note,) = (note for note in compared(tmp_path, plain, other).notes if "GPU" in note)
-    assert note == "a, b: they ran on different GPUs: GPU and another GPU"
+    assert note == "a.json, b.json: they ran on different GPUs: GPU and another GPU"
     assert not any("GPU" in note for note in compared(tmp_path, plain, plain).notes)
 
 
@@ -170,6 +173,6 @@ def test_of_a_session_on_the_cpu_nothing_is_compared_on_the_gpu(tmp_path: Path) 
     comparison = compared(tmp_path, profiles.tied_if(), gpus.recorded_profile())
     assert device_changes(comparison) == {}
     size = format_size(raw_steady_bytes("dense_default"))
-    assert comparison_answer(comparison).startswith(f"on the GPU {size} in b; ")
+    assert comparison_answer(comparison).startswith(f"on the GPU {size} in b.json; ")
     on_cpu = compared(tmp_path, profiles.tied_if(), profiles.tied_if())
     assert "GPU" not in comparison_answer(on_cpu)
