@@ -154,8 +154,8 @@ def test_advice_that_does_nothing_is_said_to_do_nothing(fixed: Fixed) -> None:
 
 def test_the_answer_and_the_program_are_those_of_the_gpu(fixed: Fixed) -> None:
     fix = fixed("conv")
-    assert "GPU peak 1,193 MiB → 751 MiB" in fix_answer(fix)
-    assert "GPU steady 1,193 MiB → 751 MiB" in fix_answer(fix)
+    assert "GPU peak 1.17 GiB → 751 MiB" in fix_answer(fix)
+    assert "GPU steady 1.17 GiB → 751 MiB" in fix_answer(fix)
     assert "'CUDAExecutionProvider'," in fix.program
     assert "'arena_extend_strategy': 'kSameAsRequested'," in fix.program
     assert "# Before Python starts: export CUBLAS_WORKSPACE_CONFIG=:16:8" in fix.program

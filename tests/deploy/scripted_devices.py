@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from memdiag.defaults import CUDA_PROVIDER
-from memdiag.records.profile import Outcome, PhaseName
+from memdiag.records.profile import Outcome, PhaseName, Run
 from memdiag.runner.job import Job
 from memdiag.runner.log import ArenaRegion, ScriptEvent
 from memdiag.runner.measured_child import Measurement
@@ -21,6 +21,8 @@ from tests.device.replay import measurement_of
 WEIGHTS, VALUES, OUTSIDE = 128 * MIB, 40 * MIB, 673 * MIB
 """The weights, the values of a run, and what the limit is not for: context, code and cuBLAS."""
 
+LATENCY_S = 0.01
+
 
 def limit_of(job: Job) -> int | None:
     """Return the `gpu_mem_limit` of a job in bytes; None without one."""
@@ -29,9 +31,14 @@ def limit_of(job: Job) -> int | None:
 
 
 def scripted_device_child(
-    at_start: Callable[[Job], None] = lambda job: None, *, latency_s: float = 0.01
+    at_start: Callable[[Job], None] = lambda job: None, *, has_log: bool = True
 ) -> Callable[..., Any]:
-    """Return a class like `MeasuredChild`, whose child has this model."""
+    """Return a class like `MeasuredChild`, whose child has this model.
+
+    Args:
+        at_start: called when a child starts.
+        has_log: whether the log has the regions of the arena.
+    """
 
     class ScriptedChild:
         def __init__(self, job: Job, **arguments: Any) -> None:
@@ -50,12 +57,12 @@ def scripted_device_child(
                 return _failed("first_run", left, VALUES, WEIGHTS)
             for event in _events(OUTSIDE + sum(regions)):
                 self._on_event(event, 0.0, None)
-            return _measurement(regions, latency_s)
+            return _measurement(regions if has_log else [])
 
     return ScriptedChild
 
 
-def _measurement(regions: list[int], latency_s: float = 0.01) -> Measurement:
+def _measurement(regions: list[int]) -> Measurement:
     made = [
         ArenaRegion("Cuda", index << 32, (index << 32) + size, size, 1.0)
         for index, size in enumerate(regions, 1)
@@ -63,13 +70,8 @@ def _measurement(regions: list[int], latency_s: float = 0.01) -> Measurement:
     # An arena of the host is not limited.
     made.append(ArenaRegion("Cpu", 1 << 40, (1 << 40) + MIB, MIB, 1.0))
     host = measurement_of(raw("dense_default"))
-    runs = tuple(replace_latency(run, latency_s) for run in host.runs)
+    runs = tuple(Run(latency_s=LATENCY_S, rss_bytes=run.rss_bytes) for run in host.runs)
     return replace(host, arena_regions=tuple(made), device_reservations=(), runs=runs)
-
-
-def replace_latency(run: Any, latency_s: float) -> Any:
-    """Return a run that took as long."""
-    return type(run)(latency_s=latency_s, rss_bytes=run.rss_bytes)
 
 
 def _failed(phase: PhaseName, available: int, requested: int, *regions: int) -> Measurement:

@@ -1,6 +1,5 @@
 """Trials of a model under limits of the memory on a GPU, with a scripted child."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from memdiag.deploy.device_trial import DeviceTrials
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.units import MIB
 from tests.deploy.scripted_devices import (
+    LATENCY_S,
     OUTSIDE,
     VALUES,
     WEIGHTS,
@@ -44,7 +44,7 @@ def test_without_a_limit_the_arena_is_known_and_what_it_leaves_empty(
     assert point.is_completed
     assert point.peak_bytes == 2 * WEIGHTS
     assert point.device_bytes == OUTSIDE + 2 * WEIGHTS
-    assert point.latency_s == 0.01
+    assert point.latency_s == LATENCY_S
     assert trials.device is not None
     assert [limit_of(job) for job in jobs] == [None]
 
@@ -81,13 +81,8 @@ def test_what_a_limit_leaves_too_little_for_is_in_the_words_of_onnxruntime(
 def test_without_lines_of_the_log_the_arena_is_not_known(
     trials: DeviceTrials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = device_trial.MeasuredChild
-
-    class WithoutRegions(child):  # type: ignore[misc, valid-type] # a class by a function
-        def run(self):  # type: ignore[no-untyped-def] # as that of the scripted child
-            return replace(super().run(), arena_regions=())
-
-    monkeypatch.setattr(device_trial, "MeasuredChild", WithoutRegions)
+    child = scripted_device_child(has_log=False)
+    monkeypatch.setattr(device_trial, "MeasuredChild", child)
     point = trials.measure(None)
     assert point.peak_bytes is None
     assert trials.rss_bytes == OUTSIDE + 2 * WEIGHTS

@@ -42,7 +42,7 @@ def test_what_is_missing_is_said(
             raise OSError(name)
         return object()
 
-    monkeypatch.setattr(cuda.ctypes, "CDLL", load)
+    monkeypatch.setattr("memdiag.ort.cuda.ctypes.CDLL", load)
     if not problem:
         cuda.require_cuda()
         return
