@@ -130,7 +130,7 @@ def test_two_saved_profiles_are_compared_in_the_memory_on_the_gpu(tmp_path: Path
     assert steady.why.startswith(f"{format_size(free[1] - free[0], signed=True)}, empty arena")
     answer = comparison_answer(comparison)
     assert (
-        f"GPU steady from {format_size(before)} in a.json to {format_size(after)} in b.json"
+        f"GPU peak and steady from {format_size(before)} in a.json to {format_size(after)} in b.json"
         in answer
     )
     measured = comparison.columns[1].measured

@@ -157,9 +157,20 @@ def _is_never_run(comparison: Comparison, columns: Sequence[ComparisonColumn]) -
 
 
 def _memory_answer(comparison: Comparison, measured: Sequence[ComparisonColumn]) -> str:
-    """Return the answer, after the memory on a GPU if only some of the columns ran on one."""
-    parts = (_one_sided_device_text(measured), _compared_memory_answer(comparison, measured))
-    return "; ".join(filter(None, parts))
+    """Return the answer, after the memory on a GPU if that is in no difference."""
+    answer = _compared_memory_answer(comparison, measured)
+    if any(change.metric in _DEVICE_METRICS for change in comparison.changes):
+        return answer
+    return "; ".join(filter(None, (_one_sided_device_text(measured), answer)))
+
+
+def _joined_device_ranges(texts: list[str]) -> list[str]:
+    """Return `texts` with one for the peak and the steady memory on a GPU if they are equal."""
+    peak, steady = (_METRIC_WORDS[name] for name in _DEVICE_METRICS)
+    figures = [text.removeprefix(peak).removeprefix(steady) for text in texts[:2]]
+    if len(figures) == 2 and texts[0].startswith(peak) and figures[0] == figures[1]:
+        return [f"{peak} and steady{figures[0]}", *texts[2:]]
+    return texts
 
 
 def _one_sided_device_text(columns: Sequence[ComparisonColumn]) -> str:
@@ -184,6 +195,7 @@ def _compared_memory_answer(comparison: Comparison, measured: Sequence[Compariso
         for name in _MEMORY_METRICS
         if name in changed | doubted
     ]
+    ranges = _joined_device_ranges(ranges)
     first, *others = measured
     if ranges:
         return f"{'; '.join(ranges)}{_retained_change_clause(comparison, first, others)}"

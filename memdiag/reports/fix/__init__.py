@@ -60,7 +60,7 @@ def document(fix: Fix) -> Document:
             SentenceBlock(title="Why", text=saving_reason(fix), detail=Detail.ANSWER),
             SentenceBlock(title="Do", text=next_step_sentence(fix), detail=Detail.ANSWER),
             SentenceBlock(title="Left", text=untried_changes_sentence(fix)),
-            SentenceBlock(title="Saved nothing", text=idle_options_sentence(fix)),
+            SentenceBlock(title="In vain", text=idle_options_sentence(fix)),
             *(
                 SentenceBlock(title=name, text=text, formats=NOT_ON_TERMINALS)
                 for name, text in result_conditions(fix)

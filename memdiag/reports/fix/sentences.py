@@ -150,7 +150,8 @@ def idle_options_sentence(fix: Fix) -> str:
     if not idle:
         return ""
     steady = format_size(before.steady_bytes)
-    return f"alone after the runs, where the defaults take {steady}: {', '.join(idle)}"
+    names = ", ".join(idle)
+    return f"{names} saved nothing alone: the defaults take {steady} after the runs."
 
 
 def next_step_sentence(fix: Fix) -> str:
