@@ -41,7 +41,7 @@ class DeviceTrials:
     device: Device | None = None
 
     def measure(self, limit_bytes: int | None) -> LimitPoint:
-        """Make a trial with a `gpu_mem_limit` of `limit_bytes`; None for no limit.
+        """Make a trial in which the arena is limited to `limit_bytes`; None for no limit.
 
         Raises:
             MeasurementError: the interpreter cannot be started, or the session did not run on the
